@@ -1,0 +1,164 @@
+//! What makes sandboxes: `trait Engine` and its implementations.
+//!
+//! Owns the life of a sandbox's processes, network, limits and writable layer. Never knows tenants or HTTP routes.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::time::Duration;
+
+use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxSpec};
+use async_trait::async_trait;
+use serde::Serialize;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast;
+
+/// A connection to a guest.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+/// Makes sandboxes and reaches into them.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// The engine's name, such as `namespace`.
+    fn name(&self) -> &'static str;
+
+    /// An id for a sandbox that is about to be created, with whatever was prepared for it.
+    /// Follow it with [`Engine::create`] or [`Engine::destroy`].
+    async fn reserve(&self) -> Result<SandboxId, EngineError>;
+
+    /// Makes the sandbox. When it answers, the guest has been started and a dial will be served.
+    /// On failure nothing of the sandbox is left.
+    async fn create(
+        &self,
+        id: &SandboxId,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+    ) -> Result<Created, EngineError>;
+
+    /// Ends every process of the sandbox, however it was spawned, and removes its disk. Fine to repeat; fine for a lost sandbox.
+    async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError>;
+
+    /// Freezes all its processes; its memory stays.
+    async fn pause(&self, id: &SandboxId) -> Result<(), EngineError>;
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), EngineError>;
+
+    /// A new connection to the guest's HTTP server.
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
+
+    /// What it uses now.
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;
+
+    /// After a start: finds the `known` sandboxes again, and removes all that carries this installation's mark
+    /// but is not among them: processes, cgroups, networks, writable layers.
+    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError>;
+
+    /// Sandboxes that ended by themselves.
+    fn ended(&self) -> broadcast::Receiver<Ended>;
+
+    /// What is left of the host for more sandboxes.
+    async fn room(&self) -> Result<Room, EngineError>;
+
+    /// The server is going away; sandboxes stay. Prepared but unused things are given back.
+    async fn close(&self);
+}
+
+/// A sandbox that has been made.
+#[derive(Debug, Clone, Serialize)]
+pub struct Created {
+    /// What isolates it, such as `["namespaces", "seccomp"]`: the level that it really has.
+    pub isolation: Vec<String>,
+    /// Where the time went, in order.
+    #[serde(skip)]
+    pub stages: Vec<(&'static str, Duration)>,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Usage {
+    pub memory_bytes: u64,
+    pub cpu_nanoseconds: u64,
+    pub pids: u64,
+    /// The writable layer; none where the storage can't tell.
+    pub disk_bytes: Option<u64>,
+    /// Processes killed for want of memory, since it was made.
+    pub oom_kills: Option<u64>,
+}
+
+/// What a recovery found.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Recovery {
+    pub running: Vec<SandboxId>,
+    pub paused: Vec<SandboxId>,
+    /// Known, but its processes are gone; with the reason. Its disk is kept until it is destroyed.
+    pub lost: Vec<(SandboxId, String)>,
+    /// What was removed, in words for the log.
+    pub removed: Vec<String>,
+}
+
+/// A sandbox whose guest ended without being asked to.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub id: SandboxId,
+    pub reason: String,
+}
+
+/// What is left of the host.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Room {
+    pub memory_available_bytes: u64,
+    pub memory_total_bytes: u64,
+    pub disk_available_bytes: u64,
+    pub disk_total_bytes: u64,
+}
+
+/// Why an engine could not do it.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    #[error("image {image:?} is not built here")]
+    NoImage { image: String },
+    #[error("there is no sandbox {id}")]
+    NotFound { id: SandboxId },
+    /// A stage of the set-up failed. `stage` names it, such as `overlay` or `cgroup memory`.
+    #[error("setting up the sandbox failed at {stage}: {source}")]
+    Stage {
+        stage: String,
+        source: io::Error,
+        hint: Option<String>,
+    },
+    #[error("{what} can't be enforced here: {reason}")]
+    Unsupported { what: String, reason: String },
+    #[error("{what} took longer than {limit:?}")]
+    Timeout { what: &'static str, limit: Duration },
+    #[error("could not reach the guest of sandbox {id}: {source}")]
+    Dial { id: SandboxId, source: io::Error },
+    #[error("{what}: {source}")]
+    Host { what: String, source: io::Error },
+}
+
+impl EngineError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
+            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Stage { .. } | Self::Dial { .. } => ErrorCode::SandboxFailed,
+            Self::Host { .. } => ErrorCode::Internal,
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoImage { image } => Some(format!(
+                "build it with: arenite image build {image}; see what is there with: arenite image ls"
+            )),
+            Self::Stage { hint, .. } => hint.clone(),
+            Self::Unsupported { .. } => {
+                Some("arenite doctor says what this host can enforce".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

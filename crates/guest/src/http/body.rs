@@ -1,0 +1,231 @@
+//! Reading request bodies and queries as FastAPI would, since AIO's clients were written against it.
+
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::ApiError;
+
+/// The most bytes of a JSON body. The gateway has the same bound.
+const MAX_JSON_BYTES: usize = 32 << 20;
+
+/// A JSON body. An empty one reads as `{}`, as AIO's clients send for calls whose fields are all optional.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+/// The query. Repeated keys keep the last.
+#[derive(Debug)]
+pub struct QueryArgs<T>(pub T);
+
+/// One thing that is wrong with a request.
+#[derive(Debug, Clone, Serialize)]
+struct Problem {
+    location: Vec<Value>,
+    message: String,
+    kind: &'static str,
+}
+
+/// 422 with both of the bodies that clients know: FastAPI's `detail` and AIO's envelope with `errors`.
+fn unprocessable(problem: &Problem) -> Response {
+    let Problem {
+        location,
+        message,
+        kind,
+    } = problem;
+    let body = json!({
+        "success": false,
+        "message": "Request data validation failed",
+        "data": null,
+        "detail": [{"loc": location, "msg": message, "type": kind}],
+        "errors": [{"location": location, "message": message, "type": kind}],
+    });
+    (StatusCode::UNPROCESSABLE_ENTITY, axum::Json(body)).into_response()
+}
+
+/// Where serde stopped, and why, in FastAPI's words.
+fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
+    let mut location = vec![Value::from(root)];
+    for segment in error.path() {
+        match segment {
+            serde_path_to_error::Segment::Map { key } => location.push(key.as_str().into()),
+            serde_path_to_error::Segment::Seq { index } => location.push((*index).into()),
+            serde_path_to_error::Segment::Enum { variant } => {
+                location.push(variant.as_str().into())
+            }
+            serde_path_to_error::Segment::Unknown => {}
+        }
+    }
+    let text = error.inner().to_string();
+    // serde appends " at line 1 column 17", which means nothing to whoever sent a value.
+    let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
+    if error.inner().is_syntax() || error.inner().is_eof() {
+        return Problem {
+            location,
+            message: format!("JSON decode error: {message}"),
+            kind: "json_invalid",
+        };
+    }
+    if let Some(field) = message
+        .strip_prefix("missing field `")
+        .and_then(|m| m.split('`').next())
+    {
+        location.push(field.into());
+        return Problem {
+            location,
+            message: "Field required".to_owned(),
+            kind: "missing",
+        };
+    }
+    let kind = if message.starts_with("unknown variant") {
+        "enum"
+    } else if message.starts_with("invalid type") {
+        "type_error"
+    } else {
+        "value_error"
+    };
+    Problem {
+        location,
+        message,
+        kind,
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
+        let bytes = axum::body::to_bytes(request.into_body(), MAX_JSON_BYTES)
+            .await
+            .map_err(|_| {
+                ApiError::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    format!("the body is cut off or larger than {MAX_JSON_BYTES} bytes"),
+                )
+                .hint("upload large files with /v1/file/upload")
+                .into_response()
+            })?;
+        let bytes: &[u8] = if bytes.trim_ascii().is_empty() {
+            b"{}"
+        } else {
+            &bytes
+        };
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
+        let read = serde_path_to_error::deserialize(&mut reader)
+            .map_err(|e| unprocessable(&problem("body", &e)))?;
+        reader.end().map_err(|e| {
+            unprocessable(&Problem {
+                location: vec!["body".into()],
+                message: format!("JSON decode error: {e}"),
+                kind: "json_invalid",
+            })
+        })?;
+        Ok(Self(read))
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryArgs<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri).map_err(|e| {
+            let text = e.body_text();
+            let message = text
+                .strip_prefix("Failed to deserialize query string: ")
+                .unwrap_or(&text)
+                .to_owned();
+            let (location, message, kind) = match message
+                .strip_prefix("missing field `")
+                .and_then(|m| m.split('`').next())
+            {
+                Some(field) => (
+                    vec!["query".into(), field.into()],
+                    "Field required".to_owned(),
+                    "missing",
+                ),
+                None => (vec!["query".into()], message, "value_error"),
+            };
+            unprocessable(&Problem {
+                location,
+                message,
+                kind,
+            })
+        })?;
+        Ok(Self(query.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code)]
+    struct Sample {
+        command: String,
+        #[serde(default)]
+        timeout: Option<f64>,
+    }
+
+    async fn read(body: &'static str) -> Result<Sample, (StatusCode, Value)> {
+        let request = Request::builder()
+            .body(axum::body::Body::from(body))
+            .unwrap();
+        match Body::<Sample>::from_request(request, &()).await {
+            Ok(Body(sample)) => Ok(sample),
+            Err(response) => {
+                let status = response.status();
+                let bytes = axum::body::to_bytes(response.into_body(), 1 << 20)
+                    .await
+                    .unwrap();
+                Err((status, serde_json::from_slice(&bytes).unwrap()))
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn problems_name_their_place_in_both_bodies() {
+        for (body, location, kind) in [
+            ("", json!(["body", "command"]), "missing"),
+            ("{}", json!(["body", "command"]), "missing"),
+            (
+                r#"{"command": 3}"#,
+                json!(["body", "command"]),
+                "type_error",
+            ),
+            (
+                r#"{"command": "x", "timeout": "y"}"#,
+                json!(["body", "timeout"]),
+                "type_error",
+            ),
+            (
+                r#"{"command": "#,
+                json!(["body", "command"]),
+                "json_invalid",
+            ),
+            (
+                r#"{"command": "x"} trailing"#,
+                json!(["body"]),
+                "json_invalid",
+            ),
+        ] {
+            let (status, answer) = read(body).await.unwrap_err();
+            assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+            assert_eq!(answer["detail"][0]["loc"], location, "{body}: {answer}");
+            assert_eq!(answer["detail"][0]["type"], kind, "{body}");
+            assert_eq!(answer["errors"][0]["location"], location);
+            assert_eq!(answer["success"], false);
+        }
+        assert_eq!(
+            read(r#"{"command": "x", "unknown": 1}"#)
+                .await
+                .unwrap()
+                .command,
+            "x"
+        );
+    }
+}

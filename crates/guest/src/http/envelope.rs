@@ -1,0 +1,86 @@
+//! The envelope of answers: `{success, message, data, hint}`.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What every operation answers, but for the exceptions that the contract lists.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Envelope<T> {
+    pub success: bool,
+    pub message: Option<String>,
+    pub data: Option<T>,
+    /// Advice for agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl<T: Serialize> IntoResponse for Envelope<T> {
+    fn into_response(self) -> Response {
+        Json(self).into_response()
+    }
+}
+
+/// An envelope or an error.
+pub type Reply<T> = Result<Envelope<T>, ApiError>;
+
+/// A success with AIO's usual message.
+pub fn ok<T>(data: T) -> Reply<T> {
+    ok_message(data, "Operation successful")
+}
+
+pub fn ok_message<T>(data: T, message: impl Into<String>) -> Reply<T> {
+    Ok(Envelope {
+        success: true,
+        message: Some(message.into()),
+        data: Some(data),
+        hint: None,
+    })
+}
+
+/// A failure that has an HTTP status of its own. Expected failures of a tool (a file that isn't there, a command that
+/// exits with 1) are not errors of HTTP: they answer 200, since AIO's JavaScript client repeats calls that got a 5xx.
+#[derive(Debug)]
+pub struct ApiError {
+    pub status: StatusCode,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let envelope = Envelope::<()> {
+            success: false,
+            message: Some(self.message),
+            data: None,
+            hint: self.hint,
+        };
+        (self.status, Json(envelope)).into_response()
+    }
+}

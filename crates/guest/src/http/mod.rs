@@ -1,0 +1,7 @@
+//! AIO Sandbox's way of speaking HTTP: the envelope, its error bodies, and how request bodies are read.
+
+mod body;
+mod envelope;
+
+pub use body::{Body, QueryArgs};
+pub use envelope::{ApiError, Envelope, Reply, ok, ok_message};

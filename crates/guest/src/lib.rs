@@ -1,0 +1,72 @@
+//! The server inside each sandbox.
+//!
+//! Owns the services that an agent uses there, one folder each: in it, `service.rs` does the work in plain Rust and
+//! `routes.rs` speaks AIO Sandbox's wire format (`/v1/*`). Never knows who the tenant is, and never trusts that it is
+//! alone: the sandbox's own root may do to it what it likes, so nothing outside the sandbox may depend on its honesty.
+
+#![forbid(unsafe_code)]
+
+pub mod bash;
+pub mod files;
+pub mod http;
+pub mod process;
+pub mod sandbox;
+pub mod server;
+pub mod shell;
+pub mod users;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arenite_model::protocol::GuestConfig;
+
+/// What every service shares.
+#[derive(Debug)]
+pub struct Guest {
+    pub config: GuestConfig,
+    /// Starts and reaps processes.
+    pub processes: process::Processes,
+    /// Who commands run as.
+    pub user: users::User,
+    /// Root, for calls with `sudo: true`.
+    pub root_user: users::User,
+}
+
+/// How handlers receive it.
+pub type SharedGuest = Arc<Guest>;
+
+impl Guest {
+    /// The default directory of commands, in this order: configured, the user's home, `/`.
+    pub fn default_dir(&self) -> PathBuf {
+        let configured = self.config.workdir.as_deref().map(PathBuf::from);
+        configured
+            .into_iter()
+            .chain([self.user.home.clone()])
+            .find(|d| d.is_dir())
+            .unwrap_or_else(|| "/".into())
+    }
+
+    /// The environment of a command: the configured one over the user's basics, `extra` over both.
+    pub fn environment(
+        &self,
+        user: &users::User,
+        extra: &[(String, String)],
+    ) -> Vec<(String, String)> {
+        let mut env: std::collections::BTreeMap<String, String> = [
+            (
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+            ),
+            ("HOME", user.home.display().to_string()),
+            ("USER", user.name.clone()),
+            ("LOGNAME", user.name.clone()),
+            ("SHELL", user.shell.clone()),
+            ("LANG", "C.UTF-8".to_owned()),
+        ]
+        .map(|(k, v)| (k.to_owned(), v))
+        .into();
+        env.extend(self.config.env.clone());
+        env.extend(extra.iter().cloned());
+        env.into_iter().collect()
+    }
+}

@@ -1,0 +1,230 @@
+//! Starting, reaping and killing processes.
+//!
+//! One task owns the spawner's socket and all waiting. Every process of the sandbox whose parent died becomes a child of
+//! the guest (it is PID 1), so the same task reaps those too.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arenite_isolation::descriptors;
+use arenite_isolation::spawner::{self, Request, SpawnError};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::users::User;
+
+mod tree;
+
+pub use rustix::process::Signal;
+pub use tree::{Members, kill_members, members};
+
+/// The variable that marks every process of one command, however it was spawned, until it changes its own environment.
+pub const MARKER: &str = "ARENITE_COMMAND";
+
+/// A command to start.
+#[derive(Debug)]
+pub struct Command<'a> {
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: String,
+    pub user: &'a User,
+    /// Descriptors 0, 1 and 2 of the command.
+    pub stdio: [OwnedFd; 3],
+    /// Descriptor 0 is a terminal that becomes the controlling one.
+    pub controlling_tty: bool,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    /// The code that a shell would report: 128 + n for signal n.
+    pub fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// A started command. Dropping it does not end it; it is reaped all the same.
+#[derive(Debug)]
+pub struct Child {
+    pub pid: i32,
+    /// The value of [`MARKER`] in its environment.
+    pub marker: String,
+    exit: oneshot::Receiver<Exit>,
+}
+
+impl Child {
+    /// Waits for its end. Its descendants may live on.
+    pub async fn wait(&mut self) -> Exit {
+        // The reaper lives as long as the guest; if it is gone, so is everything else.
+        (&mut self.exit).await.unwrap_or(Exit::Signal(9))
+    }
+}
+
+struct Pending {
+    request: Request,
+    reply: oneshot::Sender<Result<(i32, oneshot::Receiver<Exit>), SpawnError>>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Requests sent to the spawner and not answered yet, in order.
+    pending: VecDeque<Pending>,
+    waiting: HashMap<i32, oneshot::Sender<Exit>>,
+    /// Ends that were reaped before the spawner's answer with that pid was read.
+    early: HashMap<i32, Exit>,
+}
+
+/// Starts commands; cheap to clone.
+#[derive(Clone)]
+pub struct Processes {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    table: Arc<Mutex<Table>>,
+    next: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Processes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Processes")
+    }
+}
+
+impl Processes {
+    /// Takes over the spawner's socket and starts reaping. Call it inside the runtime, once.
+    pub fn start(spawner: OwnedFd) -> std::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&spawner, true)?;
+        let processes = Self {
+            socket: Arc::new(AsyncFd::register(spawner)?),
+            table: Arc::default(),
+            next: Arc::new(AtomicU64::new(1)),
+        };
+        tokio::spawn(processes.clone().read_replies());
+        tokio::spawn(processes.clone().reap(signal(SignalKind::child())?));
+        Ok(processes)
+    }
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// The stage that failed with the kernel's error, or that the command is too long for the spawner's message.
+    pub async fn spawn(&self, command: Command<'_>) -> Result<Child, SpawnError> {
+        let marker = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let env = command
+            .env
+            .iter()
+            .map(|(k, v)| format!("{k}={v}"))
+            .chain([format!("{MARKER}={marker}")]);
+        let request = Request {
+            argv: command.argv,
+            env: env.collect(),
+            cwd: command.cwd,
+            uid: command.user.uid,
+            gid: command.user.gid,
+            groups: command.user.groups.clone(),
+            controlling_tty: command.controlling_tty,
+        };
+        let encoded = spawner::encode(&request)?;
+        let (reply, answer) = oneshot::channel();
+        let mut pending = Some(Pending { request, reply });
+        self.socket
+            .async_io(Interest::WRITABLE, |socket| {
+                // The queue's order is the order on the socket: both change under the one lock.
+                let mut table = self.lock();
+                let stdio = [
+                    command.stdio[0].as_fd(),
+                    command.stdio[1].as_fd(),
+                    command.stdio[2].as_fd(),
+                ];
+                descriptors::send(socket.as_fd(), &encoded, &stdio)?;
+                table.pending.extend(pending.take());
+                Ok(())
+            })
+            .await
+            .map_err(SpawnError::Gone)?;
+        drop(command.stdio);
+        let (pid, exit) = answer
+            .await
+            .unwrap_or_else(|_| Err(SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into())))?;
+        Ok(Child { pid, marker, exit })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read_replies(self) {
+        let mut buffer = [0u8; 64];
+        loop {
+            let got = self
+                .socket
+                .async_io(Interest::READABLE, |s| {
+                    descriptors::receive(s.as_fd(), &mut buffer)
+                })
+                .await;
+            let length = match got {
+                Ok((length, _)) if length > 0 => length,
+                _ => {
+                    tracing::error!("the spawner is gone: no more commands can be started");
+                    self.lock().pending.clear();
+                    return;
+                }
+            };
+            let mut table = self.lock();
+            let Some(pending) = table.pending.pop_front() else {
+                continue;
+            };
+            let answer = spawner::decode_reply(&buffer[..length], &pending.request).map(|pid| {
+                let (sender, receiver) = oneshot::channel();
+                match table.early.remove(&pid) {
+                    Some(exit) => drop(sender.send(exit)),
+                    None => drop(table.waiting.insert(pid, sender)),
+                }
+                (pid, receiver)
+            });
+            if table.pending.is_empty() {
+                // What is left here were orphans, or children that failed before exec.
+                table.early.clear();
+            }
+            drop(table);
+            // The caller may have gone; the command runs on and is reaped.
+            drop(pending.reply.send(answer));
+        }
+    }
+
+    async fn reap(self, mut child_ended: tokio::signal::unix::Signal) {
+        loop {
+            {
+                let mut table = self.lock();
+                while let Ok(Some((pid, status))) =
+                    rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG)
+                {
+                    let exit = match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => Exit::Code(code),
+                        (None, Some(signal)) => Exit::Signal(signal),
+                        (None, None) => continue,
+                    };
+                    let pid = pid.as_raw_nonzero().get();
+                    match table.waiting.remove(&pid) {
+                        Some(waiter) => drop(waiter.send(exit)),
+                        None if table.pending.is_empty() => {}
+                        None => drop(table.early.insert(pid, exit)),
+                    }
+                }
+            }
+            if child_ended.recv().await.is_none() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The stable codes that errors carry in every dialect.
+
+use serde::Serialize;
+
+/// What kind of thing went wrong: stable across versions, for programs to match on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    InvalidRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    AlreadyExists,
+    Conflict,
+    TooLarge,
+    /// A bound on rate, queue, memory, disk or number was met; retry later.
+    Exhausted,
+    /// The host or the engine can't do it, and says why.
+    Unsupported,
+    Timeout,
+    /// The sandbox or its guest failed.
+    SandboxFailed,
+    Internal,
+}
+
+impl ErrorCode {
+    /// The HTTP status that belongs to this code.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::InvalidRequest => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::AlreadyExists | Self::Conflict => 409,
+            Self::TooLarge => 413,
+            Self::Exhausted => 429,
+            Self::Unsupported => 501,
+            Self::Timeout => 504,
+            Self::SandboxFailed => 502,
+            Self::Internal => 500,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::Conflict => "conflict",
+            Self::TooLarge => "too_large",
+            Self::Exhausted => "exhausted",
+            Self::Unsupported => "unsupported",
+            Self::Timeout => "timeout",
+            Self::SandboxFailed => "sandbox_failed",
+            Self::Internal => "internal",
+        }
+    }
+}

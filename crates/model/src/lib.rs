@@ -1,0 +1,16 @@
+//! The words that every other crate shares: ids, specs, states, limits and error codes.
+//!
+//! Owns plain types and their validation. Never does I/O, and never knows a dialect's wire format.
+
+#![forbid(unsafe_code)]
+
+mod code;
+mod id;
+pub mod protocol;
+mod spec;
+mod state;
+
+pub use code::ErrorCode;
+pub use id::{IdError, ImageName, SandboxId, SandboxName, TenantId};
+pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError};
+pub use state::SandboxState;

@@ -1,0 +1,64 @@
+//! What guest and gateway agree on. HTTP/1.1 over the guest's Unix socket; these names are the rest.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol. A gateway speaks to guests of its own version and of the one before.
+pub const VERSION: u32 = 1;
+/// Request: the gateway's protocol version. Answer: the guest's.
+pub const VERSION_HEADER: &str = "x-arenite-protocol";
+/// `GET`: the guest's [`Hello`]; also tells that it serves.
+pub const HELLO_PATH: &str = "/internal/hello";
+/// `GET`, streamed as JSON lines: one [`InsideStep`] for each call made inside the sandbox, until the gateway hangs up.
+/// The guest keeps the last 1,000 steps (4 MiB at most) that no gateway has read yet.
+pub const INSIDE_STEPS_PATH: &str = "/internal/inside-steps";
+/// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
+pub const INTERNAL_PREFIX: &str = "/internal/";
+/// The guest's port inside the sandbox, on its loopback.
+pub const INSIDE_PORT: u16 = 8080;
+
+/// The guest's configuration: JSON, read once from the descriptor named by `ARENITE_CONFIG_FD`, or from a file in development.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GuestConfig {
+    pub sandbox_id: String,
+    pub sandbox_name: String,
+    pub image: String,
+    /// Environment of every command: the image's, then the spec's over it.
+    pub env: BTreeMap<String, String>,
+    /// Default directory of commands; unset: the user's home.
+    pub workdir: Option<String>,
+    /// The user that commands run as, a name of the image's `/etc/passwd`; unset: `gem` if it exists, else root.
+    pub user: Option<String>,
+    /// The main command, run once at start.
+    pub args: Vec<String>,
+    pub ports: Vec<u16>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hello {
+    pub protocol: u32,
+    pub version: String,
+    pub sandbox_id: String,
+    /// Milliseconds since the guest started.
+    pub uptime_ms: u64,
+}
+
+/// One call that a process inside the sandbox made to the guest's own port.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InsideStep {
+    pub method: String,
+    /// Path with its query.
+    pub path: String,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    pub duration_ms: f64,
+    pub status: u16,
+    /// The request's body, cut to 64 KiB, when it is JSON.
+    pub arguments: Option<serde_json::Value>,
+    /// The answer's body, cut to 64 KiB, when it is JSON.
+    pub observation: Option<serde_json::Value>,
+    /// How many steps were dropped before this one because nobody read them.
+    pub dropped_before: u64,
+}

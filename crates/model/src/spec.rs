@@ -1,0 +1,221 @@
+//! What a sandbox is asked to be.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::ImageName;
+
+/// What a sandbox may use of the host. Every number is enforced by the kernel or the create fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resources {
+    /// Memory of the whole sandbox, in bytes (RAM; swap is off). The guest keeps a reserve of it, the workload gets the rest.
+    pub memory_bytes: u64,
+    /// CPU time as thousandths of one core: 1500 is one and a half cores.
+    pub cpu_millis: u32,
+    /// Processes and threads of the whole sandbox.
+    pub pids: u32,
+    /// The writable layer, in bytes.
+    pub disk_bytes: u64,
+    /// `/dev/shm`, in bytes; counted as memory too.
+    pub shm_bytes: u64,
+}
+
+impl Default for Resources {
+    /// Source: Agent-Sandbox's default limits (1 core, 1 GiB), widened to what pip and npm need in practice.
+    fn default() -> Self {
+        Self {
+            memory_bytes: 2 << 30,
+            cpu_millis: 2000,
+            pids: 1024,
+            disk_bytes: 10 << 30,
+            shm_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Resources {
+    /// Memory kept for the guest, in bytes, so that it can always answer and kill.
+    pub const GUEST_RESERVE_BYTES: u64 = 48 << 20;
+    /// Tasks kept for the guest.
+    pub const GUEST_RESERVE_PIDS: u32 = 32;
+
+    /// Refuses what no sandbox could work with.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let bounds: [(&'static str, u64, u64, u64); 5] = [
+            ("memory_bytes", self.memory_bytes, 96 << 20, 1 << 44),
+            ("cpu_millis", self.cpu_millis.into(), 10, 1_024_000),
+            ("pids", self.pids.into(), 64, 4_000_000),
+            ("disk_bytes", self.disk_bytes, 16 << 20, 1 << 50),
+            ("shm_bytes", self.shm_bytes, 0, 1 << 40),
+        ];
+        for (field, value, least, most) in bounds {
+            if value < least || value > most {
+                return Err(SpecError::OutOfBounds {
+                    field,
+                    value,
+                    least,
+                    most,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkMode {
+    /// Its own loopback only.
+    None,
+    /// The public internet; metadata addresses, private ranges and the host stay closed.
+    #[default]
+    Open,
+    /// The host's own network. Image builds only: no dialect accepts it from a client.
+    #[serde(skip)]
+    Host,
+}
+
+/// What happens when a sandbox was idle for its idle time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdlePolicy {
+    #[default]
+    Delete,
+    /// Frozen until the next call wakes it. Agent-Sandbox calls it `scaledown`.
+    Pause,
+}
+
+/// What a sandbox is asked to be. Everything here has its effect or the create fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    pub image: ImageName,
+    /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Environment of every command, over the image's own.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Default directory of commands; unset: the image's, else the user's home.
+    #[serde(default)]
+    pub workdir: Option<String>,
+    /// Host name; unset: the sandbox's name.
+    #[serde(default)]
+    pub hostname: Option<String>,
+    #[serde(default)]
+    pub resources: Resources,
+    #[serde(default)]
+    pub network: NetworkMode,
+    /// Ports that the sandbox means to serve: told to people and previews, never opened on the host.
+    #[serde(default)]
+    pub ports: Vec<u16>,
+    /// Life time in seconds from creation; none: unlimited.
+    #[serde(default)]
+    pub timeout_seconds: Option<u64>,
+    /// Idle time in seconds until `idle_policy` applies; none: never.
+    #[serde(default)]
+    pub idle_timeout_seconds: Option<u64>,
+    #[serde(default)]
+    pub idle_policy: IdlePolicy,
+    /// Free text that a dialect keeps for its own answers.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Why a spec was refused.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum SpecError {
+    #[error("{field} is {value}, outside {least} to {most}")]
+    OutOfBounds {
+        field: &'static str,
+        value: u64,
+        least: u64,
+        most: u64,
+    },
+    #[error("{field} is not valid: {reason}")]
+    Invalid { field: &'static str, reason: String },
+}
+
+impl SandboxSpec {
+    /// The bound on `env` and `args` together, in bytes.
+    pub const MAX_ENV_BYTES: usize = 128 << 10;
+
+    /// A spec with defaults for everything but the image.
+    pub fn of_image(image: ImageName) -> Self {
+        Self {
+            image,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            workdir: None,
+            hostname: None,
+            resources: Resources::default(),
+            network: NetworkMode::default(),
+            ports: Vec::new(),
+            timeout_seconds: None,
+            idle_timeout_seconds: None,
+            idle_policy: IdlePolicy::default(),
+            labels: BTreeMap::new(),
+        }
+    }
+
+    /// Refuses what could not be carried out as written.
+    pub fn check(&self) -> Result<(), SpecError> {
+        self.resources.check()?;
+        let invalid = |field, reason: &str| {
+            Err(SpecError::Invalid {
+                field,
+                reason: reason.to_owned(),
+            })
+        };
+        let mut bytes = 0;
+        for (key, value) in &self.env {
+            let first_ok = key
+                .bytes()
+                .next()
+                .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+            if !first_ok || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                return invalid(
+                    "env",
+                    "a variable's name is a letter or _ and then letters, digits or _",
+                );
+            }
+            if value.contains('\0') {
+                return invalid("env", "a value holds a NUL byte");
+            }
+            bytes += key.len() + value.len() + 2;
+        }
+        for arg in &self.args {
+            if arg.contains('\0') {
+                return invalid("args", "an argument holds a NUL byte");
+            }
+            bytes += arg.len() + 1;
+        }
+        if bytes > Self::MAX_ENV_BYTES {
+            return Err(SpecError::OutOfBounds {
+                field: "env and args, in bytes",
+                value: bytes as u64,
+                least: 0,
+                most: Self::MAX_ENV_BYTES as u64,
+            });
+        }
+        if let Some(dir) = &self.workdir
+            && (!dir.starts_with('/') || dir.contains('\0') || dir.len() > 4096)
+        {
+            return invalid("workdir", "give an absolute path of at most 4096 bytes");
+        }
+        if let Some(host) = &self.hostname
+            && (host.is_empty()
+                || host.len() > 63
+                || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+        {
+            return invalid("hostname", "use 1 to 63 letters, digits and hyphens");
+        }
+        if self.ports.contains(&0) || self.ports.len() > 64 {
+            return invalid("ports", "give at most 64 ports from 1 to 65535");
+        }
+        Ok(())
+    }
+}
