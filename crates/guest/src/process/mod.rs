@@ -104,8 +104,13 @@ impl Processes {
     /// Takes over the spawner's socket and starts reaping. Call it inside the runtime, once.
     pub fn start(spawner: OwnedFd) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&spawner, true)?;
+        #[expect(
+            deprecated,
+            reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
+        )]
+        let socket = AsyncFd::new(spawner)?;
         let processes = Self {
-            socket: Arc::new(AsyncFd::register(spawner)?),
+            socket: Arc::new(socket),
             table: Arc::default(),
             next: Arc::new(AtomicU64::new(1)),
         };
