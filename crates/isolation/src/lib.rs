@@ -3,5 +3,17 @@
 //! Owns every `unsafe` block of the workspace but those of retrieval's one SIMD and mmap module.
 //! Never decides policy: what to deny, how much to allow and when to clean up is the caller's.
 
+pub mod btrfs;
+mod capabilities;
+pub mod cgroup;
 pub mod descriptors;
+pub mod identity;
+pub mod launcher;
+pub mod loopdev;
+pub mod mounts;
+pub mod netns;
+mod sandbox;
+mod seccomp;
 pub mod spawner;
+
+pub use sandbox::{Begin, Bind, Report};

@@ -1,0 +1,249 @@
+//! Subvolumes, snapshots and quotas of btrfs, by ioctl.
+//!
+//! These calls join the running transaction and don't wait for the disk, but for [`snapshot`] and [`sync`], which commit.
+//! The layouts are those of the kernel's `linux/btrfs.h`.
+
+use std::ffi::{CString, c_ulong};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `f_type` of a btrfs file system in `statfs`.
+pub const MAGIC: u64 = 0x9123_683e;
+/// The inode number of every subvolume's root directory.
+pub const SUBVOLUME_INODE: u64 = 256;
+
+const SNAP_CREATE_V2: c_ulong = 0x5000_9417;
+const SUBVOL_CREATE_V2: c_ulong = 0x5000_9418;
+const SNAP_DESTROY: c_ulong = 0x5000_940f;
+const SYNC: c_ulong = 0x9408;
+const RESIZE: c_ulong = 0x5000_9403;
+const INO_LOOKUP: c_ulong = 0xd000_9412;
+const FS_INFO: c_ulong = 0x8400_941f;
+const QUOTA_CTL: c_ulong = 0xc010_9428;
+const QGROUP_CREATE: c_ulong = 0x4010_942a;
+const QGROUP_LIMIT: c_ulong = 0x8030_942b;
+
+const QUOTA_CTL_ENABLE: u64 = 1;
+const QUOTA_CTL_ENABLE_SIMPLE: u64 = 4;
+const LIMIT_MAX_REFERENCED: u64 = 1;
+const SUBVOL_READ_ONLY: u64 = 1 << 1;
+/// Names in `btrfs_ioctl_vol_args_v2`, with their NUL.
+const NAME_V2: usize = 4040;
+/// Names in `btrfs_ioctl_vol_args`, with their NUL.
+const NAME_V1: usize = 4088;
+
+#[repr(C)]
+struct VolumeArgs {
+    fd: i64,
+    name: [u8; NAME_V1],
+}
+
+#[repr(C)]
+struct VolumeArgsV2 {
+    fd: i64,
+    transid: u64,
+    flags: u64,
+    unused: [u64; 4],
+    name: [u8; NAME_V2],
+}
+
+#[repr(C)]
+struct QuotaControl {
+    command: u64,
+    status: u64,
+}
+
+#[repr(C)]
+struct QgroupCreate {
+    create: u64,
+    id: u64,
+}
+
+#[repr(C)]
+struct QgroupLimit {
+    id: u64,
+    flags: u64,
+    max_referenced: u64,
+    max_exclusive: u64,
+    reserved: [u64; 2],
+}
+
+#[repr(C)]
+struct InodeLookup {
+    tree: u64,
+    object: u64,
+    name: [u8; 4080],
+}
+
+#[repr(C)]
+struct FileSystemInfo {
+    max_id: u64,
+    devices: u64,
+    id: [u8; 16],
+    rest: [u8; 992],
+}
+
+/// Makes an empty subvolume `name` in the directory `parent`.
+pub fn create_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let mut args = volume_args_v2(name)?;
+    // SAFETY: the argument is a live `btrfs_ioctl_vol_args_v2` of the size that the request's number states.
+    unsafe { control(parent, SUBVOL_CREATE_V2, &raw mut args) }
+}
+
+/// Makes `name` in `parent` a snapshot of the subvolume `source`. Commits the running transaction, so that what was
+/// written to `source` before is in it.
+pub fn snapshot(
+    source: BorrowedFd<'_>,
+    parent: BorrowedFd<'_>,
+    name: &str,
+    read_only: bool,
+) -> io::Result<()> {
+    let mut args = volume_args_v2(name)?;
+    args.fd = i64::from(source.as_raw_fd());
+    args.flags = if read_only { SUBVOL_READ_ONLY } else { 0 };
+    // SAFETY: as above; the descriptor named in the argument is borrowed for the call.
+    unsafe { control(parent, SNAP_CREATE_V2, &raw mut args) }
+}
+
+/// Unlinks the subvolume `name` of `parent`; a kernel thread frees its blocks later, after the next commit.
+///
+/// # Errors
+/// `ENOTEMPTY` when other subvolumes are nested in it.
+pub fn delete_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let mut args = VolumeArgs {
+        fd: 0,
+        name: [0; NAME_V1],
+    };
+    put_name(&mut args.name, name)?;
+    // SAFETY: the argument is a live `btrfs_ioctl_vol_args` of the size that the request's number states.
+    unsafe { control(parent, SNAP_DESTROY, &raw mut args) }
+}
+
+/// Enables simple quotas (kernel 6.7): an extent counts for the subvolume that wrote it, so snapshots and deletions stay
+/// cheap. Marks the file system so that older kernels refuse to mount it.
+///
+/// # Errors
+/// `EINVAL` from kernels that don't know them.
+pub fn enable_simple_quotas(on: BorrowedFd<'_>) -> io::Result<()> {
+    quota_control(on, QUOTA_CTL_ENABLE_SIMPLE)
+}
+
+/// Enables classic quota groups, which count shared extents exactly and pay for it at every snapshot and deletion.
+pub fn enable_qgroups(on: BorrowedFd<'_>) -> io::Result<()> {
+    quota_control(on, QUOTA_CTL_ENABLE)
+}
+
+fn quota_control(on: BorrowedFd<'_>, command: u64) -> io::Result<()> {
+    let mut args = QuotaControl { command, status: 0 };
+    // SAFETY: the argument is a live `btrfs_ioctl_quota_ctl_args`.
+    unsafe { control(on, QUOTA_CTL, &raw mut args) }
+}
+
+/// Limits what the subvolume that `subvolume` is opened on may refer to. Beyond it, writes fail with `EDQUOT`.
+pub fn limit(subvolume: BorrowedFd<'_>, max_bytes: u64) -> io::Result<()> {
+    let mut args = QgroupLimit {
+        // 0 means the quota group of the subvolume that the descriptor is in.
+        id: 0,
+        flags: LIMIT_MAX_REFERENCED,
+        max_referenced: max_bytes,
+        max_exclusive: 0,
+        reserved: [0; 2],
+    };
+    // SAFETY: the argument is a live `btrfs_ioctl_qgroup_limit_args`.
+    unsafe { control(subvolume, QGROUP_LIMIT, &raw mut args) }
+}
+
+/// Removes the quota group `id` that a deleted subvolume left behind.
+///
+/// # Errors
+/// `EBUSY` while something still counts for it.
+pub fn remove_qgroup(on: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+    let mut args = QgroupCreate { create: 0, id };
+    // SAFETY: the argument is a live `btrfs_ioctl_qgroup_create_args`.
+    unsafe { control(on, QGROUP_CREATE, &raw mut args) }
+}
+
+/// The id of the subvolume that `inside` is opened in.
+pub fn subvolume_id(inside: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut args = InodeLookup {
+        tree: 0,
+        object: SUBVOLUME_INODE,
+        name: [0; 4080],
+    };
+    // SAFETY: the argument is a live `btrfs_ioctl_ino_lookup_args`.
+    unsafe { control(inside, INO_LOOKUP, &raw mut args)? };
+    Ok(args.tree)
+}
+
+/// The UUID of the file system.
+pub fn file_system_id(inside: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
+    let mut args = FileSystemInfo {
+        max_id: 0,
+        devices: 0,
+        id: [0; 16],
+        rest: [0; 992],
+    };
+    // SAFETY: the argument is a live `btrfs_ioctl_fs_info_args`.
+    unsafe { control(inside, FS_INFO, &raw mut args)? };
+    Ok(args.id)
+}
+
+/// Commits what was written, and wakes the thread that frees what was deleted; it would sleep for up to half a minute.
+pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the request takes no argument.
+    unsafe { control(inside, SYNC, std::ptr::null_mut::<u8>()) }
+}
+
+/// Grows the file system to all of its device.
+pub fn grow(inside: BorrowedFd<'_>) -> io::Result<()> {
+    let mut args = VolumeArgs {
+        fd: 0,
+        name: [0; NAME_V1],
+    };
+    put_name(&mut args.name, "max")?;
+    // SAFETY: the argument is a live `btrfs_ioctl_vol_args`.
+    unsafe { control(inside, RESIZE, &raw mut args) }
+}
+
+fn volume_args_v2(name: &str) -> io::Result<VolumeArgsV2> {
+    let mut args = VolumeArgsV2 {
+        fd: 0,
+        transid: 0,
+        flags: 0,
+        unused: [0; 4],
+        name: [0; NAME_V2],
+    };
+    put_name(&mut args.name, name)?;
+    Ok(args)
+}
+
+fn put_name(into: &mut [u8], name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    let bytes = name.as_bytes_with_nul();
+    into.get_mut(..bytes.len())
+        .ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG))?
+        .copy_from_slice(bytes);
+    Ok(())
+}
+
+/// # Safety
+/// `argument` must point to the structure that `request` reads or writes, valid for the call.
+unsafe fn control<T>(on: BorrowedFd<'_>, request: c_ulong, argument: *mut T) -> io::Result<()> {
+    // SAFETY: passed on to the caller; the descriptor is borrowed, so it is open.
+    if unsafe { libc::ioctl(on.as_raw_fd(), request, argument) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+// The numbers hold the sizes; a wrong layout would corrupt memory, so it must not compile.
+const _: () = {
+    assert!(size_of::<VolumeArgs>() == 4096);
+    assert!(size_of::<VolumeArgsV2>() == 4096);
+    assert!(size_of::<QuotaControl>() == 16);
+    assert!(size_of::<QgroupCreate>() == 16);
+    assert!(size_of::<QgroupLimit>() == 48);
+    assert!(size_of::<InodeLookup>() == 4096);
+    assert!(size_of::<FileSystemInfo>() == 1024);
+};

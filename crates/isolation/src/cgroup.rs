@@ -1,0 +1,474 @@
+//! Nested cgroups of one sandbox, on hosts with version 1 controllers, with version 2, and with both.
+//!
+//! ```text
+//! <prefix>/<id>/         the sandbox's limits; frozen as a whole
+//! <prefix>/<id>/guest    PID 1, which must always be able to answer and kill
+//! <prefix>/<id>/work     everything else: a little less memory and fewer tasks, so that a hog loses its command and not the sandbox
+//! ```
+//!
+//! Plain file reads and writes. Nothing here needs `unsafe`; it is here because it is the kernel's isolation.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use arenite_model::Resources;
+use thiserror::Error;
+
+/// A cgroup file could not be read or written.
+#[derive(Debug, Error)]
+#[error("cgroup {what} at {path}: {source}", path = path.display())]
+pub struct CgroupError {
+    pub what: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    move |source| CgroupError {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Where the host's controllers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Layout {
+    /// The one hierarchy of version 2, with memory, pids and cpu.
+    V2 { root: PathBuf },
+    /// A hierarchy for each controller; some may be the same one.
+    V1 {
+        memory: PathBuf,
+        pids: PathBuf,
+        cpu: PathBuf,
+        cpuacct: PathBuf,
+        freezer: PathBuf,
+    },
+}
+
+impl Layout {
+    /// Reads the layout of this host.
+    pub fn of_host() -> Result<Self, CgroupError> {
+        let mounts = Path::new("/proc/self/mounts");
+        Self::parse(&fs::read_to_string(mounts).map_err(failed("mounts", mounts))?)
+    }
+
+    fn parse(mounts: &str) -> Result<Self, CgroupError> {
+        let lines = || {
+            mounts
+                .lines()
+                .map(|l| l.split_ascii_whitespace().collect::<Vec<_>>())
+                .filter(|f| f.len() >= 4)
+        };
+        let v1 = |controller: &str| {
+            lines()
+                .find(|f| f[2] == "cgroup" && f[3].split(',').any(|o| o == controller))
+                .map(|f| PathBuf::from(f[1]))
+        };
+        if let (Some(memory), Some(pids), Some(cpu), Some(cpuacct), Some(freezer)) = (
+            v1("memory"),
+            v1("pids"),
+            v1("cpu"),
+            v1("cpuacct"),
+            v1("freezer"),
+        ) {
+            return Ok(Self::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+                freezer,
+            });
+        }
+        let root = lines()
+            .find(|f| f[2] == "cgroup2")
+            .map(|f| PathBuf::from(f[1]));
+        let complete = |root: &PathBuf| {
+            let controllers =
+                fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            ["memory", "pids", "cpu"]
+                .iter()
+                .all(|c| controllers.split_ascii_whitespace().any(|have| have == *c))
+        };
+        root.filter(complete)
+            .map(|root| Self::V2 { root })
+            .ok_or_else(|| CgroupError {
+                what: "controllers",
+                path: "/sys/fs/cgroup".into(),
+                source: io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "memory, pids, cpu and freezer are not all there, in version 1 or 2",
+                ),
+            })
+    }
+
+    /// 1 or 2.
+    pub fn version(&self) -> u8 {
+        match self {
+            Self::V1 { .. } => 1,
+            Self::V2 { .. } => 2,
+        }
+    }
+}
+
+/// All cgroups of one installation: those below `prefix`.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    layout: Layout,
+    prefix: String,
+}
+
+/// Descriptors of `cgroup.procs`: writing `0` to each moves the writer there, whoever it is, since the host's root opened them.
+#[derive(Debug)]
+pub struct Entrances {
+    pub guest: Vec<File>,
+    pub work: Vec<File>,
+}
+
+/// What a sandbox's cgroups count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub memory_bytes: u64,
+    pub cpu_nanoseconds: u64,
+    pub pids: u64,
+    pub oom_kills: Option<u64>,
+}
+
+impl Cgroups {
+    /// Makes the installation's own cgroups ready.
+    pub fn open(layout: Layout, prefix: &str) -> Result<Self, CgroupError> {
+        let cgroups = Self {
+            layout,
+            prefix: prefix.to_owned(),
+        };
+        if let Layout::V2 { root } = &cgroups.layout {
+            for dir in [root.clone(), root.join(prefix)] {
+                make_dir(&dir)?;
+                write(&dir, "cgroup.subtree_control", "+memory +pids +cpu")?;
+            }
+        }
+        Ok(cgroups)
+    }
+
+    /// The host directories of one sandbox, by controller. On version 2 there is one.
+    fn dirs(&self, id: &str) -> Vec<PathBuf> {
+        let mut dirs: Vec<PathBuf> = match &self.layout {
+            Layout::V2 { root } => vec![root.clone()],
+            Layout::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+                freezer,
+            } => {
+                vec![
+                    memory.clone(),
+                    pids.clone(),
+                    cpu.clone(),
+                    cpuacct.clone(),
+                    freezer.clone(),
+                ]
+            }
+        };
+        dirs.dedup();
+        dirs.into_iter()
+            .map(|d| d.join(&self.prefix).join(id))
+            .collect()
+    }
+
+    fn dir(&self, controller: &str, id: &str) -> PathBuf {
+        let root = match &self.layout {
+            Layout::V2 { root } => root,
+            Layout::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+                freezer,
+            } => match controller {
+                "memory" => memory,
+                "pids" => pids,
+                "cpu" => cpu,
+                "cpuacct" => cpuacct,
+                _ => freezer,
+            },
+        };
+        root.join(&self.prefix).join(id)
+    }
+
+    /// Makes a sandbox's cgroups with their limits.
+    pub fn create(&self, id: &str, limits: &Resources) -> Result<Entrances, CgroupError> {
+        let mut entrances = Entrances {
+            guest: Vec::new(),
+            work: Vec::new(),
+        };
+        for dir in self.dirs(id) {
+            make_dir(&dir)?;
+            if self.layout.version() == 2 {
+                write(&dir, "cgroup.subtree_control", "+memory +pids +cpu")?;
+            }
+            for (name, list) in [
+                ("guest", &mut entrances.guest),
+                ("work", &mut entrances.work),
+            ] {
+                let dir = dir.join(name);
+                make_dir(&dir)?;
+                let procs = dir.join("cgroup.procs");
+                list.push(
+                    OpenOptions::new()
+                        .write(true)
+                        .open(&procs)
+                        .map_err(failed("entrance", &procs))?,
+                );
+            }
+        }
+        self.set_limits(id, limits)?;
+        Ok(entrances)
+    }
+
+    /// Sets the limits of a sandbox that has its cgroups.
+    pub fn set_limits(&self, id: &str, limits: &Resources) -> Result<(), CgroupError> {
+        let total = limits.memory_bytes.to_string();
+        let work = limits
+            .memory_bytes
+            .saturating_sub(Resources::GUEST_RESERVE_BYTES)
+            .to_string();
+        let work_pids = limits
+            .pids
+            .saturating_sub(Resources::GUEST_RESERVE_PIDS)
+            .to_string();
+        let (memory, pids, cpu) = (
+            self.dir("memory", id),
+            self.dir("pids", id),
+            self.dir("cpu", id),
+        );
+        match self.layout {
+            Layout::V2 { .. } => {
+                write(&memory, "memory.max", &total)?;
+                write(&memory.join("work"), "memory.max", &work)?;
+                write_if_there(&memory, "memory.swap.max", "0")?;
+                write(
+                    &cpu,
+                    "cpu.max",
+                    &format!("{} 100000", u64::from(limits.cpu_millis) * 100),
+                )?;
+                write(&cpu.join("guest"), "cpu.weight", "400")?;
+                write_if_there(&memory, "cgroup.max.descendants", "2")?;
+            }
+            Layout::V1 { .. } => {
+                // The limit of memory and swap together must not be below that of memory at any moment: lift, lower, lower.
+                write_if_there(&memory, "memory.memsw.limit_in_bytes", "-1")?;
+                write(&memory, "memory.limit_in_bytes", &total)?;
+                write_if_there(&memory, "memory.memsw.limit_in_bytes", &total)?;
+                write(&memory.join("work"), "memory.limit_in_bytes", &work)?;
+                write_if_there(&memory, "memory.swappiness", "0")?;
+                write(&cpu, "cpu.cfs_period_us", "100000")?;
+                write(
+                    &cpu,
+                    "cpu.cfs_quota_us",
+                    &(u64::from(limits.cpu_millis) * 100).to_string(),
+                )?;
+                write(&cpu.join("guest"), "cpu.shares", "4096")?;
+            }
+        }
+        write(&pids, "pids.max", &limits.pids.to_string())?;
+        write(&pids.join("work"), "pids.max", &work_pids)
+    }
+
+    /// Freezes or thaws all processes of a sandbox. Answers before they have stopped: see [`Cgroups::is_frozen`].
+    pub fn set_frozen(&self, id: &str, frozen: bool) -> Result<(), CgroupError> {
+        let dir = self.dir("freezer", id);
+        match self.layout {
+            Layout::V2 { .. } => write(&dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
+            Layout::V1 { .. } => write(
+                &dir,
+                "freezer.state",
+                if frozen { "FROZEN" } else { "THAWED" },
+            ),
+        }
+    }
+
+    /// Whether all processes of a sandbox stand still.
+    pub fn is_frozen(&self, id: &str) -> Result<bool, CgroupError> {
+        let dir = self.dir("freezer", id);
+        match self.layout {
+            Layout::V2 { .. } => Ok(read(&dir, "cgroup.events")?
+                .lines()
+                .any(|l| l == "frozen 1")),
+            Layout::V1 { .. } => Ok(read(&dir, "freezer.state")?.trim() == "FROZEN"),
+        }
+    }
+
+    /// What it uses now.
+    pub fn counts(&self, id: &str) -> Result<Counts, CgroupError> {
+        let (memory, pids) = (self.dir("memory", id), self.dir("pids", id));
+        let number = |text: String| text.trim().parse().unwrap_or(0);
+        let field = |text: String, name: &str| {
+            text.lines()
+                .find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
+        };
+        Ok(match self.layout {
+            Layout::V2 { .. } => Counts {
+                memory_bytes: number(read(&memory, "memory.current")?),
+                cpu_nanoseconds: field(read(&memory, "cpu.stat")?, "usage_usec ").unwrap_or(0)
+                    * 1000,
+                pids: number(read(&pids, "pids.current")?),
+                oom_kills: field(read(&memory, "memory.events")?, "oom_kill "),
+            },
+            Layout::V1 { .. } => Counts {
+                memory_bytes: number(read(&memory, "memory.usage_in_bytes")?),
+                cpu_nanoseconds: number(read(&self.dir("cpuacct", id), "cpuacct.usage")?),
+                pids: number(read(&pids, "pids.current")?),
+                oom_kills: field(
+                    read(&memory.join("work"), "memory.oom_control")?,
+                    "oom_kill ",
+                ),
+            },
+        })
+    }
+
+    /// The processes in a sandbox's cgroups, by the host's numbers.
+    pub fn processes(&self, id: &str) -> Vec<i32> {
+        let dirs = self.dirs(id);
+        let mut pids: Vec<i32> = dirs
+            .iter()
+            .flat_map(|d| [d.clone(), d.join("guest"), d.join("work")])
+            .filter_map(|d| fs::read_to_string(d.join("cgroup.procs")).ok())
+            .flat_map(|text| {
+                text.lines()
+                    .filter_map(|l| l.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The sandboxes that have cgroups.
+    pub fn list(&self) -> Vec<String> {
+        let mut ids: Vec<String> = self
+            .dirs("")
+            .iter()
+            .filter_map(|dir| fs::read_dir(dir).ok())
+            .flat_map(|entries| entries.flatten())
+            .filter(|e| e.path().is_dir())
+            .filter_map(|e| e.file_name().into_string().ok())
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Removes a sandbox's cgroups, which must have no processes; fine when they are gone.
+    pub fn remove(&self, id: &str) -> Result<(), CgroupError> {
+        for dir in self.dirs(id) {
+            for dir in [dir.join("guest"), dir.join("work"), dir] {
+                match fs::remove_dir(&dir) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(failed("removal", &dir)(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the installation's own directories, when no sandbox is left in them.
+    pub fn close(&self) {
+        for dir in self.dirs("") {
+            // Best effort: a directory that is still in use stays, and serves the next start.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), CgroupError> {
+    fs::create_dir_all(dir).map_err(failed("directory", dir))
+}
+
+fn write(dir: &Path, file: &'static str, value: &str) -> Result<(), CgroupError> {
+    let path = dir.join(file);
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut f| io::Write::write_all(&mut f, value.as_bytes()))
+        .map_err(failed(file, &path))
+}
+
+fn write_if_there(dir: &Path, file: &'static str, value: &str) -> Result<(), CgroupError> {
+    if dir.join(file).exists() {
+        write(dir, file, value)
+    } else {
+        Ok(())
+    }
+}
+
+fn read(dir: &Path, file: &'static str) -> Result<String, CgroupError> {
+    let path = dir.join(file);
+    fs::read_to_string(&path).map_err(failed(file, &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_told_apart() {
+        let v1 = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/acct cgroup rw,cpuacct 0 0\ncgroup /c/m cgroup rw,memory 0 0\n\
+                  cgroup /c/f cgroup rw,freezer 0 0\ncgroup /c/p cgroup rw,pids 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
+        assert_eq!(Layout::parse(v1).unwrap().version(), 1);
+        let dir = std::env::temp_dir().join(format!("arenite-cgroup-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let v2 = format!("cgroup2 {} cgroup2 rw 0 0\n", dir.display());
+        fs::write(dir.join("cgroup.controllers"), "hugetlb\n").unwrap();
+        assert!(
+            Layout::parse(&v2).is_err(),
+            "a hybrid host's version 2 has no controllers"
+        );
+        fs::write(
+            dir.join("cgroup.controllers"),
+            "cpuset cpu io memory pids\n",
+        )
+        .unwrap();
+        assert_eq!(
+            Layout::parse(&v2).unwrap(),
+            Layout::V2 { root: dir.clone() }
+        );
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The real controllers of this host: needs root.
+    #[test]
+    fn limits_freezing_and_removal_work_on_this_host() {
+        let cgroups = Cgroups::open(
+            Layout::of_host().unwrap(),
+            &format!("arenite-test-{}", std::process::id()),
+        )
+        .unwrap();
+        let entrances = cgroups.create("s1", &Resources::default()).unwrap();
+        assert!(!entrances.guest.is_empty() && entrances.guest.len() == entrances.work.len());
+        cgroups
+            .set_limits(
+                "s1",
+                &Resources {
+                    memory_bytes: 200 << 20,
+                    pids: 100,
+                    ..Resources::default()
+                },
+            )
+            .unwrap();
+        assert_eq!(cgroups.list(), ["s1"]);
+        assert_eq!(cgroups.counts("s1").unwrap().pids, 0);
+        cgroups.set_frozen("s1", true).unwrap();
+        assert!(cgroups.is_frozen("s1").unwrap());
+        cgroups.set_frozen("s1", false).unwrap();
+        drop(entrances);
+        cgroups.remove("s1").unwrap();
+        cgroups.remove("s1").unwrap();
+        assert!(cgroups.list().is_empty());
+        cgroups.close();
+    }
+}

@@ -1,0 +1,158 @@
+//! Mounts by descriptor: detached copies of directory trees, id-mapped for one sandbox, and where they go.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// What a detached mount is made to be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Attributes<'a> {
+    pub read_only: bool,
+    /// Show ids as this user namespace maps them.
+    pub idmap: Option<BorrowedFd<'a>>,
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A detached copy of the mount at `path`, from that directory or file downwards, without the mounts below it.
+///
+/// Id-mapping needs the host's root and Linux 5.12; the file system must support it (btrfs and XFS 5.15+, ext4 5.12+).
+pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: a system call on a NUL-terminated path; the answer is a new descriptor that nobody else owns.
+    let tree = unsafe {
+        let fd = check(libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC,
+        ))?;
+        OwnedFd::from_raw_fd(fd as RawFd)
+    };
+    let mut attr = MountAttr {
+        set: 0,
+        clear: 0,
+        propagation: 0,
+        userns: 0,
+    };
+    if attributes.read_only {
+        attr.set |= MOUNT_ATTR_RDONLY;
+    }
+    if let Some(userns) = attributes.idmap {
+        attr.set |= MOUNT_ATTR_IDMAP;
+        attr.userns = userns.as_raw_fd() as u64;
+    }
+    if attr.set != 0 {
+        // SAFETY: `attr` is a `struct mount_attr` of the size given, alive during the call.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                tree.as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &raw const attr,
+                size_of::<MountAttr>(),
+            )
+        })?;
+    }
+    Ok(tree)
+}
+
+/// Puts a detached mount at `target`.
+pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: a system call on open descriptors and NUL-terminated paths.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })?;
+    Ok(())
+}
+
+/// `mount(2)`.
+pub(crate) fn mount(
+    source: &str,
+    target: &str,
+    kind: &str,
+    flags: libc::c_ulong,
+    data: &str,
+) -> io::Result<()> {
+    let text = |s: &str| CString::new(s).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (source, target, kind, data) = (text(source)?, text(target)?, text(kind)?, text(data)?);
+    // SAFETY: a system call on NUL-terminated strings.
+    check(
+        unsafe {
+            libc::mount(
+                source.as_ptr(),
+                target.as_ptr(),
+                kind.as_ptr(),
+                flags,
+                data.as_ptr().cast(),
+            )
+        }
+        .into(),
+    )?;
+    Ok(())
+}
+
+/// Makes the mount at `target` read-only, keeping its other flags as `flags` says (locked ones must be repeated).
+pub(crate) fn remount_read_only(target: &str, flags: libc::c_ulong) -> io::Result<()> {
+    mount(
+        "",
+        target,
+        "",
+        libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags,
+        "",
+    )
+}
+
+/// Makes the current directory the root, with the old root stacked on it: see pivot_root(2), "pivot_root(".", ".")".
+/// Call [`leave_old_root`] when nothing of the old root is needed any more.
+pub(crate) fn pivot_here() -> io::Result<()> {
+    // SAFETY: a system call on NUL-terminated paths.
+    check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) })?;
+    Ok(())
+}
+
+/// Drops the old root that [`pivot_here`] left on top of the new one.
+pub(crate) fn leave_old_root(old_root: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain system calls.
+    unsafe {
+        check(libc::fchdir(old_root.as_raw_fd()).into())?;
+        check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH).into())?;
+        check(libc::chdir(c"/".as_ptr()).into())?;
+    }
+    Ok(())
+}

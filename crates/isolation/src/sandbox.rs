@@ -1,0 +1,527 @@
+//! The first process of a sandbox, from its clone to the guest's start.
+//!
+//! Two halves. What is the same for every sandbox is done ahead, by [`run`]: ids, cgroups, `/proc` and `/dev`, the spawner.
+//! What depends on the spec is done at [`Begin`]: the root file system, limits, filters, exec. Each stage that fails is
+//! reported by name over the control socket.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::descriptors::{self, MAX_MESSAGE};
+use crate::launcher::Failure;
+use crate::mounts::{attach, leave_old_root, mount, pivot_here, remount_read_only};
+use crate::seccomp::Filters;
+use crate::{capabilities, spawner};
+
+/// What the launcher hands to a new first process.
+pub(crate) struct Embryo<'a> {
+    pub(crate) control: OwnedFd,
+    pub(crate) guest_entrances: Vec<OwnedFd>,
+    pub(crate) work_entrances: Vec<OwnedFd>,
+    pub(crate) filters: &'a Filters,
+}
+
+/// Asks a prepared sandbox to become what it is to be. With it go, in this order: the layers' mounts, lowest first; the
+/// writable layer's; the program; the descriptors to inherit; the mounts to bind.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Begin {
+    pub layers: usize,
+    pub hostname: String,
+    /// Bytes of `/dev/shm`.
+    pub shm_bytes: u64,
+    /// The most open descriptors of a process.
+    pub open_files: u64,
+    /// Arguments of the program, its name first.
+    pub argv: Vec<String>,
+    /// Environment variables that name the inherited descriptors, in their order.
+    pub inherit: Vec<String>,
+    /// Files and directories to bind, in their order: where they go. Image builds use it.
+    pub binds: Vec<Bind>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Bind {
+    pub target: String,
+    pub directory: bool,
+}
+
+/// What a sandbox in the making tells the server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Report {
+    /// Prepared: it waits for [`Begin`].
+    Ready,
+    Failed(Failure),
+    /// The program is being executed; the socket's end follows when it runs.
+    Executing,
+}
+
+/// Size of `/dev/shm` as prepared; another is set at the beginning.
+const PREPARED_SHM: u64 = 64 << 20;
+
+/// Files of `/proc` that tell of the host, or reach it. What is not there is passed over.
+const MASKED: [&str; 10] = [
+    "acpi",
+    "asound",
+    "interrupts",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
+];
+const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+type Staged<T> = Result<T, Failure>;
+
+/// Names the stage of an error.
+trait AtStage<T> {
+    fn at(self, stage: &str) -> Staged<T>;
+}
+
+impl<T> AtStage<T> for io::Result<T> {
+    fn at(self, stage: &str) -> Staged<T> {
+        self.map_err(|error| Failure::of(stage, &error))
+    }
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Prepares, waits for [`Begin`] and becomes the program. Ends the process when the server goes away first.
+pub(crate) fn run(embryo: Embryo<'_>) -> ! {
+    let Ok(control) = lift(&embryo.control) else {
+        std::process::exit(1)
+    };
+    let control = control.as_fd();
+    let report = |report: &Report| {
+        descriptors::send(
+            control,
+            &serde_json::to_vec(report).unwrap_or_default(),
+            &[],
+        )
+    };
+    let outcome = prepare(&embryo).and_then(|staged| {
+        report(&Report::Ready).at("control socket")?;
+        let mut buffer = vec![0u8; MAX_MESSAGE];
+        let (length, given) = descriptors::receive(control, &mut buffer).at("control socket")?;
+        if length == 0 {
+            std::process::exit(0);
+        }
+        let begin: Begin = serde_json::from_slice(&buffer[..length]).map_err(|_| Failure {
+            stage: "request".to_owned(),
+            errno: libc::EINVAL,
+        })?;
+        begin_with(&begin, given, staged, embryo.filters, || {
+            report(&Report::Executing)
+        })
+    });
+    if let Err(failure) = outcome {
+        let _ = report(&Report::Failed(failure));
+    }
+    std::process::exit(1)
+}
+
+/// What the first half leaves to the second.
+struct Prepared {
+    spawner: OwnedFd,
+    proc: OwnedFd,
+    dev: OwnedFd,
+    old_root: OwnedFd,
+}
+
+fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
+    become_root().at("ids")?;
+    enter(&embryo.guest_entrances).at("guest cgroup")?;
+    let spawner = fork_spawner(embryo)?;
+
+    mount(
+        "tmpfs",
+        "/stage",
+        "tmpfs",
+        libc::MS_NOSUID | libc::MS_NODEV,
+        "size=64k,mode=700",
+    )
+    .at("stage")?;
+    for dir in ["/stage/root", "/stage/upper", "/stage/proc", "/stage/dev"] {
+        fs::create_dir(dir).at("stage")?;
+    }
+    let plain = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount("proc", "/stage/proc", "proc", plain, "").at("proc")?;
+    for name in READ_ONLY {
+        let path = format!("/stage/proc/{name}");
+        if Path::new(&path).exists() {
+            mount(&path, &path, "", libc::MS_BIND, "")
+                .and_then(|()| remount_read_only(&path, plain))
+                .at("read-only proc")?;
+        }
+    }
+    for name in MASKED {
+        let path = format!("/stage/proc/{name}");
+        match fs::metadata(&path) {
+            Ok(found) if found.is_dir() => {
+                mount("tmpfs", &path, "tmpfs", plain | libc::MS_RDONLY, "size=0")
+                    .at("masked proc")?
+            }
+            Ok(_) => mount("/dev/null", &path, "", libc::MS_BIND, "").at("masked proc")?,
+            Err(_) => {}
+        }
+    }
+    mount("/dev", "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
+    remount_read_only("/stage/dev", libc::MS_NOSUID | libc::MS_NOEXEC).at("dev")?;
+    let terminals = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+    mount(
+        "devpts",
+        "/stage/dev/pts",
+        "devpts",
+        libc::MS_NOSUID | libc::MS_NOEXEC,
+        terminals,
+    )
+    .at("devpts")?;
+    let shm = format!("mode=1777,size={PREPARED_SHM}");
+    mount("shm", "/stage/dev/shm", "tmpfs", plain, &shm).at("shm")?;
+    let place = |path: &str| {
+        rustix::fs::open(
+            path,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+    };
+    Ok(Prepared {
+        spawner: lift(&spawner).at("spawner")?,
+        proc: place("/stage/proc").map_err(io::Error::from).at("proc")?,
+        dev: place("/stage/dev").map_err(io::Error::from).at("dev")?,
+        old_root: fs::File::open("/").at("root")?.into(),
+    })
+}
+
+/// Takes the sandbox's root as its identity: until now the process had the host's, which has no meaning here.
+fn become_root() -> io::Result<()> {
+    // SAFETY: plain system calls in a process with one thread.
+    unsafe {
+        check(libc::syscall(
+            libc::SYS_setgroups,
+            0,
+            std::ptr::null::<libc::gid_t>(),
+        ))?;
+        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
+        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
+        // The change of identity took /proc/self away from us.
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0).into())?;
+        libc::setsid();
+        // The launcher ignores it; an ignored signal stays ignored through exec, and programs would lose their children.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+    }
+    Ok(())
+}
+
+/// Moves this process into cgroups, and makes them the root of what it sees of them.
+fn enter(entrances: &[OwnedFd]) -> io::Result<()> {
+    for entrance in entrances {
+        rustix::io::write(entrance, b"0")?;
+    }
+    // SAFETY: a plain system call in a process with one thread.
+    check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into())?;
+    Ok(())
+}
+
+/// The spawner's side of its start: it waits in the workload's cgroup until the root file system is there.
+fn fork_spawner(embryo: &Embryo<'_>) -> Staged<OwnedFd> {
+    let (ours, theirs) = descriptors::packet_pair().at("spawner")?;
+    // SAFETY: this process has one thread, so the child's copy of memory is consistent; it never returns from here.
+    match check(unsafe { libc::fork() }.into()).at("spawner")? {
+        0 => {
+            drop(ours);
+            let report = |outcome: io::Result<()>| {
+                let errno = outcome
+                    .err()
+                    .map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
+                if descriptors::send(theirs.as_fd(), &errno.to_ne_bytes(), &[]).is_err()
+                    || errno != 0
+                {
+                    std::process::exit(1);
+                }
+            };
+            report(enter(&embryo.work_entrances));
+            let mut go = [0u8; 8];
+            match descriptors::receive(theirs.as_fd(), &mut go) {
+                Ok((8, _)) => {}
+                _ => std::process::exit(0),
+            }
+            let harden = || -> io::Result<()> {
+                quiet_stdio()?;
+                limit(u64::from_ne_bytes(go))?;
+                close_all_but(theirs.as_raw_fd())?;
+                capabilities::bound()?;
+                embryo.filters.install()?;
+                capabilities::reduce()
+            };
+            report(harden());
+            spawner::serve(&theirs)
+        }
+        _ => {
+            drop(theirs);
+            spawner_answer(ours.as_fd()).at("work cgroup")?;
+            Ok(ours)
+        }
+    }
+}
+
+fn spawner_answer(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut errno = [0u8; 4];
+    match descriptors::receive(socket, &mut errno)? {
+        (4, _) if errno == [0; 4] => Ok(()),
+        (4, _) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn begin_with(
+    begin: &Begin,
+    given: Vec<OwnedFd>,
+    staged: Prepared,
+    filters: &Filters,
+    executing: impl Fn() -> io::Result<()>,
+) -> Staged<()> {
+    let invalid = || Failure {
+        stage: "request".to_owned(),
+        errno: libc::EINVAL,
+    };
+    if given.len() != begin.layers + 2 + begin.inherit.len() + begin.binds.len() {
+        return Err(invalid());
+    }
+    let mut given = given.into_iter();
+    let layers: Vec<OwnedFd> = given.by_ref().take(begin.layers).collect();
+    let upper = given.next().ok_or_else(invalid)?;
+    let program = lift(&given.next().ok_or_else(invalid)?).at("descriptors")?;
+    let inherit: Vec<OwnedFd> = given.by_ref().take(begin.inherit.len()).collect();
+    let binds: Vec<OwnedFd> = given.collect();
+
+    root(&layers, &upper)?;
+    std::env::set_current_dir("/stage/root").at("root")?;
+    pivot_here().at("pivot_root")?;
+    // From here on paths are the sandbox's: whatever links its image holds, they lead nowhere else.
+    for dir in ["/proc", "/dev"] {
+        make_dir(dir).at("mount points")?;
+    }
+    attach(staged.proc.as_fd(), Path::new("/proc")).at("proc")?;
+    attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
+    for (bind, mount) in begin.binds.iter().zip(&binds) {
+        let target = Path::new(&bind.target);
+        fs::create_dir_all(target.parent().unwrap_or(target)).at("bind")?;
+        if bind.directory {
+            make_dir(&bind.target)
+        } else {
+            fs::File::create(target).map(drop)
+        }
+        .at("bind")?;
+        attach(mount.as_fd(), target).at("bind")?;
+    }
+    leave_old_root(staged.old_root.as_fd()).at("old root")?;
+    if begin.shm_bytes != PREPARED_SHM {
+        let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        mount(
+            "shm",
+            "/dev/shm",
+            "tmpfs",
+            flags,
+            &format!("size={}", begin.shm_bytes),
+        )
+        .at("shm")?;
+    }
+
+    // SAFETY: a system call on memory that lives during it.
+    check(
+        unsafe { libc::sethostname(begin.hostname.as_ptr().cast(), begin.hostname.len()) }.into(),
+    )
+    .at("hostname")?;
+    quiet_stdio().at("stdio")?;
+    limit(begin.open_files).at("limits")?;
+    // SAFETY: a plain system call: joins a new anonymous session keyring, leaving the host's.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) })
+        .at("keyring")?;
+    // The spawner hardens itself meanwhile.
+    descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[])
+        .at("spawner")?;
+    let env = hand_on(begin, inherit, &staged.spawner).at("descriptors")?;
+    capabilities::bound().at("capabilities")?;
+    filters.install().at("seccomp")?;
+    spawner_answer(staged.spawner.as_fd()).at("spawner")?;
+    executing().at("control socket")?;
+    Err(Failure::of("exec", &exec(&program, &begin.argv, &env)))
+}
+
+/// Mounts the root file system at `/stage/root`.
+fn root(layers: &[OwnedFd], upper: &OwnedFd) -> Staged<()> {
+    let mut lower = Vec::with_capacity(layers.len());
+    for (number, layer) in layers.iter().enumerate() {
+        let target = format!("/stage/{number}");
+        fs::create_dir(&target).at("layer")?;
+        attach(layer.as_fd(), Path::new(&target)).at("layer")?;
+        lower.push(target);
+    }
+    attach(upper.as_fd(), Path::new("/stage/upper")).at("writable layer")?;
+    // The options name the topmost layer first.
+    lower.reverse();
+    let options = |extra| {
+        let lower = lower.join(":");
+        format!(
+            "lowerdir={lower},upperdir=/stage/upper/files,workdir=/stage/upper/work,userxattr{extra}"
+        )
+    };
+    // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.
+    mount(
+        "overlay",
+        "/stage/root",
+        "overlay",
+        0,
+        &options(",volatile"),
+    )
+    .at("overlay")?;
+    // An overlay whose writable layer does not serve comes up read-only without a word.
+    rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK)
+        .map_err(io::Error::from)
+        .at("overlay is read-only")
+}
+
+fn make_dir(path: &str) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Descriptors 0, 1 and 2 become the sandbox's own /dev/null.
+fn quiet_stdio() -> io::Result<()> {
+    let null = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(rustix::stdio::dup2_stderr(&null)?)
+}
+
+/// Limits of a process that the cgroups don't have.
+fn limit(open_files: u64) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let hard = getrlimit(Resource::Nofile)
+        .maximum
+        .unwrap_or(u64::MAX)
+        .min(open_files);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(hard),
+            maximum: Some(hard),
+        },
+    )?;
+    Ok(setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )?)
+}
+
+fn close_all_but(keep: i32) -> io::Result<()> {
+    let keep = keep as libc::c_uint;
+    // SAFETY: closes descriptors that nothing in this process uses any more: it goes on with `keep` and 0, 1, 2 alone.
+    unsafe {
+        if keep > 3 {
+            check(libc::syscall(libc::SYS_close_range, 3, keep - 1, 0))?;
+        }
+        check(libc::syscall(libc::SYS_close_range, keep + 1, u32::MAX, 0))?;
+    }
+    Ok(())
+}
+
+/// Descriptors from here up are still needed when those below are given their final places.
+const HIGH: i32 = 100;
+
+fn lift(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, HIGH)?)
+}
+
+/// Puts the descriptors that the program inherits at 3 and up, and answers the environment that names them.
+/// Everything else closes at exec. Between this and the exec only descriptors from [`HIGH`] up may be used or dropped.
+fn hand_on(
+    begin: &Begin,
+    inherit: Vec<OwnedFd>,
+    spawner: &OwnedFd,
+) -> io::Result<BTreeMap<String, String>> {
+    let lifted: Vec<OwnedFd> = inherit
+        .iter()
+        .chain([spawner])
+        .map(lift)
+        .collect::<Result<_, _>>()?;
+    drop(inherit);
+    // SAFETY: only marks descriptors to be closed at exec.
+    unsafe {
+        check(libc::syscall(
+            libc::SYS_close_range,
+            3,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        ))?
+    };
+    let names = begin
+        .inherit
+        .iter()
+        .map(String::as_str)
+        .chain(["ARENITE_SPAWNER_FD"]);
+    let mut env = BTreeMap::new();
+    for (target, (fd, name)) in (3..HIGH).zip(lifted.iter().zip(names)) {
+        // SAFETY: what may stand at `target` (mounts already attached, the old root) is neither used nor dropped before
+        // the exec, as said above; dup2 leaves close-on-exec off at the target.
+        check(unsafe { libc::dup2(fd.as_raw_fd(), target) }.into())?;
+        env.insert(name.to_owned(), target.to_string());
+    }
+    Ok(env)
+}
+
+/// Becomes the program; answers only with the error.
+fn exec(program: &OwnedFd, argv: &[String], env: &BTreeMap<String, String>) -> io::Error {
+    let text = |list: Vec<String>| {
+        list.into_iter()
+            .map(CString::new)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let (Ok(argv), Ok(env)) = (
+        text(argv.to_vec()),
+        text(env.iter().map(|(k, v)| format!("{k}={v}")).collect()),
+    ) else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    let pointers = |list: &[CString]| {
+        list.iter()
+            .map(|s| s.as_ptr())
+            .chain([std::ptr::null()])
+            .collect::<Vec<_>>()
+    };
+    // SAFETY: NULL-terminated lists of NUL-terminated strings, alive during the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            pointers(&argv).as_ptr(),
+            pointers(&env).as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    io::Error::last_os_error()
+}

@@ -1,0 +1,238 @@
+//! Which system calls the processes of a sandbox may make.
+//!
+//! Two filters, compiled once: one answers EPERM to what is known and denied, the other ENOSYS to what is not known to be
+//! allowed, so that a libc that tries something newer falls back. No `no_new_privs`: `sudo` works, and the filters are
+//! installed while the process still has its rights in the sandbox's user namespace.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op,
+    SeccompCondition as Cond, SeccompFilter, SeccompRule as Rule, TargetArch,
+};
+
+/// The compiled filters, in the order in which they are installed.
+#[derive(Debug, Clone)]
+pub(crate) struct Filters(Vec<BpfProgram>);
+
+/// Namespaces that nobody in a sandbox may make: nested user namespaces open kernel code that sandboxes don't need.
+const NEW_NAMESPACES: [i32; 8] = [
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWCGROUP,
+    0x80, // CLONE_NEWTIME
+];
+
+/// The denied ones, whatever their arguments.
+const DENIED: &[i64] = &[
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fsconfig,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_userfaultfd,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_vhangup,
+    libc::SYS_fanotify_init,
+    libc::SYS_kcmp,
+    libc::SYS_mbind,
+    libc::SYS_set_mempolicy,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+];
+
+/// The allowed ones. What is neither here nor in `DENIED` (io_uring, clone3, kernels' newer additions) answers ENOSYS:
+/// clone3's flags are behind a pointer that a filter can't read, and libc falls back to clone.
+#[rustfmt::skip]
+const ALLOWED: &[i64] = &[
+    libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_fstat, libc::SYS_lseek, libc::SYS_mmap, libc::SYS_mprotect,
+    libc::SYS_munmap, libc::SYS_brk, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_ioctl,
+    libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_readv, libc::SYS_writev, libc::SYS_sched_yield, libc::SYS_mremap,
+    libc::SYS_msync, libc::SYS_mincore, libc::SYS_madvise, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_dup,
+    libc::SYS_nanosleep, libc::SYS_getitimer, libc::SYS_setitimer, libc::SYS_getpid, libc::SYS_sendfile, libc::SYS_socket,
+    libc::SYS_connect, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_shutdown,
+    libc::SYS_bind, libc::SYS_listen, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_socketpair, libc::SYS_setsockopt,
+    libc::SYS_getsockopt, libc::SYS_clone, libc::SYS_execve, libc::SYS_exit, libc::SYS_wait4, libc::SYS_kill, libc::SYS_uname,
+    libc::SYS_semget, libc::SYS_semop, libc::SYS_semctl, libc::SYS_shmdt, libc::SYS_msgget, libc::SYS_msgsnd, libc::SYS_msgrcv,
+    libc::SYS_msgctl, libc::SYS_fcntl, libc::SYS_flock, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_truncate,
+    libc::SYS_ftruncate, libc::SYS_getcwd, libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_fchmod, libc::SYS_fchown,
+    libc::SYS_umask, libc::SYS_gettimeofday, libc::SYS_getrlimit, libc::SYS_getrusage, libc::SYS_sysinfo, libc::SYS_times,
+    libc::SYS_ptrace, libc::SYS_getuid, libc::SYS_getgid, libc::SYS_setuid, libc::SYS_setgid, libc::SYS_geteuid,
+    libc::SYS_getegid, libc::SYS_setpgid, libc::SYS_getppid, libc::SYS_setsid, libc::SYS_setreuid, libc::SYS_setregid,
+    libc::SYS_getgroups, libc::SYS_setgroups, libc::SYS_setresuid, libc::SYS_getresuid, libc::SYS_setresgid, libc::SYS_getresgid,
+    libc::SYS_getpgid, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_getsid, libc::SYS_capget, libc::SYS_capset,
+    libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_sigsuspend, libc::SYS_sigaltstack,
+    libc::SYS_personality, libc::SYS_statfs, libc::SYS_fstatfs, libc::SYS_getpriority, libc::SYS_setpriority,
+    libc::SYS_sched_setparam, libc::SYS_sched_getparam, libc::SYS_sched_setscheduler, libc::SYS_sched_getscheduler,
+    libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min, libc::SYS_sched_rr_get_interval, libc::SYS_mlock,
+    libc::SYS_munlock, libc::SYS_mlockall, libc::SYS_munlockall, libc::SYS_prctl, libc::SYS_setrlimit, libc::SYS_chroot,
+    libc::SYS_sync, libc::SYS_gettid, libc::SYS_readahead, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
+    libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr, libc::SYS_listxattr, libc::SYS_llistxattr,
+    libc::SYS_flistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr, libc::SYS_tkill,
+    libc::SYS_futex, libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, libc::SYS_io_setup, libc::SYS_io_destroy,
+    libc::SYS_io_getevents, libc::SYS_io_submit, libc::SYS_io_cancel, libc::SYS_remap_file_pages, libc::SYS_getdents64,
+    libc::SYS_set_tid_address, libc::SYS_restart_syscall, libc::SYS_semtimedop, libc::SYS_fadvise64, libc::SYS_timer_create,
+    libc::SYS_timer_settime, libc::SYS_timer_gettime, libc::SYS_timer_getoverrun, libc::SYS_timer_delete, libc::SYS_clock_gettime,
+    libc::SYS_clock_getres, libc::SYS_clock_nanosleep, libc::SYS_exit_group, libc::SYS_epoll_ctl, libc::SYS_tgkill,
+    libc::SYS_mq_open, libc::SYS_mq_unlink, libc::SYS_mq_timedsend, libc::SYS_mq_timedreceive, libc::SYS_mq_notify,
+    libc::SYS_mq_getsetattr, libc::SYS_waitid, libc::SYS_ioprio_set, libc::SYS_ioprio_get, libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch, libc::SYS_openat, libc::SYS_mkdirat, libc::SYS_mknodat, libc::SYS_fchownat,
+    libc::SYS_newfstatat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_readlinkat,
+    libc::SYS_fchmodat, libc::SYS_faccessat, libc::SYS_pselect6, libc::SYS_ppoll, libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list, libc::SYS_splice, libc::SYS_tee, libc::SYS_sync_file_range, libc::SYS_vmsplice,
+    libc::SYS_utimensat, libc::SYS_epoll_pwait, libc::SYS_timerfd_create, libc::SYS_fallocate, libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime, libc::SYS_accept4, libc::SYS_signalfd4, libc::SYS_eventfd2, libc::SYS_epoll_create1, libc::SYS_dup3,
+    libc::SYS_pipe2, libc::SYS_inotify_init1, libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_recvmmsg, libc::SYS_prlimit64, libc::SYS_name_to_handle_at, libc::SYS_syncfs, libc::SYS_sendmmsg,
+    libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_sched_setattr, libc::SYS_sched_getattr,
+    libc::SYS_renameat2, libc::SYS_seccomp, libc::SYS_getrandom, libc::SYS_memfd_create, libc::SYS_execveat, libc::SYS_membarrier,
+    libc::SYS_mlock2, libc::SYS_copy_file_range, libc::SYS_preadv2, libc::SYS_pwritev2, libc::SYS_pkey_mprotect,
+    libc::SYS_pkey_alloc, libc::SYS_pkey_free, libc::SYS_statx, libc::SYS_rseq, libc::SYS_pidfd_send_signal,
+    libc::SYS_pidfd_open, libc::SYS_close_range, libc::SYS_openat2, libc::SYS_pidfd_getfd, libc::SYS_faccessat2,
+    libc::SYS_process_madvise, libc::SYS_epoll_pwait2, libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self, libc::SYS_memfd_secret, libc::SYS_process_mrelease, libc::SYS_futex_waitv,
+    libc::SYS_fchmodat2, libc::SYS_getcpu, libc::SYS_accept, libc::SYS_sethostname, libc::SYS_setdomainname, libc::SYS_get_mempolicy,
+];
+
+/// The older calls that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const ALLOWED_HERE: &[i64] = &[
+    libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_poll, libc::SYS_access, libc::SYS_pipe, libc::SYS_select,
+    libc::SYS_dup2, libc::SYS_pause, libc::SYS_alarm, libc::SYS_fork, libc::SYS_vfork, libc::SYS_getdents, libc::SYS_rename,
+    libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_creat, libc::SYS_link, libc::SYS_unlink, libc::SYS_symlink, libc::SYS_readlink,
+    libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_mknod, libc::SYS_arch_prctl, libc::SYS_time,
+    libc::SYS_epoll_create, libc::SYS_epoll_wait, libc::SYS_utimes, libc::SYS_inotify_init, libc::SYS_futimesat,
+    libc::SYS_signalfd, libc::SYS_eventfd, libc::SYS_getpgrp, libc::SYS_ustat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_HERE: &[i64] = &[];
+
+impl Filters {
+    /// Compiles the filters for this machine.
+    pub(crate) fn compile() -> io::Result<Self> {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+        let mut denied: BTreeMap<i64, Vec<Rule>> =
+            DENIED.iter().map(|call| (*call, Vec::new())).collect();
+        let rule = |conditions: Vec<Cond>| Rule::new(conditions);
+        let bits = |argument, mask: u64| Cond::new(argument, Len::Qword, Op::MaskedEq(mask), mask);
+        let equal = |argument, value: u64| Cond::new(argument, Len::Dword, Op::Eq, value);
+        let mut build = || -> Result<(), seccompiler::BackendError> {
+            let namespaces: Result<Vec<_>, _> = NEW_NAMESPACES[..7]
+                .iter()
+                .map(|flag| rule(vec![bits(0, *flag as u64)?]))
+                .collect();
+            denied.insert(libc::SYS_clone, namespaces?);
+            // Input pushed into a terminal that somebody else reads.
+            denied.insert(
+                libc::SYS_ioctl,
+                vec![
+                    rule(vec![equal(1, libc::TIOCSTI)?])?,
+                    rule(vec![equal(1, libc::TIOCLINUX)?])?,
+                ],
+            );
+            let mut sockets = Vec::new();
+            for family in [
+                libc::AF_VSOCK,
+                libc::AF_ALG,
+                libc::AF_PACKET,
+                libc::AF_BLUETOOTH,
+                libc::AF_CAN,
+                libc::AF_TIPC,
+                libc::AF_RDS,
+                libc::AF_XDP,
+                libc::AF_KEY,
+            ] {
+                sockets.push(rule(vec![equal(0, family as u64)?])?);
+            }
+            let not_route = Cond::new(2, Len::Dword, Op::Ne, libc::NETLINK_ROUTE as u64)?;
+            sockets.push(rule(vec![equal(0, libc::AF_NETLINK as u64)?, not_route])?);
+            denied.insert(libc::SYS_socket, sockets);
+            Ok(())
+        };
+        build().map_err(io::Error::other)?;
+        let known = ALLOWED
+            .iter()
+            .chain(ALLOWED_HERE)
+            .chain(DENIED)
+            .map(|call| (*call, Vec::new()))
+            .collect();
+        let compile = |rules, otherwise, matched| -> io::Result<BpfProgram> {
+            let filter =
+                SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
+            filter
+                .try_into()
+                .map_err(|e: seccompiler::BackendError| io::Error::other(e))
+        };
+        Ok(Self(vec![
+            compile(
+                known,
+                SeccompAction::Errno(libc::ENOSYS as u32),
+                SeccompAction::Allow,
+            )?,
+            compile(
+                denied,
+                SeccompAction::Allow,
+                SeccompAction::Errno(libc::EPERM as u32),
+            )?,
+        ]))
+    }
+
+    /// Installs the filters on this thread and all that it starts. Needs CAP_SYS_ADMIN in its user namespace.
+    pub(crate) fn install(&self) -> io::Result<()> {
+        for program in &self.0 {
+            let length = u16::try_from(program.len())
+                .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            let program = libc::sock_fprog {
+                len: length,
+                filter: program.as_ptr().cast_mut().cast(),
+            };
+            // SAFETY: `program` points at `length` instructions of the kernel's own layout, alive during the call, which only reads them.
+            let installed = unsafe {
+                libc::syscall(
+                    libc::SYS_seccomp,
+                    libc::SECCOMP_SET_MODE_FILTER,
+                    0,
+                    &raw const program,
+                )
+            };
+            if installed < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
