@@ -1,0 +1,132 @@
+"""The real server as a process of the test run: started, killed, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def binary() -> Path:
+    """`ARENITE_BIN`, else the newest release build."""
+    if named := os.environ.get("ARENITE_BIN"):
+        return Path(named).resolve()
+    target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+    found = [
+        path
+        for path in (target / "x86_64-unknown-linux-gnu/release/arenite", target / "release/arenite")
+        if path.is_file()
+    ]
+    if not found:
+        raise RuntimeError("no arenite binary found; build one (cargo xtask up) or set ARENITE_BIN")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """One data directory and the server process that currently serves it."""
+
+    def __init__(self, data_dir: Path, port: int | None = None, args: tuple[str, ...] = ()):
+        self.data_dir = data_dir
+        self.port = port or int(os.environ.get("ARENITE_TEST_PORT", 0)) or free_port()
+        self.args = args
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log_path = data_dir.parent / f"{data_dir.name}.server.log"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
+        command = [str(binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command += ["--agentflow-listen", "off", "--data-dir", str(self.data_dir)]
+        ca = os.environ.get("ARENITE_TEST_EXTRA_CA") or os.environ.get("SSL_CERT_FILE")
+        if ca and Path(ca).is_file():
+            command += ["--extra-ca", ca]
+        return [*command, *self.args, *extra]
+
+    def start(self, extra: tuple[str, ...] = (), wait: float = 90) -> None:
+        assert self.process is None, "the server is already running"
+        # ARENITE_* of the caller would reach the server as settings.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command_line(extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            if (status := self.process.poll()) is not None:
+                self.process = None
+                raise RuntimeError(f"the server ended with status {status}:\n{self.log_tail()}")
+            try:
+                if httpx.get(f"{self.url}/ready", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"the server was not ready within {wait} s:\n{self.log_tail()}")
+
+    def log_tail(self, size: int = 4000) -> str:
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-size:].decode(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9: nothing of the server gets to run any more."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+        self.process = None
+
+    def stop(self, wait: float = 60) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(wait)
+        self.process = None
+        return status
+
+    def restart(self, extra: tuple[str, ...] = ()) -> None:
+        self.stop()
+        self.start(extra)
+
+    def api(self, timeout: float = 60, headers: dict[str, str] | None = None) -> httpx.Client:
+        limits = httpx.Limits(max_connections=200)
+        return httpx.Client(base_url=self.url, timeout=timeout, limits=limits, headers=headers)
+
+    def delete_all_sandboxes(self) -> None:
+        with self.api() as api:
+            for sandbox in api.get("/api/v2/sandboxes").raise_for_status().json()["sandboxes"]:
+                api.delete(f"/api/v2/sandboxes/{sandbox['name']}")
+
+
+def ensure_image(data_dir: Path, name: str = "base") -> None:
+    """Builds the image when the data directory has none of that name."""
+    arguments = [name, "--data-dir", str(data_dir)]
+    inspected = subprocess.run([str(binary()), "image", "inspect", *arguments, "--json"], capture_output=True, timeout=120)
+    if inspected.returncode == 0:
+        return
+    built = subprocess.run([str(binary()), "image", "build", *arguments], timeout=1500, cwd=REPOSITORY)
+    if built.returncode != 0:
+        raise RuntimeError(f"could not build the image {name!r} (exit status {built.returncode})")

@@ -1,0 +1,114 @@
+"""Fixtures: the real server, the real SDK, real sandboxes.
+
+`ARENITE_TEST_URL` points the AIO tests at a server that runs already (also a guest on its own, without a sandbox
+around it); tests that need sandboxes of their own, or the server's process, are skipped then.
+`ARENITE_TEST_DATA` names the data directory; the default is target/test-data, so that the image is built once.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from agent_sandbox import Sandbox as Client
+from arenite_server import REPOSITORY, Server, ensure_image
+from sandboxes import LiveSandbox
+
+ENVIRONMENTS = '[{"name": "plain", "image": "base", "description": "The base image, under a second name"}]'
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "soak" not in (config.getoption("markexpr") or ""):
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="a long load; run by `cargo xtask soak`"))
+    # Tests that kill and restart the server come last, so that a failure there can't spoil the others.
+    items.sort(key=lambda item: "crash" in item.nodeid or "soak" in item.nodeid)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    if os.environ.get("ARENITE_TEST_URL"):
+        pytest.skip("ARENITE_TEST_URL is set: the server's process is not ours")
+    if os.geteuid() != 0:
+        pytest.fail("run as root: sandboxes need namespaces, mounts and cgroups")
+    data_dir = Path(os.environ.get("ARENITE_TEST_DATA", REPOSITORY / "target/test-data")).resolve()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    ensure_image(data_dir)
+    environments = data_dir.parent / f"{data_dir.name}.environments.json"
+    environments.write_text(ENVIRONMENTS)
+    server = Server(data_dir, args=("--environments-file", str(environments)))
+    server.start()
+    server.delete_all_sandboxes()
+    yield server
+    if server.process is not None:
+        server.delete_all_sandboxes()
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def base_url(request: pytest.FixtureRequest) -> str:
+    """What an AIO client is pointed at: the bare port, which means the sandbox `default`."""
+    if url := os.environ.get("ARENITE_TEST_URL"):
+        return url.rstrip("/")
+    return request.getfixturevalue("server").url
+
+
+@pytest.fixture(scope="session")
+def client(base_url: str) -> Client:
+    return Client(base_url=base_url, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def http(base_url: str) -> Iterator[httpx.Client]:
+    """JSON by hand, for what the SDK can't send."""
+    with httpx.Client(base_url=base_url, timeout=60) as http:
+        yield http
+
+
+@pytest.fixture
+def folder(client: Client) -> Iterator[str]:
+    """A new directory inside the sandbox."""
+    path = client.bash.exec(command="mktemp -d").data.stdout.strip()
+    yield path
+    client.bash.exec(command='chmod -R u+rwx "$F"; rm -rf "$F"', env={"F": path})
+
+
+@pytest.fixture
+def shell_id(client: Client) -> Iterator[str]:
+    """A shell session of one test's own."""
+    session = client.shell.create_session().data.session_id
+    yield session
+    client.shell.cleanup_all_sessions()
+
+
+@pytest.fixture
+def api(server: Server) -> Iterator[httpx.Client]:
+    with server.api(timeout=120) as api:
+        yield api
+
+
+@pytest.fixture
+def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
+    """Makes sandboxes by Agent-Sandbox's route, or by `/api/v2` when `resources` or `network` are given."""
+    made: list[LiveSandbox] = []
+
+    def make(name: str | None = None, *, timeout: float = 60, **spec: Any) -> LiveSandbox:
+        name = name or f"t-{uuid.uuid4().hex[:10]}"
+        own = {"resources", "network", "hostname", "labels", "template"} & spec.keys()
+        path = "/api/v2/sandboxes" if own else "/api/v1/sandbox"
+        answer = httpx.post(f"{server.url}{path}", json={"name": name, **spec}, timeout=120)
+        assert answer.status_code in (200, 201), answer.text
+        live = LiveSandbox(server.url, name, timeout)
+        made.append(live)
+        return live
+
+    yield make
+    if server.process is not None:
+        for live in made:
+            live.delete()

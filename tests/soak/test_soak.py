@@ -1,0 +1,25 @@
+"""Long loads, run by `cargo xtask soak`; the usual tests hold scaled-down forms of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from arenite_server import Server
+from isolation.rounds import random_kills
+from isolation.test_many import made_used_deleted
+
+TURNS = int(os.environ.get("ARENITE_SOAK_SANDBOXES", "1000"))
+KILLS = int(os.environ.get("ARENITE_SOAK_KILLS", "200"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_thousand_sandboxes_in_turn_leave_nothing(server: Server) -> None:
+    made_used_deleted(server, TURNS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14400)
+def test_two_hundred_random_kills_leak_nothing(server: Server) -> None:
+    random_kills(server, KILLS)

@@ -1,0 +1,240 @@
+//! `cargo xtask bench`: the rows of the budget table, each next to its floor from the same run.
+//!
+//! Floor and subject take turns, so that whatever else the machine does hits both alike: only their ratio is kept.
+
+mod floor;
+mod http;
+mod memory;
+mod report;
+mod stream;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::command::{self, program, target_dir};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::{binary, host, image, server};
+
+use http::Connection;
+use report::{Report, Row};
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Where the numbers go, as JSON [default: target/bench.json]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Rounds of the rows that are measured in milliseconds
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    rounds: usize,
+    /// The server's data directory [default: target/bench-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Port of the server that is measured
+    #[arg(long, default_value_t = 18090)]
+    port: u16,
+    /// Measure the build that is there instead of making one
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Only rows with this in their name
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Make, use and delete 1,000 sandboxes in turn, too
+    #[arg(long)]
+    soak: bool,
+    /// Write the table into docs/SPECIFICATION.md, between its two marks
+    #[arg(long)]
+    update_specification: bool,
+}
+
+/// Rounds before the counting ones: pools fill, files come into the cache.
+const WARM_UP: usize = 10;
+/// How many sandboxes the rows about many make.
+const MANY: usize = 50;
+/// Sandboxes of `--soak`.
+const SOAK: usize = 1000;
+/// Between a delete and the next round, so that its end is not measured as the next one's beginning.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(args: &BenchArgs) -> Outcome {
+    host::must_be_root("bench")?;
+    host::prepare(&[host::TO_RUN, host::TO_BENCH])?;
+    let arenite = match &args.binary {
+        Some(path) => path.clone(),
+        None => binary::build()?,
+    };
+    let work = target_dir().join("bench");
+    std::fs::create_dir_all(&work).attempt(|| format!("could not make {}", work.display()))?;
+    let floors = floor::compile(&work)?;
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| target_dir().join("bench-data"));
+    image::ensure(&arenite, "base", &data_dir)?;
+    let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{}", args.port)];
+    arguments.extend(["--agentflow-listen".to_owned(), "off".to_owned(), "--data-dir".to_owned(), data_dir.display().to_string()]);
+    server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
+    let measured = measure(args, &work, &floors);
+    let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
+    let report = measured?;
+    stopped?;
+    print!("{report}");
+    let output = args.output.clone().unwrap_or_else(|| target_dir().join("bench.json"));
+    let text = serde_json::to_vec_pretty(&report).attempt(|| "could not write the numbers as JSON".into())?;
+    std::fs::write(&output, text).attempt(|| format!("could not write {}", output.display()))?;
+    println!("\nwritten to {}", output.display());
+    if args.update_specification {
+        report.update(&command::repository().join("docs/SPECIFICATION.md"))?;
+    }
+    Ok(())
+}
+
+fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Report, Failure> {
+    let mut api = Connection::open(args.port)?;
+    for name in api.sandboxes()? {
+        api.delete(&name)?;
+    }
+    let rootfs = floor::root_file_system(&mut api, work)?;
+    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
+    let mut report = Report::of_this_host()?;
+    if wanted("create") {
+        create(args, &mut api, floors, &rootfs, work, &mut report)?;
+    }
+    if wanted("exec") {
+        exec(args, &mut api, floors, &mut report)?;
+    }
+    if wanted("many") {
+        many(args, &mut api, &mut report)?;
+    }
+    if wanted("stream") {
+        report.push(stream::measure(args.port, &mut api, work)?);
+    }
+    if args.soak {
+        soak(&mut api, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Create → first output, against the namespace floor and `runc run`.
+fn create(
+    args: &BenchArgs,
+    api: &mut Connection,
+    floors: &floor::Programs,
+    rootfs: &Path,
+    work: &Path,
+    report: &mut Report,
+) -> Outcome {
+    let mut namespace = floors.namespace(rootfs, work)?;
+    let runc = floor::Runc::prepare(rootfs, work)?;
+    let (mut ours, mut theirs, mut containers) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..WARM_UP + args.rounds {
+        let name = format!("bench-{round}");
+        let begun = Instant::now();
+        api.create(&name)?;
+        let output = api.bash(&name, "echo hi")?;
+        let took = begun.elapsed();
+        if output != "hi\n" {
+            return Err(Failure::new(format!("the first command of {name} answered {output:?}")));
+        }
+        api.delete(&name)?;
+        std::thread::sleep(PAUSE);
+        let floor = namespace.once()?;
+        if round < WARM_UP {
+            continue;
+        }
+        ours.push(took);
+        theirs.push(floor);
+        if round % 5 == 0 {
+            containers.push(runc.once()?);
+        }
+    }
+    report.push(Row::ratio("create → first output, p50", &ours, 0.50, &theirs, 0.50, 4.0).against("clone3 + overlay + pivot_root + exec"));
+    report.push(Row::ratio("create → first output, p99", &ours, 0.99, &theirs, 0.99, 8.0).against("the same").goal_only());
+    report.push(Row::faster("create → first output vs runc run", &ours, &containers, 1.0));
+    Ok(())
+}
+
+/// `bash/exec` of `true` in a live sandbox, against fork and exec of `bash -c true`.
+fn exec(args: &BenchArgs, api: &mut Connection, floors: &floor::Programs, report: &mut Report) -> Outcome {
+    let mut spawn = floors.spawn()?;
+    api.create("bench-exec")?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + args.rounds {
+        let begun = Instant::now();
+        api.bash("bench-exec", "true")?;
+        let took = begun.elapsed();
+        let floor = spawn.once()?;
+        if round >= WARM_UP {
+            ours.push(took);
+            theirs.push(floor);
+        }
+    }
+    api.delete("bench-exec")?;
+    report.push(Row::ratio("bash/exec of true, p50", &ours, 0.50, &theirs, 0.50, 2.0).against("fork + exec of bash -c true"));
+    report.push(Row::ratio("bash/exec of true, p99", &ours, 0.99, &theirs, 0.99, 4.0).against("the same").goal_only());
+    Ok(())
+}
+
+/// Fifty at once, and what fifty idle ones hold of the host's memory.
+fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome {
+    let begun = Instant::now();
+    let made: Vec<Result<Duration, Failure>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..MANY)
+            .map(|i| {
+                scope.spawn(move || {
+                    let mut api = Connection::open(args.port)?;
+                    let begun = Instant::now();
+                    api.create(&format!("bench-many-{i}"))?;
+                    api.bash(&format!("bench-many-{i}"), "echo hi")?;
+                    Ok(begun.elapsed())
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(Failure::new("a worker panicked")))).collect()
+    });
+    let all = begun.elapsed();
+    let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
+    report.push(Row::plain("fifty at once: the last has its first output", all.as_secs_f64() * 1e3, "ms"));
+    report.push(Row::plain("fifty at once: p50 of one", report::quantile(&made, 0.50).as_secs_f64() * 1e3, "ms"));
+    let mut total = 0;
+    let mut first_ids = Vec::new();
+    for i in 0..MANY {
+        first_ids.push(api.bash(&format!("bench-many-{i}"), "head -1 /proc/self/uid_map")?);
+    }
+    // What the calls left running has to end before anything counts as idle.
+    std::thread::sleep(Duration::from_secs(3));
+    for map in &first_ids {
+        let first = map.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        let first = first.ok_or_else(|| Failure::new(format!("a sandbox's uid_map reads {map:?}")))?;
+        total += memory::proportional_set_size(first)?;
+    }
+    let each = total as f64 / MANY as f64 / f64::from(1 << 20);
+    report.push(Row::at_most("idle sandbox, PSS of all its processes", each, "MiB", 6.0));
+    for i in 0..MANY {
+        api.delete(&format!("bench-many-{i}"))?;
+    }
+    Ok(())
+}
+
+fn soak(api: &mut Connection, report: &mut Report) -> Outcome {
+    let begun = Instant::now();
+    let mut failures = 0;
+    for i in 0..SOAK {
+        let name = format!("bench-soak-{i}");
+        let used = api.create(&name).and_then(|()| api.bash(&name, "echo hi")).is_ok_and(|output| output == "hi\n");
+        let deleted = api.delete(&name).is_ok();
+        failures += usize::from(!(used && deleted));
+    }
+    report.push(Row::at_most("1,000 made, used and deleted in turn: failures", failures as f64, "", 0.0));
+    report.push(Row::plain("1,000 in turn: each", begun.elapsed().as_secs_f64() * 1e3 / SOAK as f64, "ms"));
+    Ok(())
+}
+
+/// Runs a helper program quietly; what it says shows only when it fails.
+fn quietly(name: &str, args: &[&str], dir: &Path) -> Outcome {
+    let output = program(name).args(args).current_dir(dir).stdin(Stdio::null()).output().attempt(|| format!("could not start {name}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Failure::new(format!("{name} {} failed ({}): {said}", args.join(" "), output.status)))
+}

@@ -1,0 +1,136 @@
+//! A client with as little of its own as possible: one kept-alive connection, blocking, no parsing beyond need.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::failure::{Attempt, Failure, Outcome};
+
+/// The longest that a call may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) struct Connection {
+    stream: BufReader<TcpStream>,
+    port: u16,
+}
+
+/// The head of an answer, as far as it matters here.
+pub(super) struct Head {
+    pub(super) status: u16,
+    length: Option<u64>,
+    chunked: bool,
+}
+
+impl Connection {
+    pub(super) fn open(port: u16) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).attempt(|| format!("could not connect to port {port}"))?;
+        stream.set_nodelay(true).attempt(|| "could not set TCP_NODELAY".into())?;
+        stream.set_read_timeout(Some(LIMIT)).attempt(|| "could not set a time limit".into())?;
+        Ok(Self { stream: BufReader::with_capacity(256 << 10, stream), port })
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Head, Failure> {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n", self.port).into_bytes();
+        if method == "POST" {
+            request.extend_from_slice(format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()).as_bytes());
+        }
+        request.extend_from_slice(b"\r\n");
+        request.extend_from_slice(body);
+        self.stream.get_mut().write_all(&request).attempt(|| format!("could not send {method} {path}"))?;
+        self.head().attempt(|| format!("no answer to {method} {path}"))
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn head(&mut self) -> std::io::Result<Head> {
+        let first = self.line()?;
+        let status = first.get(9..12).and_then(|word| word.parse().ok());
+        let status = status.ok_or_else(|| std::io::Error::other(format!("the answer begins with {first:?}")))?;
+        let mut head = Head { status, length: None, chunked: false };
+        loop {
+            let line = self.line()?;
+            let Some((name, value)) = line.split_once(':') else {
+                return Ok(head);
+            };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => head.length = value.trim().parse().ok(),
+                "transfer-encoding" => head.chunked = value.trim().eq_ignore_ascii_case("chunked"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Passes the body on to `sink`, and says how long it was.
+    fn body(&mut self, head: &Head, sink: &mut impl Write) -> std::io::Result<u64> {
+        if !head.chunked {
+            let length = head.length.unwrap_or(0);
+            return std::io::copy(&mut (&mut self.stream).take(length), sink);
+        }
+        let mut total = 0;
+        loop {
+            let line = self.line()?;
+            let size = line.split(';').next().unwrap_or_default();
+            let size = u64::from_str_radix(size, 16).map_err(|_| std::io::Error::other(format!("a chunk begins with {line:?}")))?;
+            total += std::io::copy(&mut (&mut self.stream).take(size), sink)?;
+            self.line()?;
+            if size == 0 {
+                return Ok(total);
+            }
+        }
+    }
+
+    fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Vec<u8>), Failure> {
+        let head = self.send(method, path, body)?;
+        let mut answer = Vec::new();
+        self.body(&head, &mut answer).attempt(|| format!("the answer to {method} {path} broke off"))?;
+        Ok((head.status, answer))
+    }
+
+    fn json(&mut self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+        let (status, answer) = self.call(method, path, body.to_string().as_bytes())?;
+        if !(200..300).contains(&status) {
+            return Err(Failure::new(format!("{method} {path} answered {status}: {}", String::from_utf8_lossy(&answer))));
+        }
+        serde_json::from_slice(&answer).attempt(|| format!("{method} {path} answered no JSON"))
+    }
+
+    /// Gets a path's body into `sink`.
+    pub(super) fn download(&mut self, path: &str, sink: &mut impl Write) -> Result<u64, Failure> {
+        let head = self.send("GET", path, b"")?;
+        if head.status != 200 {
+            return Err(Failure::new(format!("GET {path} answered {}", head.status)));
+        }
+        self.body(&head, sink).attempt(|| format!("the answer to GET {path} broke off"))
+    }
+
+    pub(super) fn create(&mut self, name: &str) -> Outcome {
+        self.json("POST", "/api/v2/sandboxes", &json!({ "name": name })).map(drop)
+    }
+
+    pub(super) fn delete(&mut self, name: &str) -> Outcome {
+        self.json("DELETE", &format!("/api/v2/sandboxes/{name}"), &Value::Null).map(drop)
+    }
+
+    pub(super) fn sandboxes(&mut self) -> Result<Vec<String>, Failure> {
+        let answer = self.json("GET", "/api/v2/sandboxes", &Value::Null)?;
+        let names = answer["sandboxes"].as_array().into_iter().flatten();
+        Ok(names.filter_map(|sandbox| sandbox["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Standard output of a command that has to succeed.
+    pub(super) fn bash(&mut self, sandbox: &str, command: &str) -> Result<String, Failure> {
+        let answer = self.json("POST", &format!("/sandbox/{sandbox}/v1/bash/exec"), &json!({ "command": command }))?;
+        if answer["data"]["exit_code"] != 0 {
+            return Err(Failure::new(format!("{command} in {sandbox} answered {answer}")));
+        }
+        Ok(answer["data"]["stdout"].as_str().unwrap_or_default().to_owned())
+    }
+}

@@ -1,0 +1,195 @@
+//! The table, and the same as JSON.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::failure::{Attempt, Failure, Outcome};
+
+/// The value below which the fraction `q` of the samples lies.
+pub(super) fn quantile(samples: &[Duration], q: f64) -> Duration {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
+}
+
+/// One row: what was measured, what it stands against, and whether it keeps its budget.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    name: String,
+    value: f64,
+    unit: String,
+    floor: Option<f64>,
+    floor_is: Option<String>,
+    /// `value / floor`, or the other way round where more is better.
+    ratio: Option<f64>,
+    budget: Option<String>,
+    ok: Option<bool>,
+    /// A design goal that no issue demands yet: shown, but never failed on.
+    goal: bool,
+    samples: usize,
+}
+
+impl Row {
+    fn new(name: &str, value: f64, unit: &str) -> Self {
+        let (name, unit) = (name.to_owned(), unit.to_owned());
+        Self { name, value, unit, floor: None, floor_is: None, ratio: None, budget: None, ok: None, goal: false, samples: 1 }
+    }
+
+    pub(super) fn plain(name: &str, value: f64, unit: &str) -> Self {
+        Self::new(name, value, unit)
+    }
+
+    pub(super) fn at_most(name: &str, value: f64, unit: &str, most: f64) -> Self {
+        Self { budget: Some(format!("≤ {most} {unit}").trim_end().to_owned()), ok: Some(value <= most), ..Self::new(name, value, unit) }
+    }
+
+    /// At most `most` times its floor.
+    pub(super) fn ratio(name: &str, ours: &[Duration], q: f64, floor: &[Duration], floor_q: f64, most: f64) -> Self {
+        let value = quantile(ours, q).as_secs_f64() * 1e3;
+        let floor = quantile(floor, floor_q).as_secs_f64() * 1e3;
+        let ratio = value / floor;
+        Self {
+            floor: Some(floor),
+            ratio: Some(ratio),
+            budget: Some(format!("≤ {most}×")),
+            ok: Some(ratio <= most),
+            samples: ours.len(),
+            ..Self::new(name, value, "ms")
+        }
+    }
+
+    /// At least `least` times as fast as the other, by their medians.
+    pub(super) fn faster(name: &str, ours: &[Duration], other: &[Duration], least: f64) -> Self {
+        let value = quantile(ours, 0.5).as_secs_f64() * 1e3;
+        let other = quantile(other, 0.5).as_secs_f64() * 1e3;
+        let ratio = other / value;
+        Self {
+            floor: Some(other),
+            floor_is: Some("runc run of true".to_owned()),
+            ratio: Some(ratio),
+            budget: Some(format!("≥ {least}× as fast")),
+            ok: Some(ratio >= least),
+            samples: ours.len(),
+            ..Self::new(name, value, "ms")
+        }
+    }
+
+    /// At least `least` times the other's throughput.
+    pub(super) fn throughput(name: &str, value: f64, floor: f64, unit: &str, least: f64) -> Self {
+        let ratio = value / floor;
+        Self { floor: Some(floor), ratio: Some(ratio), budget: Some(format!("≥ {least}×")), ok: Some(ratio >= least), ..Self::new(name, value, unit) }
+    }
+
+    pub(super) fn against(mut self, floor: &str) -> Self {
+        self.floor_is = Some(floor.to_owned());
+        self
+    }
+
+    pub(super) fn goal_only(mut self) -> Self {
+        self.goal = true;
+        self
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let number = |n: f64| if n >= 100.0 { format!("{n:.0}") } else { format!("{n:.2}") };
+        let verdict = match (self.ok, self.goal) {
+            (None, _) => "",
+            (Some(true), _) => "yes",
+            (Some(false), true) => "not yet",
+            (Some(false), false) => "NO",
+        };
+        [
+            self.name.clone(),
+            format!("{} {}", number(self.value), self.unit).trim_end().to_owned(),
+            self.floor.map(|n| format!("{} {}", number(n), self.unit)).unwrap_or_default(),
+            self.floor_is.clone().unwrap_or_default(),
+            self.ratio.map(|n| format!("{n:.2}×")).unwrap_or_default(),
+            self.budget.clone().unwrap_or_default(),
+            verdict.to_owned(),
+        ]
+    }
+}
+
+/// Everything that was measured in one run.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    kernel: String,
+    cores: usize,
+    rows: Vec<Row>,
+}
+
+const TITLES: [&str; 7] = ["row", "measured", "floor", "the floor is", "ratio", "budget", "kept"];
+const BEGIN: &str = "<!-- bench: begin -->";
+const END: &str = "<!-- bench: end -->";
+
+impl Report {
+    pub(super) fn of_this_host() -> Result<Self, Failure> {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").attempt(|| "could not read the kernel's version".into())?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { kernel: kernel.trim().to_owned(), cores, rows: Vec::new() })
+    }
+
+    pub(super) fn push(&mut self, row: Row) {
+        eprintln!("  {}", row.cells().iter().filter(|cell| !cell.is_empty()).cloned().collect::<Vec<_>>().join(" · "));
+        self.rows.push(row);
+    }
+
+    /// Puts the table between the two marks of a document.
+    pub(super) fn update(&self, document: &Path) -> Outcome {
+        let text = std::fs::read_to_string(document).attempt(|| format!("could not read {}", document.display()))?;
+        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) = parts.ok_or_else(|| Failure::new(format!("{} has no {BEGIN} … {END}", document.display())))?;
+        std::fs::write(document, format!("{before}{BEGIN}\n{self}{END}{after}")).attempt(|| format!("could not write {}", document.display()))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows: Vec<[String; 7]> = self.rows.iter().map(Row::cells).collect();
+        let widths: [usize; 7] = std::array::from_fn(|i| {
+            let longest = rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+            longest.max(TITLES[i].len())
+        });
+        writeln!(f, "Linux {}, {} cores\n", self.kernel, self.cores)?;
+        let line = |f: &mut fmt::Formatter<'_>, cells: &[String; 7]| {
+            for (cell, width) in cells.iter().zip(widths) {
+                write!(f, "| {cell:<width$} ")?;
+            }
+            writeln!(f, "|")
+        };
+        line(f, &TITLES.map(str::to_owned))?;
+        line(f, &widths.map(|width| "-".repeat(width)))?;
+        rows.iter().try_for_each(|row| line(f, row))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn milliseconds(values: &[u64]) -> Vec<Duration> {
+        values.iter().copied().map(Duration::from_millis).collect()
+    }
+
+    #[test]
+    fn quantiles_are_of_the_sorted_samples() {
+        let samples = milliseconds(&[5, 1, 4, 2, 3]);
+        assert_eq!(quantile(&samples, 0.5), Duration::from_millis(3));
+        assert_eq!(quantile(&samples, 0.99), Duration::from_millis(5));
+        assert_eq!(quantile(&[], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn budgets_are_judged_in_the_right_direction() {
+        let (slow, fast) = (milliseconds(&[10]), milliseconds(&[2]));
+        assert_eq!(Row::ratio("", &slow, 0.5, &fast, 0.5, 4.0).ok, Some(false));
+        assert_eq!(Row::ratio("", &fast, 0.5, &slow, 0.5, 4.0).ok, Some(true));
+        assert_eq!(Row::faster("", &fast, &slow, 3.0).ok, Some(true));
+        assert_eq!(Row::faster("", &slow, &fast, 1.0).ok, Some(false));
+        assert_eq!(Row::throughput("", 7.0, 10.0, "", 0.8).ok, Some(false));
+    }
+}
