@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod namespace;
+
 use std::io;
 use std::time::Duration;
 

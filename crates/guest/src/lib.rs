@@ -7,8 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bash;
+mod build_step;
 pub mod files;
 pub mod http;
+mod inside;
+mod log;
+mod main_command;
 pub mod process;
 pub mod sandbox;
 pub mod server;
@@ -20,6 +24,18 @@ use std::sync::Arc;
 
 use arenite_model::protocol::GuestConfig;
 
+/// What `arenite guest` does: becomes the server of a sandbox, or runs one step of an image build.
+/// Call it in a process with one thread.
+pub fn main() -> std::io::Result<()> {
+    match build_step::output()? {
+        Some(output) => build_step::run(output),
+        None => {
+            log::start();
+            server::run(server::Start::from_environment()?)
+        }
+    }
+}
+
 /// What every service shares.
 #[derive(Debug)]
 pub struct Guest {
@@ -30,6 +46,10 @@ pub struct Guest {
     pub user: users::User,
     /// Root, for calls with `sudo: true`.
     pub root_user: users::User,
+    /// Shell sessions.
+    pub shell: shell::ShellService,
+    /// Bash sessions.
+    pub bash: bash::BashService,
 }
 
 /// How handlers receive it.

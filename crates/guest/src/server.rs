@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use arenite_isolation::{descriptors, spawner};
 use arenite_model::protocol::{self, GuestConfig, Hello};
-use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 
+use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::users::User;
-use crate::{Guest, SharedGuest, bash, files, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -47,75 +48,73 @@ impl Start {
 
 /// Runs the guest until it is killed. Call it in a process with one thread.
 pub fn run(start: Start) -> io::Result<()> {
+    let started = Instant::now();
     let spawner = match start.spawner {
         Some(socket) => socket,
         None => spawner::fork_off()?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(16)
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
-        let user = match &start.config.user {
-            Some(name) => User::find(name),
-            None => User::find("gem"),
-        };
-        let guest = Arc::new(Guest {
-            processes: Processes::start(spawner)?,
-            user: user.unwrap_or_else(User::root),
-            root_user: User::root(),
-            config: start.config,
-        });
-        let app = router().with_state(guest);
-        let inside = match start.inside {
-            Some(address) => Some(tokio::net::TcpListener::bind(address).await?),
-            None => None,
-        };
-        let host = start.host_listener.map(|fd| {
-            let listener = StdUnixListener::from(fd);
-            listener.set_nonblocking(true)?;
-            tokio::net::UnixListener::from_std(listener)
-        });
-        let host = host.transpose()?;
-        tokio::try_join!(
-            async {
-                match host {
-                    Some(listener) => axum::serve(listener, app.clone().merge(internal())).await,
-                    None => Ok(()),
+        let guest = guest(start.config, Processes::start(spawner)?);
+        main_command::start(guest.clone());
+        let steps = InsideSteps::default();
+        let app = router().with_state(guest.clone());
+        let inside = app.clone().layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let version = HeaderValue::from(protocol::VERSION);
+        let host = app.merge(internal(&guest, steps, started)).layer(middleware::map_response(move |mut answer: Response<_>| {
+            answer.headers_mut().insert(HeaderName::from_static(protocol::VERSION_HEADER), version.clone());
+            std::future::ready(answer)
+        }));
+        // The host's listener was made before this process: what was dialled meanwhile waits in its queue.
+        let host = async {
+            match start.host_listener {
+                Some(fd) => {
+                    let listener = StdUnixListener::from(fd);
+                    listener.set_nonblocking(true)?;
+                    axum::serve(tokio::net::UnixListener::from_std(listener)?, host).await
                 }
-            },
-            async {
-                match inside {
-                    Some(listener) => axum::serve(listener, app.clone()).await,
-                    None => Ok(()),
-                }
-            },
-        )?;
+                None => Ok(()),
+            }
+        };
+        let inside = async {
+            match start.inside {
+                Some(address) => axum::serve(tokio::net::TcpListener::bind(address).await?, inside).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(host, inside)?;
         Ok(())
     })
 }
 
+/// Who commands run as is decided once: a user that is not in the image is an error in the log, and root instead.
+fn guest(config: GuestConfig, processes: Processes) -> SharedGuest {
+    let wanted = config.user.as_deref();
+    let user = User::find(wanted.unwrap_or("gem"));
+    if let (None, Some(name)) = (&user, wanted) {
+        tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
+    }
+    Arc::new(Guest { processes, user: user.unwrap_or_else(User::root), root_user: User::root(), shell: Default::default(), bash: Default::default(), config })
+}
+
 /// All routes that processes inside may call too.
 fn router() -> Router<SharedGuest> {
-    Router::new()
-        .merge(sandbox::router())
-        .merge(shell::router())
-        .merge(bash::router())
-        .merge(files::router())
+    Router::new().merge(sandbox::router()).merge(shell::router()).merge(bash::router()).merge(files::router())
 }
 
 /// Routes for the gateway alone.
-fn internal() -> Router {
-    let started = Instant::now();
-    Router::new().route(
-        protocol::HELLO_PATH,
-        get(move |State(()): State<()>| async move {
-            Json(Hello {
-                protocol: protocol::VERSION,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                sandbox_id: String::new(),
-                uptime_ms: started.elapsed().as_millis() as u64,
-            })
-        }),
-    )
+fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
+    let sandbox_id = guest.config.sandbox_id.clone();
+    let hello = move || {
+        let hello = Hello {
+            protocol: protocol::VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandbox_id: sandbox_id.clone(),
+            uptime_ms: started.elapsed().as_millis() as u64,
+        };
+        std::future::ready(Json(hello))
+    };
+    Router::new()
+        .route(protocol::HELLO_PATH, get(hello))
+        .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
 }

@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// The most descriptors that one message carries.
-pub const MAX_DESCRIPTORS: usize = 64;
+pub const MAX_DESCRIPTORS: usize = 160;
 /// The most bytes of one message; below the kernel's default for a socket buffer.
 pub const MAX_MESSAGE: usize = 160 << 10;
 

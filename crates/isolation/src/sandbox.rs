@@ -41,6 +41,8 @@ pub struct Begin {
     pub argv: Vec<String>,
     /// Environment variables that name the inherited descriptors, in their order.
     pub inherit: Vec<String>,
+    /// Directories of the root that get an empty file system of their own, whose content is not kept. Image builds use it.
+    pub scratch: Vec<String>,
     /// Files and directories to bind, in their order: where they go. Image builds use it.
     pub binds: Vec<Bind>,
 }
@@ -318,6 +320,9 @@ fn begin_with(
     }
     attach(staged.proc.as_fd(), Path::new("/proc")).at("proc")?;
     attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
+    for dir in &begin.scratch {
+        mount("scratch", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "mode=755,size=64m").at("scratch")?;
+    }
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
         fs::create_dir_all(target.parent().unwrap_or(target)).at("bind")?;
@@ -378,7 +383,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd) -> Staged<()> {
     let options = |extra| {
         let lower = lower.join(":");
         format!(
-            "lowerdir={lower},upperdir=/stage/upper/files,workdir=/stage/upper/work,userxattr{extra}"
+            "lowerdir={lower},upperdir=/stage/upper/upper,workdir=/stage/upper/work,userxattr{extra}"
         )
     };
     // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.

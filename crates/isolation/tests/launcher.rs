@@ -43,7 +43,7 @@ fn test() {
     fs::create_dir_all(&lowest).unwrap();
     fs::write(lowest.join("marker"), "from the layer below").unwrap();
     let upper = dir.path().join("upper");
-    for sub in ["files", "work"] {
+    for sub in ["upper", "work"] {
         fs::create_dir_all(upper.join(sub)).unwrap();
     }
 
@@ -112,6 +112,7 @@ fn test() {
         open_files: 4096,
         argv: vec!["probe".to_owned(), "probe".to_owned()],
         inherit: vec!["ANSWER_FD".to_owned()],
+        scratch: Vec::new(),
         binds: Vec::new(),
     };
     let started = Instant::now();
@@ -140,7 +141,7 @@ fn test() {
     let seen: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_else(|e| {
         panic!(
             "{e}: {text:?}; the probe said: {}",
-            fs::read_to_string(upper.join("files/panic")).unwrap_or_default()
+            fs::read_to_string(upper.join("upper/panic")).unwrap_or_default()
         )
     });
     println!("{seen:#?}");
@@ -180,11 +181,11 @@ fn test() {
     expect("processes", "1 2");
     expect("capabilities", "00000000a80c25fb");
     assert_eq!(
-        fs::read_to_string(upper.join("files/written")).unwrap(),
+        fs::read_to_string(upper.join("upper/written")).unwrap(),
         "by the sandbox"
     );
     let owner =
-        std::os::unix::fs::MetadataExt::uid(&fs::metadata(upper.join("files/written")).unwrap());
+        std::os::unix::fs::MetadataExt::uid(&fs::metadata(upper.join("upper/written")).unwrap());
     assert_eq!(owner, 0, "ids on disk are the sandbox's own");
 
     let mut waiting = [rustix::event::PollFd::new(

@@ -1,10 +1,22 @@
-//! AIO's `bash` service.
+//! AIO's `bash` service: every command is a fresh process with standard output and standard error of its own.
+//!
+//! ```text
+//!  exec ──► running ──exit──────────────► completed
+//!              │ ├──hard_timeout, KILL──► timed_out
+//!              │ └──kill, exit──────────► killed
+//!              └──timeout: only the HTTP call ends, with status `running`
+//! ```
+//!
+//! A session is a name for a default directory, an optional script to source, and the last commands with their
+//! outputs; no process belongs to it while nothing runs. Commands of one session run side by side.
 
-use axum::Router;
+mod command;
+mod log;
+mod routes;
+mod service;
+mod session;
+mod types;
 
-use crate::SharedGuest;
-
-/// Its routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
-    Router::new()
-}
+pub use routes::{BashApi, router};
+pub use service::{BashError, BashService};
+pub use types::*;

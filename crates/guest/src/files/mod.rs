@@ -1,10 +1,35 @@
-//! AIO's `files` service.
+//! AIO's `file` service: reading, writing, editing, finding and transferring the sandbox's files.
+//!
+//! ```text
+//!  routes, transfer (HTTP) ─► service ─► worker: a thread with the user's rights
+//!                                          ├─ resolve: path → descriptors under the root
+//!                                          ├─ text, listing, walk: reading
+//!                                          └─ store: writing, whole or not at all; editor, history: edits
+//! ```
+//!
+//! Owns nothing but what edits can be undone, and who writes a file now. Never decides by a path's text where it leads.
 
-use axum::Router;
+mod editor;
+mod error;
+mod history;
+mod listing;
+mod resolve;
+mod routes;
+mod service;
+mod store;
+mod text;
+mod transfer;
+mod walk;
+mod worker;
 
-use crate::SharedGuest;
-
-/// Its routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
-    Router::new()
-}
+pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplaceEditorResult};
+pub use error::{Failure, FileError, FileOperationError, Operation};
+pub use listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
+pub use routes::{FilesApi, router};
+pub use service::{
+    Download, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest,
+    FileSearchResult, FileUploadResult, FileWriteRequest, FileWriteResult, Files, Upload, edit, find, list, open_download,
+    read, replace, search, write,
+};
+pub use text::FileContentEncoding;
+pub(crate) use worker::Kind;

@@ -17,10 +17,12 @@ use tokio::sync::oneshot;
 
 use crate::users::User;
 
+mod retained;
 mod tree;
 
+pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};
 pub use rustix::process::Signal;
-pub use tree::{Members, kill_members, members};
+pub use tree::{Members, has_children, kill_members, members, members_since, send};
 
 /// The variable that marks every process of one command, however it was spawned, until it changes its own environment.
 pub const MARKER: &str = "ARENITE_COMMAND";
@@ -92,6 +94,8 @@ pub struct Processes {
     socket: Arc<AsyncFd<OwnedFd>>,
     table: Arc<Mutex<Table>>,
     next: Arc<AtomicU64>,
+    /// Distinguishes the marks of this guest from those of any other on the same machine.
+    origin: u64,
 }
 
 impl std::fmt::Debug for Processes {
@@ -113,6 +117,7 @@ impl Processes {
             socket: Arc::new(socket),
             table: Arc::default(),
             next: Arc::new(AtomicU64::new(1)),
+            origin: getrandom::u64().map_err(std::io::Error::other)?,
         };
         tokio::spawn(processes.clone().read_replies());
         tokio::spawn(processes.clone().reap(signal(SignalKind::child())?));
@@ -124,7 +129,8 @@ impl Processes {
     /// # Errors
     /// The stage that failed with the kernel's error, or that the command is too long for the spawner's message.
     pub async fn spawn(&self, command: Command<'_>) -> Result<Child, SpawnError> {
-        let marker = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("{:016x}-{number}", self.origin);
         let env = command
             .env
             .iter()

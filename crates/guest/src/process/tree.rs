@@ -1,4 +1,6 @@
 //! Which processes belong to a command, and ending them all.
+//!
+//! All of it reads `/proc` and may take milliseconds when there are many processes: call it off the runtime's thread.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,69 +8,186 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::MARKER;
 
-/// The processes of one command: pid and whether it was found only by its mark (it left its session and parent).
+/// The processes of one command, by pid.
 pub type Members = Vec<i32>;
 
+/// How often `KILL` is repeated, since a member may fork between being listed and being killed.
+const KILL_ROUNDS: usize = 8;
+
+#[derive(Debug, Clone, Copy)]
+struct Process {
+    parent: i32,
+    group: i32,
+    session: i32,
+    /// Clock ticks (1/100 s) after boot.
+    started: u64,
+}
+
 /// Finds the processes of a command: its descendants, its session, and whoever still carries its mark.
-pub fn members(leader: i32, marker: &str) -> Members {
-    let mut parents: HashMap<i32, i32> = HashMap::new();
-    let mut found: HashSet<i32> = HashSet::new();
+/// Without a leader (it was reaped, and its number may be another's by now): the marked ones and their descendants.
+pub fn members(leader: Option<i32>, marker: &str) -> Members {
+    let table = table();
     let mark = format!("{MARKER}={marker}");
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<i32>().ok())
-        else {
-            continue;
-        };
-        let Some((parent, session)) = stat(pid) else {
-            continue;
-        };
-        parents.insert(pid, parent);
-        let marked = || {
-            std::fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|e| e.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
-        };
-        if pid == leader || session == leader || marked() {
-            found.insert(pid);
-        }
-    }
-    for pid in parents.keys() {
-        let mut at = *pid;
-        while let Some(parent) = parents.get(&at).filter(|p| **p > 1) {
-            if found.contains(parent) {
-                found.insert(*pid);
-                break;
-            }
-            at = *parent;
-        }
-    }
+    let mut found: HashSet<i32> = table
+        .iter()
+        .filter(|(pid, process)| {
+            leader.is_some_and(|leader| **pid == leader || process.session == leader)
+                || is_marked(**pid, mark.as_bytes())
+        })
+        .map(|(pid, _)| *pid)
+        .collect();
+    add_descendants(&table, &mut found);
     found.remove(&1);
     found.into_iter().collect()
 }
 
-/// Parent and session of a process.
-fn stat(pid: i32) -> Option<(i32, i32)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything: fields count from the last bracket.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(1);
-    let parent = fields.next()?.parse().ok()?;
-    let session = fields.nth(1)?.parse().ok()?;
-    Some((parent, session))
+/// Of a shell's processes, those of the command that it has run for `seconds`: its foreground job, and what was
+/// started meanwhile by something that itself was started meanwhile. Jobs of earlier commands are left alone.
+pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, seconds: f64) -> Members {
+    let table = table();
+    let all: HashSet<i32> = members(Some(shell), marker).into_iter().collect();
+    let uptime: f64 = std::fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse().ok())
+        .unwrap_or(0.0);
+    let began = ((uptime - seconds).max(0.0) * 100.0) as u64;
+    let is_new = |pid: i32| table.get(&pid).is_some_and(|p| p.started > began);
+    let mut found: HashSet<i32> = all
+        .iter()
+        .copied()
+        .filter(|pid| {
+            let in_foreground = table
+                .get(pid)
+                .is_some_and(|p| Some(p.group) == foreground && p.session == shell);
+            let mut at = *pid;
+            let mut all_new = is_new(at);
+            while let Some(parent) = table.get(&at).map(|p| p.parent) {
+                if !all_new || parent == shell || !all.contains(&parent) {
+                    break;
+                }
+                at = parent;
+                all_new = is_new(at);
+            }
+            *pid != shell && (in_foreground || all_new)
+        })
+        .collect();
+    add_descendants(&table, &mut found);
+    found.remove(&shell);
+    found.remove(&1);
+    found.into_iter().collect()
 }
 
-/// Sends a signal to all processes of a command. `KILL` is repeated until nothing is left, since a member may fork meanwhile.
-pub fn kill_members(leader: i32, marker: &str, signal: Signal) {
-    let rounds = if signal == Signal::KILL { 8 } else { 1 };
-    for _ in 0..rounds {
-        let pids = members(leader, marker);
-        let mut sent = false;
-        for pid in pids {
-            sent |= Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok());
+/// Sends a signal to all processes of a command. `KILL` is repeated until nothing is left.
+/// Says whether there was anyone to get it.
+pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
+    let mut any = false;
+    for _ in 0..if signal == Signal::KILL { KILL_ROUNDS } else { 1 } {
+        if !send(&members(leader, marker), signal) {
+            break;
         }
-        if !sent {
-            return;
+        any = true;
+    }
+    any
+}
+
+/// Sends a signal to processes by pid; says whether one of them got it.
+pub fn send(pids: &[i32], signal: Signal) -> bool {
+    let mut sent = false;
+    for pid in pids {
+        sent |= Pid::from_raw(*pid).is_some_and(|pid| kill_process(pid, signal).is_ok());
+    }
+    sent
+}
+
+/// Whether a process has children.
+pub fn has_children(pid: i32) -> bool {
+    match std::fs::read(format!("/proc/{pid}/task/{pid}/children")) {
+        Ok(list) => !list.trim_ascii().is_empty(),
+        // Kernels without that file: look at everyone's parent.
+        Err(_) => table().values().any(|p| p.parent == pid),
+    }
+}
+
+fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
+    for pid in table.keys() {
+        let mut at = *pid;
+        // Bounded by the table's size: the table is no snapshot, so its parents might form a ring.
+        for _ in 0..table.len() {
+            let Some(parent) = table.get(&at).map(|p| p.parent).filter(|p| *p > 1) else {
+                break;
+            };
+            if found.contains(&parent) {
+                found.insert(*pid);
+                break;
+            }
+            at = parent;
         }
+    }
+}
+
+fn is_marked(pid: i32, mark: &[u8]) -> bool {
+    std::fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environ| environ.split(|b| *b == 0).any(|v| v == mark))
+}
+
+/// All living processes; those that ended and wait to be reaped are left out, since signals do nothing to them.
+fn table() -> HashMap<i32, Process> {
+    let mut table = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|n| n.parse().ok());
+        if let Some((pid, process)) = pid.and_then(|pid| Some((pid, stat(pid)?))) {
+            table.insert(pid, process);
+        }
+    }
+    table
+}
+
+fn stat(pid: i32) -> Option<Process> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<Process> {
+    // The name, in brackets, may hold anything: fields count from the last bracket.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    let mut number = || fields.next()?.parse::<i32>().ok();
+    let (parent, group, session) = (number()?, number()?, number()?);
+    // proc(5): session is field 6, starttime field 22.
+    let started = fields.nth(15)?.parse().ok()?;
+    Some(Process {
+        parent,
+        group,
+        session,
+        started,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_shift_the_fields() {
+        let line = "42 (a) R (b) S 7 8 9 34816 8 4194560 1 0 0 0 3 4 0 0 20 0 1 0 123456 1 2";
+        let process = parse_stat(line).unwrap();
+        assert_eq!(
+            (
+                process.parent,
+                process.group,
+                process.session,
+                process.started
+            ),
+            (7, 8, 9, 123456)
+        );
+        assert!(parse_stat("42 (x) Z 1 42 42 0 -1 0").is_none());
+    }
+
+    #[test]
+    fn this_process_is_found_by_its_own_start_time() {
+        let me = std::process::id() as i32;
+        let read = stat(me).unwrap();
+        assert!(read.started > 0 && read.parent > 0);
     }
 }

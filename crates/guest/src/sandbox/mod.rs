@@ -1,10 +1,15 @@
-//! AIO's `sandbox` service.
+//! AIO's `sandbox` service: what this sandbox is and what is installed in it.
+//!
+//! Owns the versions of programs that it has asked for, until the programs change. Reads everything else anew for each
+//! call, since whoever works in the sandbox may have installed or started something.
 
-use axum::Router;
+mod packages;
+mod programs;
+mod routes;
+mod service;
+mod system;
 
-use crate::SharedGuest;
-
-/// Its routes, under `/v1`.
-pub fn router() -> Router<SharedGuest> {
-    Router::new()
-}
+pub use packages::Package;
+pub use programs::Versions;
+pub use routes::{SandboxApi, router};
+pub use service::{Context, SandboxDetail, context, nodejs_packages, python_packages};

@@ -1,0 +1,152 @@
+//! RUN steps of image builds, each in a sandbox of its own: the host's network, and nothing else of the host.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_image::{BuildEnv, BuildRunner, ImageStore, RunStep, RunnerError, StepOutput};
+use arenite_isolation::mounts::{self, Attributes};
+use arenite_isolation::{Begin, Bind};
+use arenite_model::protocol::GuestConfig;
+use arenite_model::{NetworkMode, Resources, SandboxId};
+use async_trait::async_trait;
+use tokio::io::AsyncReadExt;
+
+use super::engine::config_file;
+use super::slot::{Slot, kill, wait_end};
+use super::{Host, NamespaceConfig, Role, at};
+use crate::EngineError;
+
+/// Builds images on this host. One at a time for a data directory: a second one waits.
+pub struct Builder {
+    host: Arc<Host>,
+}
+
+/// A step's processes, which end with it, also when it is given up.
+struct Running {
+    host: Arc<Host>,
+    slot: Slot,
+    /// Files that the step sees, until it has ended.
+    scratch: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        kill(&self.slot.first.pidfd);
+        wait_end(&self.slot.first.pidfd, Duration::from_secs(30));
+        self.host.end_processes(self.slot.id.as_str());
+        if let Err(error) = self.host.cgroups.remove(self.slot.id.as_str()) {
+            tracing::warn!(%error, "a build's cgroup could not be removed");
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+impl Builder {
+    /// Opens the data directory for building; the server may be running on it.
+    pub async fn open(mut config: NamespaceConfig) -> Result<Self, EngineError> {
+        config.default_resources = Resources { memory_bytes: 4 << 30, cpu_millis: 64_000, pids: 8192, ..Resources::default() };
+        let host = Arc::new(Host::open(config, Role::Build).await?);
+        // What a build that was cut off left running.
+        for stray in host.cgroups.list() {
+            host.end_processes(&stray);
+            let _ = host.cgroups.remove(&stray);
+        }
+        Ok(Self { host })
+    }
+
+    pub fn images(&self) -> &ImageStore {
+        &self.host.images
+    }
+
+    fn start(&self, slot: Slot, step: &RunStep, output: OwnedFd, status: OwnedFd) -> Result<Running, EngineError> {
+        let scratch = self.host.records.dir(&format!("build-{}", slot.id));
+        let running = Running { host: self.host.clone(), slot, scratch };
+        let slot = &running.slot;
+        let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
+        let layers = step.lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
+        let layer = mapped(&step.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
+        let config = config_file(&GuestConfig {
+            env: step.env.clone(),
+            args: step.argv.clone(),
+            workdir: Some(step.workdir.clone()),
+            user: Some(step.user.clone()),
+            ..GuestConfig::default()
+        })
+        .map_err(|e| at("guest configuration", e))?;
+
+        // Everything is bound from files, read-only, so that a step can't change the host's.
+        let mut files: Vec<(PathBuf, String)> = vec![("/etc/resolv.conf".into(), "/etc/resolv.conf".to_owned())];
+        files.extend(step.ca_file.clone().map(|file| (file, BuildEnv::CA_PATH.to_owned())));
+        fs::create_dir_all(&running.scratch).map_err(|e| at("build files", e))?;
+        for (number, (target, content)) in step.files.iter().enumerate() {
+            let file = running.scratch.join(number.to_string());
+            fs::write(&file, content).map_err(|e| at("build files", e))?;
+            files.push((file, target.clone()));
+        }
+        let bound: Vec<OwnedFd> = files
+            .iter()
+            .map(|(file, _)| mounts::detached(&file.canonicalize()?, Attributes { read_only: true, idmap: None }))
+            .collect::<io::Result<_>>()
+            .map_err(|e| at("build files", e))?;
+
+        let begin = Begin {
+            layers: layers.len(),
+            hostname: "build".to_owned(),
+            shm_bytes: slot.limits.shm_bytes,
+            open_files: self.host.config.open_files,
+            argv: vec!["arenite".to_owned(), "guest".to_owned()],
+            inherit: ["ARENITE_OUTPUT_FD", "ARENITE_STATUS_FD", "ARENITE_CONFIG_FD"].map(str::to_owned).into(),
+            scratch: vec!["/run".to_owned()],
+            binds: files.into_iter().map(|(_, target)| Bind { target, directory: false }).collect(),
+        };
+        let given: Vec<_> = layers
+            .iter()
+            .map(|l| l.as_fd())
+            .chain([layer.as_fd(), self.host.guest.as_fd(), output.as_fd(), status.as_fd(), config.as_fd()])
+            .chain(bound.iter().map(|b| b.as_fd()))
+            .collect();
+        slot.begin(&begin, &given)?;
+        Ok(running)
+    }
+}
+
+/// The code that the step's first process wrote before it ended.
+fn exit_code(status: &str) -> Result<i32, RunnerError> {
+    match status.parse() {
+        Ok(code) => Ok(code),
+        Err(_) if status.is_empty() => Err("the step was killed before it ended; it may have used more memory than a build may".into()),
+        Err(_) => Err(status.strip_prefix("error: ").unwrap_or(status).into()),
+    }
+}
+
+#[async_trait]
+impl BuildRunner for Builder {
+    async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
+        let slot = self.host.prepare(SandboxId::random(), NetworkMode::Host).await?;
+        let (read, write) = io::pipe()?;
+        let (mut status, status_write) = io::pipe()?;
+        let running = self.start(slot, &step, write.into(), status_write.into())?;
+        let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
+        let mut buffer = vec![0u8; 64 << 10];
+        // Its end comes when every process of the step has ended, which the first one's end sees to.
+        loop {
+            match read.read(&mut buffer).await? {
+                0 => break,
+                length => output(&buffer[..length]),
+            }
+        }
+        let mut text = String::new();
+        status.read_to_string(&mut text)?;
+        tokio::task::spawn_blocking(move || drop(running)).await?;
+        // The place where the host's resolvers were bound.
+        let resolver = step.upper.join("etc/resolv.conf");
+        if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
+            fs::remove_file(&resolver)?;
+        }
+        exit_code(&text)
+    }
+}

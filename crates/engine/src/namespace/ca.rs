@@ -1,0 +1,44 @@
+//! Extra certificates for sandboxes, for networks that intercept TLS: a layer over the image's own.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use arenite_image::{Image, RootView};
+
+use super::{Host, at};
+use crate::EngineError;
+
+/// Where Debian's images, and most others, keep the certificates that they trust.
+pub(super) const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+/// Certificates larger than this are not certificates.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// The layer for an image, made once for each image and certificate file.
+pub(super) fn layer(host: &Host, image: &Image, extra: &Path) -> Result<PathBuf, EngineError> {
+    let stage = |e: io::Error| at("extra certificates", e);
+    let changed = fs::metadata(extra).and_then(|m| m.modified()).map_err(stage)?;
+    let stamp = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let dir = host.storage.root().join("certificates").join(format!("{}-{stamp:x}", image.digest.replace([':', '/'], "-")));
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    let own = own_bundle(image).map_err(stage)?;
+    let added = fs::read(extra).map_err(stage)?;
+    let temporary = dir.with_extension(format!("new-{}", std::process::id()));
+    let file = temporary.join(BUNDLE);
+    fs::create_dir_all(file.parent().expect("the path has directories")).map_err(stage)?;
+    fs::write(&file, [own.as_slice(), b"\n", &added].concat()).map_err(stage)?;
+    match fs::rename(&temporary, &dir) {
+        // Another create made the same layer first.
+        Err(_) if dir.is_dir() => fs::remove_dir_all(&temporary).map_err(stage)?,
+        other => other.map_err(stage)?,
+    }
+    Ok(dir)
+}
+
+/// The certificates that the image trusts; none when it has no such file.
+fn own_bundle(image: &Image) -> io::Result<Vec<u8>> {
+    let root = RootView::open(image.layers.iter().map(|l| l.dir.as_path()))?;
+    Ok(root.read(Path::new(BUNDLE), MOST_BYTES)?.unwrap_or_default())
+}

@@ -1,0 +1,284 @@
+//! As much of DNS messages as forwarding needs: is it a question, which one, and is this its answer.
+
+pub(super) const HEADER: usize = 12;
+/// A query with its options is far smaller.
+pub(super) const MAX_QUERY: usize = 4096;
+/// What a client takes over UDP when it does not say.
+const PLAIN_UDP: usize = 512;
+const MAX_UDP: usize = 4096;
+const MAX_NAME: usize = 255;
+
+const RESPONSE: u8 = 0x80;
+const OPCODE: u8 = 0x78;
+const TRUNCATED: u8 = 0x02;
+const RECURSION_DESIRED: u8 = 0x01;
+const RECURSION_AVAILABLE: u8 = 0x80;
+const RCODE: u8 = 0x0f;
+
+const TYPE_OPT: u16 = 41;
+/// Transfers of whole zones come as many messages.
+const TYPES_OF_TRANSFER: [u16; 2] = [251, 252];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rcode {
+    ServerFailure = 2,
+    NotImplemented = 4,
+    Refused = 5,
+}
+
+/// A well-formed query with one question.
+#[derive(Debug)]
+pub(super) struct Query {
+    bytes: Vec<u8>,
+    question_end: usize,
+    udp_limit: usize,
+}
+
+/// What is wrong with a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// To be dropped: answering would be guessing.
+    Malformed,
+    /// To be answered with this.
+    Declined(Vec<u8>),
+}
+
+impl Query {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        if bytes.len() > MAX_QUERY || bytes.len() < HEADER || bytes[2] & RESPONSE != 0 {
+            return Err(Fault::Malformed);
+        }
+        if bytes[2] & OPCODE != 0 {
+            return Err(Fault::Declined(empty_answer(
+                &bytes[..HEADER],
+                Rcode::NotImplemented,
+            )));
+        }
+        if [number(bytes, 4), number(bytes, 6), number(bytes, 8)] != [Some(1), Some(0), Some(0)] {
+            return Err(Fault::Malformed);
+        }
+        let question_end = question_end(bytes).ok_or(Fault::Malformed)?;
+        let query = Self {
+            udp_limit: udp_limit(bytes, question_end),
+            bytes: bytes.to_vec(),
+            question_end,
+        };
+        let kind = number(bytes, question_end - 4);
+        if kind.is_some_and(|k| TYPES_OF_TRANSFER.contains(&k)) {
+            return Err(Fault::Declined(query.failure(Rcode::Refused)));
+        }
+        Ok(query)
+    }
+
+    /// The query under another id.
+    pub(super) fn with_id(&self, id: [u8; 2]) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        bytes[..2].copy_from_slice(&id);
+        bytes
+    }
+
+    /// Whether this is the answer to the query when it was sent under `id`.
+    pub(super) fn is_answered_by(&self, answer: &[u8], id: [u8; 2]) -> bool {
+        if answer.len() < HEADER
+            || answer[..2] != id
+            || answer[2] & RESPONSE == 0
+            || answer[2] & OPCODE != 0
+        {
+            return false;
+        }
+        match number(answer, 4) {
+            Some(1) => answer
+                .get(HEADER..self.question_end)
+                .is_some_and(|q| q.eq_ignore_ascii_case(&self.bytes[HEADER..self.question_end])),
+            // Some servers leave the question out of an error.
+            Some(0) => answer[3] & RCODE != 0,
+            _ => false,
+        }
+    }
+
+    /// The answer under the id and in the spelling of the client.
+    pub(super) fn restore(&self, mut answer: Vec<u8>) -> Vec<u8> {
+        answer[..2].copy_from_slice(&self.bytes[..2]);
+        if number(&answer, 4) == Some(1)
+            && let Some(question) = answer.get_mut(HEADER..self.question_end)
+        {
+            question.copy_from_slice(&self.bytes[HEADER..self.question_end]);
+        }
+        answer
+    }
+
+    /// An answer without records.
+    pub(super) fn failure(&self, rcode: Rcode) -> Vec<u8> {
+        empty_answer(&self.bytes[..self.question_end], rcode)
+    }
+
+    /// The answer as it may go over UDP: one that is too long becomes the invitation to ask over TCP.
+    pub(super) fn fit_udp(&self, answer: Vec<u8>) -> Vec<u8> {
+        if answer.len() <= self.udp_limit {
+            return answer;
+        }
+        let mut short = empty_answer(&self.bytes[..self.question_end], Rcode::ServerFailure);
+        short[2] |= TRUNCATED;
+        short[3] = answer[3];
+        short
+    }
+}
+
+/// Whether a resolver says that it can't or won't answer, so that another one may be asked.
+pub(super) fn is_refusal(answer: &[u8]) -> bool {
+    answer.get(3).is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
+}
+
+/// `start` is a query's header, with its question or without.
+fn empty_answer(start: &[u8], rcode: Rcode) -> Vec<u8> {
+    let mut bytes = start.to_vec();
+    bytes[2] = RESPONSE | (bytes[2] & (OPCODE | RECURSION_DESIRED));
+    bytes[3] = RECURSION_AVAILABLE | rcode as u8;
+    bytes[4..HEADER].fill(0);
+    bytes[5] = u8::from(start.len() > HEADER);
+    bytes
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// Where the question after the header ends.
+fn question_end(bytes: &[u8]) -> Option<usize> {
+    let mut at = HEADER;
+    loop {
+        let length = usize::from(*bytes.get(at)?);
+        at += 1 + length;
+        // No label is longer than 63, and a pointer would have nothing to point to.
+        if length > 63 || at - HEADER > MAX_NAME {
+            return None;
+        }
+        if length == 0 {
+            break;
+        }
+    }
+    let end = at + 4;
+    (end <= bytes.len()).then_some(end)
+}
+
+/// The size that the client's OPT record offers, if the first record after the question is one.
+fn udp_limit(bytes: &[u8], question_end: usize) -> usize {
+    let is_opt = number(bytes, 10) > Some(0)
+        && bytes.get(question_end) == Some(&0)
+        && number(bytes, question_end + 1) == Some(TYPE_OPT);
+    number(bytes, question_end + 3)
+        .filter(|_| is_opt)
+        .map_or(PLAIN_UDP, |size| {
+            usize::from(size).clamp(PLAIN_UDP, MAX_UDP)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPT: &[u8] = &[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+
+    fn query(name: &str, kind: u16) -> Vec<u8> {
+        let mut bytes = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            bytes.push(u8::try_from(label.len()).unwrap());
+            bytes.extend(label.as_bytes());
+        }
+        bytes.push(0);
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend([0, 1]);
+        bytes
+    }
+
+    fn answer(to: &[u8], id: [u8; 2]) -> Vec<u8> {
+        let mut bytes = to.to_vec();
+        bytes[..2].copy_from_slice(&id);
+        bytes[2] |= RESPONSE;
+        bytes
+    }
+
+    #[test]
+    fn only_the_answer_to_the_question_is_one() {
+        let query = Query::parse(&query("Example.org", 1)).unwrap();
+        let id = [7, 9];
+        let sent = query.with_id(id);
+        let good = answer(&sent.to_ascii_lowercase(), id);
+        assert!(query.is_answered_by(&good, id));
+        assert!(!query.is_answered_by(&good, [7, 8]), "another id");
+        assert!(!query.is_answered_by(&sent, id), "no answer at all");
+        let other = answer(&super::tests::query("example.com", 1), id);
+        assert!(!query.is_answered_by(&other, id), "another question");
+        let kind = answer(&super::tests::query("example.org", 28), id);
+        assert!(!query.is_answered_by(&kind, id), "another type");
+        assert!(!query.is_answered_by(&good[..20], id), "cut off");
+        let restored = query.restore(good);
+        assert_eq!(restored[..2], [0xab, 0xcd]);
+        assert_eq!(restored[HEADER..], query.bytes[HEADER..]);
+    }
+
+    #[test]
+    fn what_is_malformed_is_dropped() {
+        let good = query("a.example", 1);
+        let mut cases = vec![
+            good[..11].to_vec(),
+            good[..good.len() - 1].to_vec(),
+            vec![0; MAX_QUERY + 1],
+            answer(&good, [1, 2]),
+            query(&"x".repeat(63).repeat(1), 1)[..30].to_vec(),
+            query(&[&"x".repeat(63)[..]; 4].join("."), 1),
+        ];
+        let mut pointer = good.clone();
+        pointer[HEADER] = 0xc0;
+        cases.push(pointer);
+        for (field, value) in [(5, 0), (5, 2), (7, 1), (9, 1)] {
+            let mut counts = good.clone();
+            counts[field] = value;
+            cases.push(counts);
+        }
+        for case in cases {
+            assert_eq!(Query::parse(&case).unwrap_err(), Fault::Malformed, "{case:x?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_forwarded_is_answered() {
+        for (bytes, rcode) in [
+            (query("a.example", 252), Rcode::Refused),
+            (
+                {
+                    let mut update = query("a.example", 6);
+                    update[2] = 5 << 3;
+                    update
+                },
+                Rcode::NotImplemented,
+            ),
+        ] {
+            let Err(Fault::Declined(answer)) = Query::parse(&bytes) else {
+                panic!("{bytes:x?} was not declined");
+            };
+            assert_eq!(answer[..2], bytes[..2]);
+            assert_eq!(answer[3] & RCODE, rcode as u8);
+            assert!(is_refusal(&answer));
+        }
+    }
+
+    #[test]
+    fn a_long_answer_asks_for_tcp() {
+        let plain = query("a.example", 1);
+        let mut with_opt = plain.clone();
+        with_opt[11] = 1;
+        with_opt.extend(OPT);
+        for (bytes, limit) in [(&plain, 512), (&with_opt, 1232)] {
+            let query = Query::parse(bytes).unwrap();
+            let mut long = answer(&plain, [0xab, 0xcd]);
+            long.resize(limit, 0);
+            assert_eq!(query.fit_udp(long.clone()), long);
+            long.push(0);
+            let short = query.fit_udp(long);
+            assert!(short.len() < 100 && short[2] & TRUNCATED != 0);
+            assert_eq!(short[3] & RCODE, 0);
+            assert_eq!(short[HEADER..], plain[HEADER..]);
+        }
+    }
+}

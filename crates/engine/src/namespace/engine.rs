@@ -1,0 +1,556 @@
+//! The engine: creates, reaches and ends sandboxes made of namespaces.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arenite_image::Image;
+use arenite_isolation::Begin;
+use arenite_isolation::mounts::{self, Attributes};
+use arenite_model::protocol::GuestConfig;
+use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
+use async_trait::async_trait;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, broadcast};
+
+use super::record::{Record, boot_id};
+use super::slot::{Slot, cgroup, kill, start_time, wait_end};
+use super::{Host, NamespaceConfig, Role, at, ca};
+use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
+
+/// How long all processes of a sandbox may take to stand still when it is frozen.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a killed sandbox may take to end. Only a process stuck in the kernel takes longer.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+/// The embedded engine. Cheap to clone.
+#[derive(Clone)]
+pub struct NamespaceEngine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    host: Arc<Host>,
+    state: Mutex<State>,
+    ended: broadcast::Sender<Ended>,
+    /// A slot was taken: prepare another.
+    taken: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Slot>,
+    reserved: HashMap<SandboxId, Slot>,
+    live: HashMap<SandboxId, Live>,
+    closed: bool,
+}
+
+/// A sandbox whose program runs.
+struct Live {
+    record: Record,
+    pidfd: Arc<OwnedFd>,
+}
+
+impl NamespaceEngine {
+    /// Opens the host's side: storage, network, launcher. Call [`Engine::recover`] before anything else.
+    pub async fn start(config: NamespaceConfig) -> Result<Self, EngineError> {
+        let host = Arc::new(Host::open(config, Role::Server).await?);
+        let (ended, _) = broadcast::channel(256);
+        Ok(Self { shared: Arc::new(Shared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
+    }
+
+    /// What the host does not enforce, or does in a lesser way, in words.
+    pub async fn warnings(&self) -> Vec<String> {
+        let host = &self.shared.host;
+        let mut warnings = host.storage.notes().to_vec();
+        if let Ok(network) = host.network() {
+            warnings.extend(network.warnings().await);
+        }
+        warnings
+    }
+
+    /// The images that sandboxes are made of.
+    pub fn images(&self) -> &arenite_image::ImageStore {
+        &self.shared.host.images
+    }
+
+    /// Whether a living sandbox stands on this layer's directory.
+    pub fn uses_layer(&self, dir: &std::path::Path) -> bool {
+        self.shared.state().live.values().any(|live| live.record.layers.iter().any(|l| l == dir))
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the number of prepared sandboxes up. One at a time: a burst must not be slowed by preparations for the next.
+    async fn keep_prepared(self: Arc<Self>) {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let lacking = {
+                let state = self.state();
+                if state.closed {
+                    return;
+                }
+                state.ready.len() < self.host.config.prepared
+            };
+            if !lacking {
+                self.taken.notified().await;
+                continue;
+            }
+            match self.host.prepare(SandboxId::random(), NetworkMode::Open).await {
+                Ok(slot) => {
+                    pause = Duration::from_millis(100);
+                    if let Err(slot) = self.keep(slot) {
+                        self.discard(slot).await;
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a sandbox could not be prepared; the next try is in {pause:?}");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(30));
+                }
+            }
+        }
+    }
+
+    /// Puts a slot among the ready ones; gives it back when the engine has been closed meanwhile.
+    fn keep(&self, slot: Slot) -> Result<(), Slot> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(slot);
+        }
+        state.ready.push_back(slot);
+        Ok(())
+    }
+
+    /// Ends a slot that was not begun.
+    async fn discard(&self, slot: Slot) {
+        let host = self.host.clone();
+        let sweep = tokio::task::spawn_blocking(move || {
+            kill(&slot.first.pidfd);
+            wait_end(&slot.first.pidfd, END_LIMIT);
+            host.sweep(&slot.id, slot.uid_index, slot.net_index);
+        });
+        if let Err(error) = sweep.await {
+            tracing::warn!(%error, "giving a prepared sandbox back was cut off");
+        }
+    }
+
+    /// Tells when a sandbox ends by itself.
+    fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let Ok(copy) = pidfd.try_clone() else { return };
+            #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+            let Ok(readable) = AsyncFd::new(copy) else { return };
+            if readable.readable().await.is_err() {
+                return;
+            }
+            // One that is being destroyed is no longer among the living.
+            let by_itself = {
+                let state = shared.state();
+                state.live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd))
+            };
+            if by_itself {
+                let oom = shared.host.cgroups.counts(id.as_str()).ok().and_then(|c| c.oom_kills).filter(|n| *n > 0);
+                let reason = match oom {
+                    Some(_) => "its guest ended, after processes were killed for want of memory".to_owned(),
+                    None => "its guest ended".to_owned(),
+                };
+                let _ = shared.ended.send(Ended { id, reason });
+            }
+        });
+    }
+
+    /// Everything between a prepared slot and a running guest. Blocks for a few milliseconds.
+    fn begin(&self, slot: &Slot, name: &SandboxName, spec: &SandboxSpec, image: &Image, stages: &mut Stages) -> Result<Live, EngineError> {
+        let host = &self.host;
+        let id = &slot.id;
+        let dir = host.records.dir(id.as_str());
+        fs::create_dir_all(&dir).map_err(|e| at("record", e))?;
+        let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
+
+        if spec.resources != slot.limits {
+            host.cgroups.set_limits(id.as_str(), &spec.resources).map_err(cgroup)?;
+            if spec.resources.disk_bytes != slot.limits.disk_bytes {
+                host.storage.set_limit(id.as_str(), spec.resources.disk_bytes).map_err(|e| at("disk limit", io::Error::other(e)))?;
+            }
+        }
+        stages.done("limits");
+
+        let etc = slot.layer.join("upper/etc");
+        let hosts = format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
+        fs::write(etc.join("hostname"), format!("{hostname}\n")).and_then(|()| fs::write(etc.join("hosts"), hosts)).map_err(|e| at("etc", e))?;
+        let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
+        let extra_ca = match &host.config.extra_ca {
+            Some(file) => Some(ca::layer(host, image, file)?),
+            None => None,
+        };
+        lower.extend(extra_ca);
+        let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
+        let layers = lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
+        let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
+        stages.done("layers");
+
+        let listener = UnixListener::bind(host.records.socket(id)).map_err(|e| at("guest socket", e))?;
+        let config = config_file(&GuestConfig {
+            sandbox_id: id.to_string(),
+            sandbox_name: name.to_string(),
+            image: image.name.to_string(),
+            env: environment(spec, image, host.config.extra_ca.is_some()),
+            workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
+            user: image.config.user.clone(),
+            args: spec.args.clone(),
+            ports: spec.ports.clone(),
+        })
+        .map_err(|e| at("guest configuration", e))?;
+        let record = Record {
+            id: id.clone(),
+            pid: slot.first.pid,
+            start_time: start_time(slot.first.pid).ok_or_else(|| at("first process", io::ErrorKind::NotFound.into()))?,
+            boot: boot_id(),
+            uid_index: slot.uid_index,
+            net_index: slot.net_index,
+            image: image.name.to_string(),
+            layers: lower,
+        };
+        host.records.write(&record).map_err(|e| at("record", e))?;
+        stages.done("record");
+
+        let given: Vec<BorrowedFd<'_>> = layers
+            .iter()
+            .map(|l| l.as_fd())
+            .chain([upper.as_fd(), host.guest.as_fd(), listener.as_fd(), config.as_fd()])
+            .collect();
+        let begin = Begin {
+            layers: layers.len(),
+            hostname,
+            shm_bytes: spec.resources.shm_bytes,
+            open_files: host.config.open_files,
+            argv: vec!["arenite".to_owned(), "guest".to_owned()],
+            inherit: vec!["ARENITE_LISTEN_FD".to_owned(), "ARENITE_CONFIG_FD".to_owned()],
+            scratch: Vec::new(),
+            binds: Vec::new(),
+        };
+        slot.begin(&begin, &given)?;
+        stages.done("start");
+        let pidfd = slot.first.pidfd.try_clone().map_err(|e| at("pidfd", e))?;
+        Ok(Live { record, pidfd: Arc::new(pidfd) })
+    }
+
+    /// Finds the process of a record again, if it is the same one.
+    fn find(&self, record: &Record) -> Result<Live, String> {
+        if record.boot != boot_id() {
+            return Err("the host was restarted".to_owned());
+        }
+        let pidfd = rustix::process::Pid::from_raw(record.pid)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+            // Opened first, compared after: the number can't change hands between the two.
+            .filter(|_| start_time(record.pid) == Some(record.start_time))
+            .filter(|pidfd| !wait_end(pidfd, Duration::ZERO));
+        match pidfd {
+            Some(pidfd) => Ok(Live { record: record.clone(), pidfd: Arc::new(pidfd) }),
+            None => Err("its guest ended while no server was there".to_owned()),
+        }
+    }
+}
+
+/// Times the stages of a create.
+struct Stages {
+    last: Instant,
+    done: Vec<(&'static str, Duration)>,
+}
+
+impl Stages {
+    fn done(&mut self, stage: &'static str) {
+        let now = Instant::now();
+        self.done.push((stage, now - self.last));
+        self.last = now;
+    }
+}
+
+/// The image's environment, the spec's over it.
+fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collections::BTreeMap<String, String> {
+    let mut env = std::collections::BTreeMap::new();
+    if extra_ca {
+        // Programs that bring their own certificates are pointed at the sandbox's.
+        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"] {
+            env.insert(name.to_owned(), format!("/{}", ca::BUNDLE));
+        }
+    }
+    env.extend(image.config.env.clone());
+    env.extend(spec.env.clone());
+    env
+}
+
+/// The guest's configuration in a file of memory.
+pub(super) fn config_file(config: &GuestConfig) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("arenite-guest-config", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(config)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, EngineError> + Send + 'static) -> Result<T, EngineError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| at("task", io::Error::other(error)))?
+}
+
+#[async_trait]
+impl Engine for NamespaceEngine {
+    fn name(&self) -> &'static str {
+        "namespace"
+    }
+
+    async fn reserve(&self) -> Result<SandboxId, EngineError> {
+        let ready = self.shared.state().ready.pop_front();
+        self.shared.taken.notify_one();
+        let slot = match ready {
+            Some(slot) => slot,
+            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open).await?,
+        };
+        let id = slot.id.clone();
+        self.shared.state().reserved.insert(id.clone(), slot);
+        Ok(id)
+    }
+
+    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let shared = self.shared.clone();
+        let mut stages = Stages { last: Instant::now(), done: Vec::new() };
+        let image = shared.host.images.get(&spec.image).map_err(|error| match error.code() {
+            arenite_model::ErrorCode::NotFound => EngineError::NoImage { image: spec.image.to_string() },
+            _ => at("image", io::Error::other(error)),
+        })?;
+        let disk_limited = shared.host.storage.kind().disk_limit_enforced();
+        let reserved = shared.state().reserved.remove(id);
+        let slot = match reserved {
+            Some(slot) if slot.mode == spec.network => slot,
+            other => {
+                // Prepared for another kind of network: only the id stays.
+                if let Some(slot) = other {
+                    shared.discard(slot).await;
+                }
+                shared.host.prepare(id.clone(), spec.network).await?
+            }
+        };
+        stages.done("slot");
+        let (name, spec, owner) = (name.clone(), spec.clone(), shared.clone());
+        let done = blocking(move || {
+            let begun = owner.begin(&slot, &name, &spec, &image, &mut stages);
+            match begun {
+                Ok(live) => {
+                    let (id, pidfd) = (slot.id.clone(), live.pidfd.clone());
+                    owner.state().live.insert(id.clone(), live);
+                    Ok((id, pidfd, stages.done))
+                }
+                Err(error) => {
+                    kill(&slot.first.pidfd);
+                    wait_end(&slot.first.pidfd, END_LIMIT);
+                    owner.host.sweep(&slot.id, slot.uid_index, slot.net_index);
+                    if let Err(error) = owner.host.records.remove(slot.id.as_str()) {
+                        tracing::warn!(id = %slot.id, %error, "a record could not be removed; the next start tries again");
+                    }
+                    Err(error)
+                }
+            }
+        })
+        .await?;
+        let (id, pidfd, stages) = done;
+        shared.watch(id, pidfd);
+        let mut isolation: Vec<String> =
+            ["user, pid, mount, network, ipc, uts and cgroup namespaces", "seccomp", "capabilities", "memory, pids and cpu limits"]
+                .map(str::to_owned)
+                .into();
+        if disk_limited {
+            isolation.push("disk limit".to_owned());
+        }
+        Ok(Created { isolation, stages })
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
+        let reserved = self.shared.state().reserved.remove(id);
+        if let Some(slot) = reserved {
+            self.shared.discard(slot).await;
+            return Ok(());
+        }
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || {
+            let live = shared.state().live.remove(&id);
+            let record = live.as_ref().map(|l| l.record.clone()).or_else(|| shared.host.records.read(id.as_str()));
+            if let Some(live) = &live {
+                kill(&live.pidfd);
+                // What is frozen dies when it is thawed.
+                let _ = shared.host.cgroups.set_frozen(id.as_str(), false);
+                if !wait_end(&live.pidfd, END_LIMIT) {
+                    shared.state().live.insert(id.clone(), Live { record: live.record.clone(), pidfd: live.pidfd.clone() });
+                    return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
+                }
+            }
+            match record {
+                Some(record) => shared.host.sweep(&id, record.uid_index, record.net_index),
+                None => {
+                    shared.host.end_processes(id.as_str());
+                    shared.host.remove_objects(id.as_str()).map_err(|e| at("removal", e))?;
+                }
+            }
+            shared.host.records.remove(id.as_str()).map_err(|e| at("record", e))
+        })
+        .await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.alive(id)?;
+        let cgroups = self.shared.host.cgroups.clone();
+        let begun = Instant::now();
+        loop {
+            // Repeated, since version 1 gives up on a process that was in the middle of a fork.
+            cgroups.set_frozen(id.as_str(), true).map_err(cgroup)?;
+            if cgroups.is_frozen(id.as_str()).map_err(cgroup)? {
+                return Ok(());
+            }
+            if begun.elapsed() > FREEZE_LIMIT {
+                cgroups.set_frozen(id.as_str(), false).map_err(cgroup)?;
+                return Err(EngineError::Timeout { what: "freezing the sandbox", limit: FREEZE_LIMIT });
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.alive(id)?;
+        self.shared.host.cgroups.set_frozen(id.as_str(), false).map_err(cgroup)
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
+        self.alive(id)?;
+        let socket = self.shared.host.records.socket(id);
+        match tokio::net::UnixStream::connect(socket).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(source) => Err(EngineError::Dial { id: id.clone(), source }),
+        }
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
+        self.alive(id)?;
+        let counts = self.shared.host.cgroups.counts(id.as_str()).map_err(cgroup)?;
+        Ok(Usage {
+            memory_bytes: counts.memory_bytes,
+            cpu_nanoseconds: counts.cpu_nanoseconds,
+            pids: counts.pids,
+            disk_bytes: self.shared.host.storage.usage(id.as_str()),
+            oom_kills: counts.oom_kills,
+        })
+    }
+
+    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError> {
+        let (shared, known) = (self.shared.clone(), known.to_vec());
+        let (recovery, found, nets) = blocking(move || {
+            let mut recovery = Recovery::default();
+            let (mut found, mut nets) = (Vec::new(), Vec::new());
+            for id in known {
+                let record = shared.host.records.read(id.as_str());
+                let live = record.ok_or_else(|| "it was not made to its end".to_owned()).and_then(|record| {
+                    shared.host.ids.adopt(record.uid_index);
+                    let live = shared.find(&record);
+                    if live.is_ok() {
+                        nets.extend(record.net_index);
+                    }
+                    live
+                });
+                match live {
+                    Ok(live) => {
+                        let paused = shared.host.cgroups.is_frozen(id.as_str()).unwrap_or(false);
+                        if paused { &mut recovery.paused } else { &mut recovery.running }.push(id.clone());
+                        found.push((id.clone(), live.pidfd.clone()));
+                        shared.state().live.insert(id, live);
+                    }
+                    Err(reason) => {
+                        shared.host.end_processes(id.as_str());
+                        // The disk stays until it is destroyed.
+                        let _ = shared.host.cgroups.remove(id.as_str());
+                        recovery.lost.push((id, reason));
+                    }
+                }
+            }
+            let kept = |id: &str| recovery.running.iter().chain(&recovery.paused).chain(recovery.lost.iter().map(|l| &l.0)).any(|k| k.as_str() == id);
+            let layers = shared.host.storage.list_layers().unwrap_or_default();
+            let mut strays: Vec<String> = shared.host.cgroups.list();
+            // Builds keep their layers elsewhere; what has a sandbox's id and is not known was cut off.
+            strays.extend(layers.into_iter().filter(|l| l.parse::<SandboxId>().is_ok()));
+            strays.extend(shared.host.records.list());
+            strays.sort_unstable();
+            strays.dedup();
+            let mut removed = Vec::new();
+            for stray in strays.into_iter().filter(|s| !kept(s)) {
+                shared.host.end_processes(&stray);
+                let objects = shared.host.remove_objects(&stray).and_then(|()| shared.host.records.remove(&stray));
+                match objects {
+                    Ok(()) => removed.push(format!("sandbox {stray}, which nobody knows")),
+                    Err(error) => tracing::warn!(stray, %error, "what is left of a sandbox could not be removed"),
+                }
+            }
+            recovery.removed = removed;
+            Ok((recovery, found, nets))
+        })
+        .await?;
+        self.shared.host.network()?.adopt(&nets).await;
+        for (id, pidfd) in found {
+            self.shared.watch(id, pidfd);
+        }
+        tokio::spawn(self.shared.clone().keep_prepared());
+        Ok(recovery)
+    }
+
+    fn ended(&self) -> broadcast::Receiver<Ended> {
+        self.shared.ended.subscribe()
+    }
+
+    async fn room(&self) -> Result<Room, EngineError> {
+        let text = fs::read_to_string("/proc/meminfo").map_err(|e| at("memory", e))?;
+        let field = |name: &str| -> u64 {
+            let line = text.lines().find_map(|l| l.strip_prefix(name));
+            line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        };
+        let (disk_available_bytes, disk_total_bytes) = self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
+        Ok(Room {
+            memory_available_bytes: field("MemAvailable:"),
+            memory_total_bytes: field("MemTotal:"),
+            disk_available_bytes,
+            disk_total_bytes,
+        })
+    }
+
+    async fn close(&self) {
+        let slots: Vec<Slot> = {
+            let mut state = self.shared.state();
+            state.closed = true;
+            let reserved: Vec<Slot> = state.reserved.drain().map(|(_, slot)| slot).collect();
+            state.ready.drain(..).chain(reserved).collect()
+        };
+        self.shared.taken.notify_waiters();
+        for slot in slots {
+            self.shared.discard(slot).await;
+        }
+        let last = self.shared.state().live.is_empty();
+        if let Ok(network) = self.shared.host.network() {
+            network.close(last).await;
+        }
+        if last {
+            self.shared.host.cgroups.close();
+        }
+    }
+}
+
+impl NamespaceEngine {
+    fn alive(&self, id: &SandboxId) -> Result<(), EngineError> {
+        if self.shared.state().live.contains_key(id) { Ok(()) } else { Err(EngineError::NotFound { id: id.clone() }) }
+    }
+}

@@ -1,0 +1,258 @@
+//! What all sandboxes of one installation share: the launcher, cgroups, storage, networks, ids, images.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_image::ImageStore;
+use arenite_isolation::cgroup::{Cgroups, Layout};
+use arenite_isolation::launcher::Launcher;
+use arenite_isolation::mounts::{self, Attributes};
+use arenite_model::{Resources, SandboxId};
+
+use super::network::{Network, NetworkConfig};
+use super::record::Records;
+use super::slot::{IdRanges, cgroup, kill, wait_end};
+use super::storage::{Storage, StorageConfig};
+use crate::EngineError;
+
+/// How the namespace engine is set up.
+#[derive(Debug, Clone)]
+pub struct NamespaceConfig {
+    /// Everything that is kept: images, writable layers, records.
+    pub data_dir: PathBuf,
+    /// This program: it is started as `launcher` on the host and as `guest` in sandboxes.
+    pub program: PathBuf,
+    pub storage: StorageConfig,
+    pub network: NetworkConfig,
+    /// How many sandboxes are kept prepared.
+    pub prepared: usize,
+    /// What they are prepared with; others cost a little more at create.
+    pub default_resources: Resources,
+    /// The most open descriptors of a process in a sandbox.
+    pub open_files: u64,
+    /// Certificates in PEM that sandboxes trust besides their image's.
+    pub extra_ca: Option<PathBuf>,
+}
+
+pub(super) struct Host {
+    pub(super) config: NamespaceConfig,
+    pub(super) records: Records,
+    pub(super) storage: Storage,
+    pub(super) images: ImageStore,
+    pub(super) cgroups: Cgroups,
+    pub(super) ids: IdRanges,
+    /// The program that becomes the guest: a read-only mount of one file, so that all share its pages and none can change it.
+    pub(super) guest: OwnedFd,
+    network: Option<Network>,
+    launcher: Mutex<Option<Arc<Launcher>>>,
+    /// Held while the process lives: one server for a data directory, and one build.
+    _lock: File,
+}
+
+/// What the process is to do with the data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Server,
+    Build,
+}
+
+pub(super) fn at(stage: &str, source: io::Error) -> EngineError {
+    EngineError::Stage { stage: stage.to_owned(), source, hint: None }
+}
+
+/// Five letters and digits that mark the host objects (cgroups, interfaces, tables) of one data directory.
+pub(super) fn tag(data_dir: &Path) -> String {
+    // FNV-1a: short, stable across versions, and nothing depends on it being hard to guess.
+    let hash = data_dir.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    let digit = |n: u64| char::from_digit((n % 36) as u32, 36).expect("a digit below 36");
+    (0..5).scan(hash, |rest, _| {
+        let d = digit(*rest);
+        *rest /= 36;
+        Some(d)
+    })
+    .collect()
+}
+
+impl Host {
+    pub(super) async fn open(mut config: NamespaceConfig, role: Role) -> Result<Self, EngineError> {
+        let host = |what: &str| {
+            let what = what.to_owned();
+            move |source| EngineError::Host { what, source }
+        };
+        if !rustix::process::geteuid().is_root() {
+            return Err(EngineError::Unsupported {
+                what: "the namespace engine".to_owned(),
+                reason: "it needs the host's root, to map ids and make networks".to_owned(),
+            });
+        }
+        fs::create_dir_all(&config.data_dir).map_err(host("could not make the data directory"))?;
+        config.data_dir = config.data_dir.canonicalize().map_err(host("could not find the data directory"))?;
+        // A socket's path has at most 107 bytes.
+        if config.data_dir.as_os_str().len() > 70 {
+            return Err(EngineError::Unsupported {
+                what: format!("the data directory {}", config.data_dir.display()),
+                reason: "its path is longer than 70 bytes, too long for the sockets in it".to_owned(),
+            });
+        }
+        let lock = lock(&config.data_dir, role)?;
+        let mark = tag(&config.data_dir);
+        let prefix = match role {
+            Role::Server => format!("arenite-{mark}"),
+            Role::Build => format!("arenite-{mark}-build"),
+        };
+        let cgroups = Layout::of_host().and_then(|layout| Cgroups::open(layout, &prefix)).map_err(cgroup)?;
+        let storage = Storage::open(&config.data_dir, &config.storage)
+            .map_err(|e| EngineError::Stage { stage: "storage".to_owned(), hint: e.hint(), source: io::Error::other(e) })?;
+        let images = ImageStore::open(storage.root().to_owned())
+            .map_err(|e| EngineError::Stage { stage: "images".to_owned(), source: io::Error::other(e), hint: None })?;
+        let network = match role {
+            Role::Build => None,
+            Role::Server => {
+                config.network.tag = mark.clone();
+                let opened = Network::open(config.network.clone()).await;
+                Some(opened.map_err(|e| EngineError::Stage { stage: "network".to_owned(), hint: e.hint(), source: io::Error::other(e) })?)
+            }
+        };
+        let guest = mounts::detached(&config.program, Attributes { read_only: true, idmap: None }).map_err(host("could not open this program"))?;
+        let launcher = Self::start_launcher(&config.program)?;
+        let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
+        Ok(Self {
+            records: Records::open(config.data_dir.join("run")).map_err(host("could not make the run directory"))?,
+            ids: IdRanges::new(spread),
+            launcher: Mutex::new(Some(launcher)),
+            config,
+            storage,
+            images,
+            cgroups,
+            guest,
+            network,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn network(&self) -> Result<&Network, EngineError> {
+        self.network.as_ref().ok_or_else(|| at("network", io::Error::other("image builds use the host's")))
+    }
+
+    fn start_launcher(program: &Path) -> Result<Arc<Launcher>, EngineError> {
+        Launcher::start(program).map(Arc::new).map_err(|error| EngineError::Stage {
+            stage: "launcher".to_owned(),
+            source: io::Error::other(error),
+            hint: Some("arenite doctor says what this host lacks".to_owned()),
+        })
+    }
+
+    /// The launcher, started anew when it has ended.
+    pub(super) fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
+        let mut slot = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*slot {
+            Some(launcher) if launcher.alive() => Ok(launcher.clone()),
+            _ => {
+                tracing::warn!("the launcher has ended; starting another");
+                let launcher = Self::start_launcher(&self.config.program)?;
+                *slot = Some(launcher.clone());
+                Ok(launcher)
+            }
+        }
+    }
+
+    /// Removes everything of a sandbox but its record: processes, cgroups, address, writable layer. Fine to repeat.
+    pub(super) fn sweep(&self, id: &SandboxId, uid_index: u32, net_index: Option<u32>) {
+        self.end_processes(id.as_str());
+        if let Err(error) = self.remove_objects(id.as_str()) {
+            tracing::warn!(%id, %error, "something of a sandbox could not be removed; the next start tries again");
+        }
+        self.ids.give_back(uid_index);
+        if let (Some(network), Some(index)) = (&self.network, net_index) {
+            network.release(index);
+        }
+    }
+
+    /// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
+    pub(super) fn end_processes(&self, id: &str) {
+        // Every process is in the pid namespace of the first; killing that one kills all. What is found here besides is
+        // from a set-up that was cut off, or has just been forked.
+        for round in 0..200 {
+            let pids = self.cgroups.processes(id);
+            if pids.is_empty() {
+                return;
+            }
+            let pidfds: Vec<OwnedFd> = pids
+                .iter()
+                .filter_map(|pid| rustix::process::Pid::from_raw(*pid))
+                .filter_map(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+                .collect();
+            // A number read a moment ago may have a new owner: only who is still in the cgroup is killed.
+            let still = self.cgroups.processes(id);
+            for (pid, pidfd) in pids.iter().zip(&pidfds) {
+                if still.contains(pid) {
+                    kill(pidfd);
+                }
+            }
+            let _ = self.cgroups.set_frozen(id, false);
+            for pidfd in &pidfds {
+                wait_end(pidfd, Duration::from_millis(200));
+            }
+            if round > 3 {
+                // Only zombies that their parent has not reaped yet, or processes stuck in the kernel.
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Removes a sandbox's cgroups and writable layer.
+    pub(super) fn remove_objects(&self, id: &str) -> io::Result<()> {
+        // A cgroup stays busy for a moment after its last process has ended.
+        let mut removed = self.cgroups.remove(id);
+        for _ in 0..100 {
+            match &removed {
+                Err(error) if error.source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                    removed = self.cgroups.remove(id);
+                }
+                _ => break,
+            }
+        }
+        let layer = self.storage.delete_layer(id);
+        removed.map_err(io::Error::other)?;
+        layer.map_err(io::Error::other)
+    }
+}
+
+/// One server, and one build, for a data directory.
+fn lock(data_dir: &Path, role: Role) -> Result<File, EngineError> {
+    let name = match role {
+        Role::Server => "server.lock",
+        Role::Build => "build.lock",
+    };
+    let path = data_dir.join(name);
+    let host = |source| EngineError::Host { what: format!("could not lock {}", path.display()), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(host)?;
+    match (role, file.try_lock()) {
+        (_, Ok(())) => Ok(file),
+        (Role::Build, Err(fs::TryLockError::WouldBlock)) => {
+            tracing::info!("waiting for another build to finish");
+            file.lock().map_err(host)?;
+            Ok(file)
+        }
+        (Role::Server, Err(fs::TryLockError::WouldBlock)) => Err(EngineError::Unsupported {
+            what: format!("the data directory {}", data_dir.display()),
+            reason: "another arenite serves it".to_owned(),
+        }),
+        (_, Err(fs::TryLockError::Error(error))) => Err(host(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tags_are_short_and_differ() {
+        let (a, b) = (super::tag("/a".as_ref()), super::tag("/b".as_ref()));
+        assert_eq!(a.len(), 5);
+        assert_ne!(a, b);
+    }
+}

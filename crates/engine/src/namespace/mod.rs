@@ -1,0 +1,26 @@
+//! Sandboxes made of Linux namespaces on this host: the default engine.
+//!
+//! ```text
+//!  prepare (ahead)                         create                          destroy
+//!  ids, network namespace, cgroups,   ──►  layers, root, guest      ──►    kill PID 1, wait, remove all of it
+//!  writable layer, PID 1, spawner          (a few milliseconds)
+//! ```
+//!
+//! Sandboxes are not children of the server and outlive it. All that is needed to find one again is in its record under
+//! `run/`, and every object on the host carries the installation's tag or the sandbox's id, so that what was cut off in the
+//! middle is found and removed at the next start.
+
+mod build;
+mod ca;
+pub mod dns;
+mod engine;
+mod host;
+pub mod network;
+mod record;
+mod slot;
+pub mod storage;
+
+pub use build::Builder;
+pub use engine::NamespaceEngine;
+use host::{Host, Role, at};
+pub use host::NamespaceConfig;

@@ -1,0 +1,614 @@
+//! Networks of sandboxes: prepared namespaces, one policy for all of them, names answered by our own forwarder.
+//!
+//! ```text
+//!  sandbox's namespace                          host
+//!  eth0  10.209.x.y/32 ──veth──  ar<tag>-<index>   route 10.209.x.y/32
+//!        default via 10.209.0.1  ar<tag>-gw        10.209.0.1/32: the forwarder listens there
+//!  lo    127.0.0.1, ::1          nft table inet arenite_<tag>: policy and address translation
+//! ```
+//!
+//! - The namespace belongs to the host's user namespace: a sandbox's root can read its network but not change it, nor send
+//!   packets of its own making. Ports below 1024 and `ping` work all the same, by two settings of the namespace.
+//! - Each sandbox has a link of its own to the host; there is no shared segment on which one could hear or impersonate
+//!   another. Both ends know each other's hardware address, so there is no ARP.
+//! - Out goes IPv4 only. A sandbox has `::1` and no other IPv6, and what speaks IPv6 on its link is dropped.
+//! - What a sandbox may reach is said by [`NetworkConfig`]; the host itself and other sandboxes it never may, but for
+//!   the forwarder's port 53. Refusals are answered, so that a program fails at once instead of waiting.
+//! - Nothing here needs the server: when it is killed, living sandboxes keep their network, and only names are not
+//!   answered until the next start, which finds everything by the tag. A namespace ends with its last process, and its
+//!   link, route and neighbour entry with it.
+//! - Forwarding is turned on for the host when it was off. Chains of other tools that drop forwarded packets are
+//!   reported, not changed.
+
+mod addresses;
+mod rtnl;
+mod rules;
+mod subnet;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arenite_isolation::netns;
+use ipnet::{IpNet, Ipv4Net};
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+use self::addresses::Addresses;
+use self::rtnl::{End, Link, Mac, Rtnl};
+use super::dns::{Forwarder, Resolvers};
+
+/// What sandboxes may not reach under `open`: this host, private and shared networks, metadata services, and what is no
+/// unicast address. The documentation ranges are left out on purpose: nothing of value is there, and closed build
+/// networks put their package mirrors on them.
+pub const DENIED: &[(&str, &str)] = &[
+    ("0.0.0.0/8", "this network"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "shared by carriers"),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local, metadata services"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "protocol assignments"),
+    ("192.168.0.0/16", "private"),
+    ("198.18.0.0/15", "benchmarks"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved, broadcast"),
+    ("::/0", "all of IPv6"),
+];
+
+/// How sandboxes are connected.
+#[derive(Debug, Clone)]
+pub struct NetworkConfig {
+    /// A /16 for the sandboxes' addresses; none: the first of 10.209.0.0/16 to 10.240.0.0/16 that nobody uses.
+    pub subnet: Option<Ipv4Net>,
+    /// What sandboxes may not reach. IPv6 is never reached, whatever stands here.
+    pub denied: Vec<IpNet>,
+    /// Exceptions to `denied`. The host itself and other sandboxes stay closed.
+    pub allowed: Vec<IpNet>,
+    /// Where names are asked for; none: the host's `/etc/resolv.conf`, read again when it changes.
+    pub resolvers: Option<Vec<SocketAddr>>,
+    /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all that is made on the host.
+    pub tag: String,
+}
+
+impl Default for NetworkConfig {
+    /// [`DENIED`], the host's resolvers, and no tag: that must be set.
+    fn default() -> Self {
+        Self {
+            subnet: None,
+            denied: DENIED
+                .iter()
+                .map(|(net, _)| net.parse().expect("the list holds networks"))
+                .collect(),
+            allowed: Vec::new(),
+            resolvers: None,
+            tag: String::new(),
+        }
+    }
+}
+
+/// Why the network could not be set up.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    #[error("{tag:?} is no network tag: 4 to 6 lower-case letters and digits")]
+    BadTag { tag: String },
+    #[error("{subnet} is no subnet for sandboxes: a whole /16, such as 10.209.0.0/16")]
+    BadSubnet { subnet: Ipv4Net },
+    #[error("another server uses {subnet} for its sandboxes")]
+    SubnetTaken { subnet: Ipv4Net },
+    #[error("the sandboxes of this data directory live in {has}, so {wanted} can't be used")]
+    SubnetFixed { wanted: Ipv4Net, has: Ipv4Net },
+    #[error("none of 10.209.0.0/16 to 10.240.0.0/16 is free")]
+    NoSubnet,
+    #[error("another server already runs the network of this data directory ({tag})")]
+    Running { tag: String },
+    #[error("all {most} addresses of {subnet} are in use")]
+    Full { subnet: Ipv4Net, most: u32 },
+    #[error("could not run {program}: {source}")]
+    Program {
+        program: &'static str,
+        source: io::Error,
+    },
+    #[error("the firewall's rules were refused: {message}")]
+    Rules { message: String },
+    #[error("could not {what}: {source}")]
+    Netlink { what: String, source: io::Error },
+    #[error("could not set {path} to {value}: {source}")]
+    Setting {
+        path: String,
+        value: &'static str,
+        source: io::Error,
+    },
+    #[error("could not listen for names on {address}: {source}")]
+    Dns {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("could not {what}: {source}")]
+    Host { what: String, source: io::Error },
+}
+
+impl NetworkError {
+    fn netlink(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Netlink { what, source }
+    }
+
+    fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Host { what, source }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "install nftables (Debian, Ubuntu: apt install nftables)"
+            }
+            Self::SubnetTaken { .. } | Self::NoSubnet => "choose another subnet in the configuration",
+            Self::SubnetFixed { .. } => {
+                "remove the sandboxes and close the network before its subnet is changed"
+            }
+            Self::Running { .. } => "stop it first, or give this one another data directory",
+            Self::Full { .. } => "delete sandboxes",
+            Self::Dns { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                "a name server of this host holds port 53 on all addresses: bind it to its own (dnsmasq: bind-interfaces)"
+            }
+            Self::Netlink { source, .. } | Self::Setting { source, .. } | Self::Host { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                "the namespace engine needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)"
+            }
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+impl From<io::Error> for NetworkError {
+    fn from(source: io::Error) -> Self {
+        Self::Host {
+            what: "make a network namespace".to_owned(),
+            source,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, NetworkError>;
+
+/// Namespaces that are made at the same time; the kernel serialises most of the work anyway.
+const PREPARED_AT_ONCE: usize = 8;
+/// Links of dying namespaces met in a row before giving up.
+const ATTEMPTS: usize = 64;
+/// What most links carry, for a host without a default route.
+const FALLBACK_MTU: u32 = 1500;
+/// The loopback interface has this index in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// A namespace that is connected and configured. It lives while a process is in it or `netns` is open.
+#[derive(Debug)]
+pub struct PreparedNet {
+    pub netns: OwnedFd,
+    pub address: Ipv4Addr,
+    /// To be given back by [`Network::release`].
+    pub index: u32,
+    /// Also where names are answered.
+    pub gateway: Ipv4Addr,
+}
+
+/// The network of one data directory.
+#[derive(Debug)]
+pub struct Network {
+    shared: Arc<Shared>,
+    forwarder: Forwarder,
+    making: Semaphore,
+}
+
+struct Shared {
+    tag: String,
+    subnet: Ipv4Net,
+    mtu: u32,
+    addresses: Mutex<Addresses>,
+    notes: Vec<String>,
+    _claim: subnet::Claim,
+    _tag: UnixListener,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("tag", &self.tag)
+            .field("subnet", &self.subnet)
+            .field("mtu", &self.mtu)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Network {
+    /// Puts the policy in place and starts to answer names. What an earlier start left is used again; follow with
+    /// [`Self::adopt`].
+    pub async fn open(config: NetworkConfig) -> Result<Self> {
+        let resolvers = Resolvers::new(config.resolvers.clone());
+        let shared = blocking(move || Shared::open(&config)).await?;
+        let address = SocketAddr::from((gateway_of(shared.subnet), 53));
+        let forwarder = Forwarder::start(address, shared.subnet, resolvers)
+            .await
+            .map_err(|source| NetworkError::Dns { address, source })?;
+        Ok(Self {
+            shared: Arc::new(shared),
+            forwarder,
+            making: Semaphore::new(PREPARED_AT_ONCE),
+        })
+    }
+
+    pub fn subnet(&self) -> Ipv4Net {
+        self.shared.subnet
+    }
+
+    pub fn gateway(&self) -> Ipv4Addr {
+        gateway_of(self.shared.subnet)
+    }
+
+    /// An open network, ready to use: loopback and `eth0` are up, with address and default route.
+    pub async fn prepare(&self) -> Result<PreparedNet> {
+        let _permit = self.making.acquire().await;
+        let shared = self.shared.clone();
+        blocking(move || shared.prepare()).await
+    }
+
+    /// A network with nothing but loopback. Blocks for less than a millisecond as a rule.
+    pub fn prepare_closed(&self) -> Result<OwnedFd> {
+        let (netns, ()) = netns::create(|_| {
+            configure_namespace()?;
+            let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
+            inside
+                .up(LOOPBACK)
+                .map_err(NetworkError::netlink("bring loopback up"))
+        })?;
+        Ok(netns)
+    }
+
+    /// The address may be used again, once the namespace is gone.
+    pub fn release(&self, index: u32) {
+        self.shared.addresses().release(index);
+    }
+
+    /// After a start: keeps the addresses of living sandboxes, and removes links that no living sandbox uses.
+    /// Returns what was removed, in words for the log.
+    pub async fn adopt(&self, in_use: &[u32]) -> Vec<String> {
+        self.shared.addresses().take(in_use);
+        let in_use: HashSet<u32> = in_use.iter().copied().collect();
+        let shared = self.shared.clone();
+        blocking(move || shared.remove_links(|index| !in_use.contains(&index)))
+            .await
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "links of ended sandboxes stay; their addresses are not used again");
+                Vec::new()
+            })
+    }
+
+    /// What an operator should know: what was changed on the host, and what there may keep sandboxes from the network.
+    /// Runs the host's firewall tools.
+    pub async fn warnings(&self) -> Vec<String> {
+        let shared = self.shared.clone();
+        let mut all = self.shared.notes.clone();
+        if !self.forwarder.has_resolvers() {
+            all.push("no resolver is known (none in /etc/resolv.conf): sandboxes can't look names up".to_owned());
+        }
+        let found = blocking(move || Ok(rules::obstacles(&shared.tag))).await;
+        all.extend(found.unwrap_or_default());
+        all
+    }
+
+    /// Stops answering names. With `remove_table`, also takes away all that was made on the host: living sandboxes lose
+    /// their network. What can't be removed is logged.
+    pub async fn close(&self, remove_table: bool) {
+        self.forwarder.stop().await;
+        if remove_table {
+            let shared = self.shared.clone();
+            if let Err(error) = blocking(move || shared.remove_all()).await {
+                tracing::warn!(%error, "something of the network stays on the host; the next start uses it again");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn open(config: &NetworkConfig) -> Result<Self> {
+        let tag = config.tag.clone();
+        let right = (4..=6).contains(&tag.len())
+            && tag.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9'));
+        if !right {
+            return Err(NetworkError::BadTag { tag });
+        }
+        let reserved = subnet::reserve(&format!("network-{tag}"))
+            .map_err(NetworkError::host("reserve the network's tag"))?
+            .ok_or_else(|| NetworkError::Running { tag: tag.clone() })?;
+        let mut host = host_netlink()?;
+        let name = gateway_name(&tag);
+        let found = find(&mut host, &name)?;
+        let claim = subnet::claim(&mut host, found.as_ref(), config.subnet)?;
+        let subnet = claim.subnet;
+        // The policy stands before anything can be connected.
+        rules::apply(&rules::text(&tag, subnet, &config.denied, &config.allowed))?;
+        set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
+        let mut notes = Vec::new();
+        for path in [
+            "/proc/sys/net/ipv4/ip_forward",
+            "/proc/sys/net/ipv4/conf/default/forwarding",
+        ] {
+            if fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
+                set(path, "1")?;
+                notes.push(format!("{path} was 0 and is now 1: this host forwards packets"));
+            }
+        }
+        Ok(Self {
+            mtu: default_mtu(&mut host)?,
+            tag,
+            subnet,
+            addresses: Mutex::new(Addresses::new()),
+            notes,
+            _claim: claim,
+            _tag: reserved,
+        })
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepare(&self) -> Result<PreparedNet> {
+        let mut host = host_netlink()?;
+        for _ in 0..ATTEMPTS {
+            let index = self.addresses().next().ok_or(NetworkError::Full {
+                subnet: self.subnet,
+                most: addresses::MOST,
+            })?;
+            match self.connect(&mut host, index) {
+                Ok(made) => return Ok(made),
+                Err(error) => {
+                    self.addresses().release(index);
+                    // The kernel has not finished with a namespace that had this address before.
+                    if !matches!(&error, NetworkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
+                    {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Err(NetworkError::Netlink {
+            what: format!("find an unused link among {ATTEMPTS}"),
+            source: io::ErrorKind::AlreadyExists.into(),
+        })
+    }
+
+    fn connect(&self, host: &mut Rtnl, index: u32) -> Result<PreparedNet> {
+        let gateway = gateway_of(self.subnet);
+        let address = address_of(self.subnet, index);
+        let outside = link_name(&self.tag, index);
+        let (netns, ()) = netns::create(|netns| {
+            configure_namespace()?;
+            let ends = [
+                End {
+                    name: &outside,
+                    mac: mac_of(gateway),
+                },
+                End {
+                    name: "eth0",
+                    mac: mac_of(address),
+                },
+            ];
+            host.add_veth(&ends[0], &ends[1], netns, self.mtu)
+                .map_err(NetworkError::netlink(format!("make the link {outside}")))?;
+            connect_host(host, &outside, address, gateway)?;
+            connect_inside(address, gateway)
+        })?;
+        Ok(PreparedNet {
+            netns,
+            address,
+            index,
+            gateway,
+        })
+    }
+
+    fn remove_all(&self) -> Result<()> {
+        self.remove_links(|_| true)?;
+        let mut host = host_netlink()?;
+        if let Some(link) = find(&mut host, &gateway_name(&self.tag))? {
+            delete(&mut host, &link)?;
+        }
+        rules::remove(&self.tag)
+    }
+
+    /// Removes the links whose index `unwanted` says.
+    fn remove_links(&self, unwanted: impl Fn(u32) -> bool) -> Result<Vec<String>> {
+        let mut host = host_netlink()?;
+        let links = host
+            .links()
+            .map_err(NetworkError::netlink("list the host's links"))?;
+        let mut removed = Vec::new();
+        for link in links {
+            let index = link
+                .name
+                .strip_prefix(&interface_prefix(&self.tag))
+                .and_then(|n| n.parse::<u32>().ok());
+            if index.is_some_and(&unwanted) && delete(&mut host, &link)? {
+                removed.push(format!("network link {}", link.name));
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn connect_host(
+    host: &mut Rtnl,
+    name: &str,
+    address: Ipv4Addr,
+    gateway: Ipv4Addr,
+) -> Result<()> {
+    let what = |step: &str| NetworkError::netlink(format!("{step} {name}"));
+    let link = host.link(name).map_err(what("find the link"))?;
+    no_ipv6(host, link.index).map_err(what("keep IPv6 off the link"))?;
+    host.up(link.index).map_err(what("bring up the link"))?;
+    host.add_host_route(link.index, address, Some(gateway))
+        .map_err(what("add a route over"))?;
+    host.add_neighbour(link.index, address, mac_of(address))
+        .map_err(what("add a neighbour on"))
+}
+
+/// Runs in the sandbox's namespace.
+fn connect_inside(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
+    let what = |step: &str| NetworkError::netlink(format!("{step} in the sandbox's network"));
+    let mut inside = Rtnl::open().map_err(what("open a netlink socket"))?;
+    inside.up(LOOPBACK).map_err(what("bring loopback up"))?;
+    let eth0 = inside.link("eth0").map_err(what("find eth0"))?.index;
+    inside.up(eth0).map_err(what("bring eth0 up"))?;
+    inside
+        .add_address(eth0, address)
+        .map_err(what("set the address"))?;
+    inside
+        .add_neighbour(eth0, gateway, mac_of(gateway))
+        .map_err(what("add the gateway as neighbour"))?;
+    inside
+        .add_host_route(eth0, gateway, None)
+        .map_err(what("add the route to the gateway"))?;
+    inside
+        .add_default_route(eth0, gateway)
+        .map_err(what("add the default route"))
+}
+
+/// Runs in the new namespace, before it has a link: `/proc/sys/net` is the namespace's own.
+fn configure_namespace() -> Result<()> {
+    // Its root has no capability over this namespace, which both would need otherwise.
+    set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
+    set("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
+    // Links made from now on have no IPv6; loopback is there already and keeps it.
+    let ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
+    if Path::new(ipv6).exists() {
+        set(ipv6, "1")?;
+    }
+    Ok(())
+}
+
+/// The gateway's address sits on a bridge without ports: an interface that every kernel has, that needs no sandbox, and
+/// that stays when the server goes.
+fn set_up_gateway(
+    host: &mut Rtnl,
+    name: &str,
+    found: Option<Link>,
+    gateway: Ipv4Addr,
+) -> Result<()> {
+    let what = |step: &str| NetworkError::netlink(format!("{step} {name}"));
+    let link = match found {
+        Some(link) => link,
+        None => {
+            host.add_bridge(name).map_err(what("make the interface"))?;
+            host.link(name).map_err(what("find the interface"))?
+        }
+    };
+    no_ipv6(host, link.index).map_err(what("keep IPv6 off"))?;
+    host.add_address(link.index, gateway)
+        .map_err(what("set the address of"))?;
+    host.up(link.index).map_err(what("bring up"))
+}
+
+fn no_ipv6(host: &mut Rtnl, index: u32) -> io::Result<()> {
+    match host.without_ipv6_address(index) {
+        // A host without IPv6.
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => Ok(()),
+        other => other,
+    }
+}
+
+fn find(host: &mut Rtnl, name: &str) -> Result<Option<Link>> {
+    match host.link(name) {
+        Ok(link) => Ok(Some(link)),
+        Err(e) if is_no_device(&e) => Ok(None),
+        Err(e) => Err(NetworkError::netlink(format!("look for {name}"))(e)),
+    }
+}
+
+/// False when it was gone already.
+fn delete(host: &mut Rtnl, link: &Link) -> Result<bool> {
+    match host.delete_link(link.index) {
+        Ok(()) => Ok(true),
+        Err(e) if is_no_device(&e) => Ok(false),
+        Err(e) => Err(NetworkError::netlink(format!("delete {}", link.name))(e)),
+    }
+}
+
+fn is_no_device(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
+        || error.kind() == io::ErrorKind::NotFound
+}
+
+/// The size of packets that the host's way out carries.
+fn default_mtu(host: &mut Rtnl) -> Result<u32> {
+    let routes = host
+        .routes()
+        .map_err(NetworkError::netlink("list the host's routes"))?;
+    let Some(out) = routes
+        .into_iter()
+        .find(|(net, _)| net.prefix_len() == 0)
+        .and_then(|(_, interface)| interface)
+    else {
+        return Ok(FALLBACK_MTU);
+    };
+    let links = host
+        .links()
+        .map_err(NetworkError::netlink("list the host's links"))?;
+    let link = links.into_iter().find(|l| l.index == out);
+    Ok(link.map_or(FALLBACK_MTU, |l| l.mtu.clamp(576, 65535)))
+}
+
+fn host_netlink() -> Result<Rtnl> {
+    Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))
+}
+
+fn set(path: &str, value: &'static str) -> Result<()> {
+    fs::write(path, value).map_err(|source| NetworkError::Setting {
+        path: path.to_owned(),
+        value,
+        source,
+    })
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|e| Err(NetworkError::host("work on the network")(io::Error::other(e))))
+}
+
+/// How the names of an installation's interfaces begin. The dash ends the tag, which keeps `abcd` from matching `abcde`.
+fn interface_prefix(tag: &str) -> String {
+    format!("ar{tag}-")
+}
+
+fn gateway_name(tag: &str) -> String {
+    format!("ar{tag}-gw")
+}
+
+/// At most 14 of the 15 bytes that a name may have.
+fn link_name(tag: &str, index: u32) -> String {
+    format!("ar{tag}-{index}")
+}
+
+fn gateway_of(subnet: Ipv4Net) -> Ipv4Addr {
+    address_of(subnet, 1)
+}
+
+fn address_of(subnet: Ipv4Net, index: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(subnet.network().to_bits() | index)
+}
+
+/// A locally administered hardware address out of an IPv4 address.
+fn mac_of(address: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0xfe, a, b, c, d]
+}

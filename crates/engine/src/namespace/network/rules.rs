@@ -1,0 +1,261 @@
+//! The one nftables table of an installation: what sandboxes may reach, and what may reach them.
+//!
+//! It is replaced as a whole, in one transaction, so that there is no moment without it, and it holds nothing of a single
+//! sandbox: making one touches no rule. Interfaces are matched by the installation's mark in their names.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::{NetworkError, Result, gateway_of, gateway_name, interface_prefix};
+
+const PROGRAM: &str = "nft";
+const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+pub(super) fn table(tag: &str) -> String {
+    format!("arenite_{tag}")
+}
+
+/// The rules as `nft -f` reads them, replacing what the table held.
+pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet]) -> String {
+    let table = table(tag);
+    let sandboxes = format!("\"{}*\"", interface_prefix(tag));
+    let bridge = format!("\"{}\"", gateway_name(tag));
+    let gateway = gateway_of(subnet);
+    let mut out = String::new();
+    // `table` before `delete` makes it exist, so that the delete never fails.
+    let _ = writeln!(out, "table inet {table}\ndelete table inet {table}\ntable inet {table} {{");
+    for (name, list) in [("denied", denied), ("allowed", allowed)] {
+        let nets: Vec<String> = list
+            .iter()
+            .filter_map(|n| match n {
+                IpNet::V4(v4) => Some(v4.trunc().to_string()),
+                // No IPv6 leaves a sandbox at all.
+                IpNet::V6(_) => None,
+            })
+            .collect();
+        let elements = if nets.is_empty() {
+            String::new()
+        } else {
+            format!(" elements = {{ {} }};", nets.join(", "))
+        };
+        let _ = writeln!(
+            out,
+            "  set {name} {{ type ipv4_addr; flags interval; auto-merge;{elements} }}"
+        );
+    }
+    let _ = write!(
+        out,
+        r#"
+  chain refuse {{
+    # The kernel limits how many ICMP errors it sends; resets it does not.
+    meta l4proto tcp reject with tcp reset
+    reject with icmpx admin-prohibited
+  }}
+
+  chain source {{
+    # Before connection tracking: what lies about its sender leaves no trace.
+    type filter hook prerouting priority raw; policy accept;
+    iifname {sandboxes} meta nfproto != ipv4 drop
+    iifname {sandboxes} fib saddr . iif oif missing drop
+  }}
+
+  chain from_sandbox {{
+    type filter hook forward priority filter - 10; policy accept;
+    iifname != {sandboxes} accept
+    oifname {sandboxes} goto refuse
+    # A port that the host publishes and forwards to a service behind it.
+    ct status dnat goto refuse
+    ip daddr @allowed accept
+    ip daddr @denied goto refuse
+  }}
+
+  chain to_sandbox {{
+    # After every installation's refusals, which are answered.
+    type filter hook forward priority filter - 9; policy accept;
+    oifname {sandboxes} ct state != {{ established, related }} drop
+  }}
+
+  chain input {{
+    type filter hook input priority filter - 10; policy accept;
+    iifname {sandboxes} goto from_sandbox_to_host
+    # The forwarder of names serves sandboxes, not the host's neighbours.
+    ip daddr {gateway} iifname != {{ "lo", {bridge} }} drop
+  }}
+
+  chain from_sandbox_to_host {{
+    ip daddr {gateway} udp dport 53 accept
+    ip daddr {gateway} tcp dport 53 accept
+    ct state established,related accept
+    goto refuse
+  }}
+
+  chain postrouting {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ip saddr {subnet} oifname != {sandboxes} masquerade
+  }}
+}}
+"#
+    );
+    out
+}
+
+pub(super) fn apply(text: &str) -> Result<()> {
+    let mut child = command(&["-f", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(could_not_run)?;
+    let written = child
+        .stdin
+        .take()
+        .map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+    let output = child.wait_with_output().map_err(could_not_run)?;
+    check(output)?;
+    written.map_err(could_not_run)
+}
+
+/// Removes the table; fine when there is none.
+pub(super) fn remove(tag: &str) -> Result<()> {
+    let table = table(tag);
+    apply(&format!("table inet {table}\ndelete table inet {table}\n"))
+}
+
+/// What would keep sandboxes from the network although our rules let them: in words for the operator.
+pub(super) fn obstacles(tag: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    match list_chains() {
+        Ok(chains) => {
+            if !chains.iter().any(|c| c.table == table(tag)) {
+                found.push(format!(
+                    "the nftables table {} is gone: somebody flushed the rules, and sandboxes are not kept from private addresses; restart the server to put it back",
+                    table(tag)
+                ));
+            }
+            found.extend(chains.iter().filter(|c| c.drops_forwards(tag)).map(|c| {
+                forward_dropped(&format!("nftables chain {} {} {}", c.family, c.table, c.name))
+            }));
+        }
+        Err(error) => found.push(format!("the firewall's rules could not be listed: {error}")),
+    }
+    if legacy_iptables_drops() {
+        found.push(forward_dropped("iptables chain FORWARD"));
+    }
+    found
+}
+
+fn forward_dropped(what: &str) -> String {
+    format!(
+        "{what} drops forwarded packets by policy, so sandboxes may not reach the network; accept what comes from or goes to interfaces named ar*-* there (with docker: iptables -I DOCKER-USER -i ar+ -j ACCEPT; iptables -I DOCKER-USER -o ar+ -j ACCEPT)"
+    )
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Chain {
+    family: String,
+    table: String,
+    name: String,
+    hook: String,
+    policy: String,
+}
+
+impl Chain {
+    fn drops_forwards(&self, tag: &str) -> bool {
+        self.hook == "forward"
+            && self.policy == "drop"
+            && self.table != table(tag)
+            && matches!(self.family.as_str(), "ip" | "inet")
+    }
+}
+
+fn list_chains() -> Result<Vec<Chain>> {
+    let output = command(&["-j", "list", "chains"])
+        .output()
+        .map_err(could_not_run)?;
+    Ok(parse_chains(&check(output)?.stdout))
+}
+
+fn parse_chains(json: &[u8]) -> Vec<Chain> {
+    let parsed: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let list = parsed["nftables"].as_array();
+    list.into_iter()
+        .flatten()
+        .filter_map(|entry| entry.get("chain"))
+        .map(|chain| {
+            let text = |key: &str| chain[key].as_str().unwrap_or_default().to_owned();
+            Chain {
+                family: text("family"),
+                table: text("table"),
+                name: text("name"),
+                hook: text("hook"),
+                policy: text("policy"),
+            }
+        })
+        .collect()
+}
+
+/// The older iptables keeps its rules where nft does not see them.
+fn legacy_iptables_drops() -> bool {
+    let in_use = std::fs::read_to_string("/proc/net/ip_tables_names")
+        .is_ok_and(|tables| tables.lines().any(|t| t == "filter"));
+    in_use
+        && Command::new("iptables-legacy")
+            .args(["-S", "FORWARD"])
+            .env("PATH", SEARCH)
+            .stdin(Stdio::null())
+            .output()
+            .is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("-P FORWARD DROP"))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(arguments)
+        .env("PATH", SEARCH)
+        .current_dir(Path::new("/"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn could_not_run(source: io::Error) -> NetworkError {
+    NetworkError::Program {
+        program: PROGRAM,
+        source,
+    }
+}
+
+fn check(output: Output) -> Result<Output> {
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(NetworkError::Rules {
+        message: text.lines().next().unwrap_or("no message").to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_drops_forwards_is_found() {
+        let json = br#"{"nftables": [{"metainfo": {"version": "1"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "handle": 1, "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "handle": 2, "hook": "input", "policy": "drop"}},
+            {"chain": {"family": "inet", "table": "arenite_abcd", "name": "forward", "hook": "forward", "policy": "drop"}},
+            {"chain": {"family": "ip6", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "DOCKER"}}]}"#;
+        let dropping: Vec<_> = parse_chains(json)
+            .into_iter()
+            .filter(|c| c.drops_forwards("abcd"))
+            .collect();
+        assert_eq!(dropping.len(), 1);
+        assert_eq!((dropping[0].table.as_str(), dropping[0].name.as_str()), ("filter", "FORWARD"));
+        assert!(parse_chains(b"not json").is_empty());
+    }
+}

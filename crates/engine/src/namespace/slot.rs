@@ -1,0 +1,265 @@
+//! Prepared sandboxes: everything that does not depend on the spec, done before anybody asks.
+//!
+//! A slot has its id, its range of user ids, a network namespace, cgroups with the default limits, a writable layer, and its
+//! first two processes, which wait inside all of these. What is slow about a sandbox is here: entering a cgroup alone
+//! costs 5 to 13 ms on version 1, since the kernel waits for a grace period.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::launcher::{IDS, Prepare, Prepared};
+use arenite_isolation::{Report, descriptors};
+use arenite_model::{NetworkMode, Resources, SandboxId};
+
+use super::{Host, at};
+use crate::EngineError;
+
+/// How long a stage of the kernel's work may take before the sandbox is given up. Far above what a busy host needs.
+const STAGE_LIMIT: Duration = Duration::from_secs(30);
+
+/// A sandbox that is ready to begin.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) id: SandboxId,
+    pub(super) mode: NetworkMode,
+    pub(super) limits: Resources,
+    pub(super) uid_index: u32,
+    /// Its address's number, when its network is open.
+    pub(super) net_index: Option<u32>,
+    /// Its writable layer; empty for a build, which brings one.
+    pub(super) layer: PathBuf,
+    pub(super) first: Prepared,
+    pub(super) userns: OwnedFd,
+    control: OwnedFd,
+}
+
+/// Ranges of host ids for sandboxes: above those that systemd gives to containers (up to 1,879,048,191).
+#[derive(Debug)]
+pub(super) struct IdRanges {
+    used: Mutex<(HashSet<u32>, u32)>,
+}
+
+const FIRST_ID: u32 = 0x7000_0000;
+/// How many ranges there are. The first is for image builds, one of which runs at a time.
+const RANGES: u32 = (u32::MAX - FIRST_ID) / IDS;
+
+impl IdRanges {
+    pub(super) const BUILDS: u32 = 0;
+
+    /// `start` sets where to begin, so that two installations on a host seldom use the same ids.
+    pub(super) fn new(start: u32) -> Self {
+        Self { used: Mutex::new((HashSet::new(), start % RANGES)) }
+    }
+
+    pub(super) fn take(&self) -> Option<u32> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let (set, next) = &mut *used;
+        for _ in 0..RANGES {
+            let index = (*next).max(1);
+            *next = (index + 1) % RANGES;
+            if set.insert(index) {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    pub(super) fn adopt(&self, index: u32) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(index);
+    }
+
+    pub(super) fn give_back(&self, index: u32) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.remove(&index);
+    }
+
+    pub(super) fn base(index: u32) -> u32 {
+        FIRST_ID + index * IDS
+    }
+}
+
+impl Host {
+    /// Prepares a sandbox under an id. On failure nothing of it is left.
+    pub(super) async fn prepare(self: &std::sync::Arc<Self>, id: SandboxId, mode: NetworkMode) -> Result<Slot, EngineError> {
+        let limits = self.config.default_resources.clone();
+        let uid_index = if mode == NetworkMode::Host {
+            IdRanges::BUILDS
+        } else {
+            self.ids.take().ok_or_else(|| at("user ids", io::Error::other("all ranges are in use")))?
+        };
+        let (netns, net_index, gateway) = match mode {
+            NetworkMode::Host => (None, None, None),
+            NetworkMode::None => (Some(self.network()?.prepare_closed().map_err(|e| at("network", io::Error::other(e)))?), None, None),
+            NetworkMode::Open => {
+                let net = match self.network()?.prepare().await {
+                    Ok(net) => net,
+                    Err(error) => {
+                        self.ids.give_back(uid_index);
+                        return Err(at("network", io::Error::other(error)));
+                    }
+                };
+                (Some(net.netns), Some(net.index), Some(net.gateway))
+            }
+        };
+        let host = self.clone();
+        let blocking = tokio::task::spawn_blocking(move || {
+            let made = host.prepare_blocking(&id, mode, &limits, uid_index, netns, gateway);
+            match made {
+                Ok((layer, first, userns, control)) => Ok(Slot { id, mode, limits, uid_index, net_index, layer, first, userns, control }),
+                Err(error) => {
+                    host.sweep(&id, uid_index, net_index);
+                    Err(error)
+                }
+            }
+        });
+        blocking.await.map_err(|error| at("task", io::Error::other(error)))?
+    }
+
+    fn prepare_blocking(
+        &self,
+        id: &SandboxId,
+        mode: NetworkMode,
+        limits: &Resources,
+        uid_index: u32,
+        netns: Option<OwnedFd>,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<(PathBuf, Prepared, OwnedFd, OwnedFd), EngineError> {
+        let layer = match mode {
+            // A build brings the layer that it makes.
+            NetworkMode::Host => None,
+            _ => Some(self.writable_layer(id, limits, gateway)?),
+        };
+        let entrances = self.cgroups.create(id.as_str(), limits).map_err(cgroup)?;
+        let (control, theirs) = descriptors::packet_pair().map_err(|e| at("control socket", e))?;
+        let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
+            .into_iter()
+            .chain(netns.as_ref().map(|n| n.as_fd()))
+            .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))
+            .collect();
+        let request =
+            Prepare { uid_base: IdRanges::base(uid_index), host_network: netns.is_none(), guest_entrances: entrances.guest.len() };
+        let first = self.launcher()?.prepare(&request, &given).map_err(|error| match error {
+            arenite_isolation::launcher::LaunchError::Failed(failure) => stage(failure),
+            other => at("launcher", io::Error::other(other)),
+        })?;
+        drop(theirs);
+        let userns = fs::File::open(format!("/proc/{}/ns/user", first.pid)).map_err(|e| at("user namespace", e))?;
+        match report(&control)? {
+            Some(Report::Ready) => Ok((layer.unwrap_or_default(), first, userns.into(), control)),
+            Some(Report::Failed(failure)) => Err(stage(failure)),
+            _ => Err(at("first process", io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+impl Host {
+    /// A new writable layer with the files that name its resolver.
+    fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
+        let layer = self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        let etc = layer.join("upper/etc");
+        let resolver = match gateway {
+            Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
+            None => "# this sandbox has no network\n".to_owned(),
+        };
+        fs::create_dir(&etc).and_then(|()| fs::write(etc.join("resolv.conf"), resolver)).map_err(|e| at("writable layer", e))?;
+        Ok(layer)
+    }
+}
+
+impl Slot {
+    /// Sends what it is to become, and waits until the program runs.
+    pub(super) fn begin(&self, begin: &arenite_isolation::Begin, given: &[BorrowedFd<'_>]) -> Result<(), EngineError> {
+        let message = serde_json::to_vec(begin).map_err(|e| at("request", e.into()))?;
+        descriptors::send(self.control.as_fd(), &message, given).map_err(|e| at("control socket", e))?;
+        let mut executing = false;
+        loop {
+            match report(&self.control)? {
+                Some(Report::Executing) => executing = true,
+                Some(Report::Failed(failure)) => return Err(stage(failure)),
+                Some(Report::Ready) => {}
+                None if executing => return Ok(()),
+                None => return Err(at("first process", io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+    }
+}
+
+/// The next report of a sandbox in the making; none when it hung up.
+fn report(control: &OwnedFd) -> Result<Option<Report>, EngineError> {
+    let limit = rustix::time::Timespec::try_from(STAGE_LIMIT).expect("30 s fit");
+    let mut waiting = [rustix::event::PollFd::new(control, rustix::event::PollFlags::IN)];
+    match rustix::io::retry_on_intr(|| rustix::event::poll(&mut waiting, Some(&limit))) {
+        Ok(0) => return Err(EngineError::Timeout { what: "setting up the sandbox", limit: STAGE_LIMIT }),
+        Ok(_) => {}
+        Err(error) => return Err(at("control socket", error.into())),
+    }
+    let mut buffer = [0u8; 4096];
+    let (length, _) = descriptors::receive(control.as_fd(), &mut buffer).map_err(|e| at("control socket", e))?;
+    if length == 0 {
+        return Ok(None);
+    }
+    serde_json::from_slice(&buffer[..length]).map(Some).map_err(|e| at("control socket", e.into()))
+}
+
+fn stage(failure: arenite_isolation::launcher::Failure) -> EngineError {
+    let source = io::Error::from_raw_os_error(failure.errno);
+    let hint = match failure.stage.as_str() {
+        "overlay" | "overlay is read-only" | "layer" => Some("overlay in user namespaces over id-mapped layers needs Linux 5.19".to_owned()),
+        "clone3" | "id map" => Some("user namespaces may be off: see /proc/sys/user/max_user_namespaces".to_owned()),
+        _ => None,
+    };
+    EngineError::Stage { stage: failure.stage, source, hint }
+}
+
+pub(super) fn cgroup(error: arenite_isolation::cgroup::CgroupError) -> EngineError {
+    let kind = error.source.kind();
+    EngineError::Stage { stage: format!("cgroup {}", error.what), source: io::Error::new(kind, error), hint: None }
+}
+
+/// When a process started, in the kernel's ticks since boot: with its number it tells one process from all others of this boot.
+pub(super) fn start_time(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything: fields count from the last bracket.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Waits, blocking, until the process behind a pidfd has ended. False at the limit.
+pub(super) fn wait_end(pidfd: &OwnedFd, limit: Duration) -> bool {
+    let limit = rustix::time::Timespec::try_from(limit).expect("a limit of seconds fits");
+    let mut waiting = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    matches!(rustix::io::retry_on_intr(|| rustix::event::poll(&mut waiting, Some(&limit))), Ok(n) if n > 0)
+}
+
+/// Sends SIGKILL through a pidfd; fine when it has ended.
+pub(super) fn kill(pidfd: &OwnedFd) {
+    // ESRCH, the only error for a descriptor that is a pidfd, means that there is nothing to do.
+    let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_do_not_repeat_until_given_back_and_fit_the_id_space() {
+        let ranges = IdRanges::new(RANGES - 2);
+        let (a, b, c) = (ranges.take().unwrap(), ranges.take().unwrap(), ranges.take().unwrap());
+        assert_eq!((a, b, c), (RANGES - 2, RANGES - 1, 1), "wraps round, past the one for builds");
+        ranges.adopt(2);
+        assert_eq!(ranges.take(), Some(3));
+        assert!(u64::from(IdRanges::base(RANGES - 1)) + u64::from(IDS) <= u64::from(u32::MAX));
+        ranges.give_back(a);
+        assert!(ranges.used.lock().unwrap().0.len() == 4);
+    }
+
+    #[test]
+    fn a_process_is_told_by_its_start() {
+        assert!(start_time(std::process::id() as i32).is_some_and(|t| t > 0));
+        assert_eq!(start_time(i32::MAX), None);
+    }
+}

@@ -1,0 +1,565 @@
+//! Where sandboxes' writable layers and images live: a copy-on-write pool.
+//!
+//! ```text
+//!  data_dir/pool.img (sparse) ── loop device ── btrfs on data_dir/pool     StorageKind::BtrfsSimpleQuota | BtrfsQgroups
+//!  data_dir on a btrfs that counts quotas already ── data_dir/subvolumes   the same kinds
+//!  neither ── data_dir/plain                                               StorageKind::Plain: no disk limit, and it says why
+//!
+//!  root/uppers/<id>/upper   the overlay's upper directory   (root/uppers/<id> is a subvolume with a quota)
+//!  root/uppers/<id>/work    the overlay's work directory
+//!  root/trash/              plain layers on their way out
+//! ```
+//!
+//! The mount outlives the server: sandboxes hold it, and the next start finds it again by the file system's UUID.
+//! The host's view of the pool is `nosuid,nodev` and its top is closed to other users, since the files in it carry the
+//! ids that sandboxes gave them: a sandbox's set-uid root program is one on disk, too.
+//!
+//! A btrfs of the host's without quotas is left alone: simple quotas mark a file system as unmountable by older kernels.
+//! It gets a pool image like any other file system, not copied on write itself.
+
+mod pool;
+mod tree;
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use arenite_isolation::btrfs;
+use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
+use serde::Serialize;
+use thiserror::Error;
+
+/// How to keep writable layers.
+#[derive(Debug, Clone, Default)]
+pub struct StorageConfig {
+    /// Size of a new pool, in bytes; a larger number than an existing pool's grows it. None: for a new pool 80 % of the
+    /// free space, at most 256 GiB.
+    pub size_bytes: Option<u64>,
+    pub mode: PoolMode,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PoolMode {
+    /// A pool where one can be made, else plain directories with the reason reported.
+    #[default]
+    Auto,
+    /// Plain directories.
+    Off,
+}
+
+/// What holds the layers, and so what its disk limits are worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StorageKind {
+    BtrfsSimpleQuota,
+    /// Real limits, but snapshots and deletions cost several times as much: a kernel before 6.7.
+    BtrfsQgroups,
+    /// No disk limit.
+    Plain,
+}
+
+impl StorageKind {
+    pub fn disk_limit_enforced(self) -> bool {
+        self != Self::Plain
+    }
+}
+
+/// Why storage could not do it.
+#[derive(Debug, Error)]
+pub enum StorageError {
+    #[error("could not run {program}: {source}")]
+    Program {
+        program: &'static str,
+        source: io::Error,
+    },
+    #[error("{program} failed: {message}")]
+    Failed {
+        program: &'static str,
+        message: String,
+    },
+    #[error("a pool of {bytes} bytes is too small; the least is {least}")]
+    TooSmall { bytes: u64, least: u64 },
+    #[error("{id:?} is not a layer's id: lower-case letters, digits and dashes, at most 64")]
+    BadId { id: String },
+    #[error("there is no layer {id}")]
+    NoLayer { id: String },
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+}
+
+impl StorageError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => Some(
+                "install btrfs-progs (Debian, Ubuntu: apt install btrfs-progs), or turn the pool off: disk limits are not enforced then".to_owned(),
+            ),
+            Self::TooSmall { .. } => {
+                Some("free some space, or put the data directory on a larger disk".to_owned())
+            }
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("the namespace engine needs root (CAP_SYS_ADMIN) and access to loop devices".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// The most layer ids that are listed; more than a host holds sandboxes.
+const MAX_LAYERS: usize = 100_000;
+const MAX_ID: usize = 64;
+
+/// The storage of one data directory. Its calls are quick but block; [`Storage::open`], [`Storage::snapshot`] and the
+/// deletion of plain layers may take seconds.
+#[derive(Debug)]
+pub struct Storage {
+    root: PathBuf,
+    data_dir: PathBuf,
+    kind: StorageKind,
+    /// Where the kernel shows this file system's quota groups.
+    qgroups: Option<PathBuf>,
+    /// True when the root is a mount of ours.
+    mounted: bool,
+    notes: Vec<String>,
+    discarded: AtomicU64,
+}
+
+impl Storage {
+    /// Finds or makes the storage of `data_dir`: an already mounted pool (the server was killed), the image of one (the
+    /// host was restarted), or a new one.
+    ///
+    /// # Errors
+    /// An existing pool that can't be mounted is an error, never replaced by something else.
+    pub fn open(data_dir: &Path, config: &StorageConfig) -> Result<Self> {
+        fs::create_dir_all(data_dir)
+            .map_err(StorageError::io(format!("make {}", data_dir.display())))?;
+        let data_dir = data_dir
+            .canonicalize()
+            .map_err(StorageError::io(format!("resolve {}", data_dir.display())))?;
+        // Two servers that start at once must not both mount or make the pool.
+        let lock = File::open(&data_dir)
+            .map_err(StorageError::io(format!("open {}", data_dir.display())))?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|e| StorageError::io(format!("lock {}", data_dir.display()))(e.into()))?;
+        let storage = Self::find_or_make(data_dir, config, &lock)?;
+        make_directory(&storage.root.join("uppers"), 0o700)?;
+        make_directory(&storage.root.join("snapshots"), 0o700)?;
+        storage.empty_trash();
+        storage.remove_stale_qgroups();
+        Ok(storage)
+    }
+
+    fn find_or_make(data_dir: PathBuf, config: &StorageConfig, lock: &File) -> Result<Self> {
+        let plain = data_dir.join("plain");
+        let mut notes = Vec::new();
+        if config.mode == PoolMode::Off {
+            notes.push("disk limits are not enforced: the pool is turned off".to_owned());
+            return Self::plain(data_dir, plain, notes);
+        }
+        if pool::exists(&data_dir) {
+            return Self::pool(data_dir, config, notes);
+        }
+        if plain.exists() {
+            notes.push(format!(
+                "disk limits are not enforced: {} was set up with plain directories; remove {} to have a pool made",
+                data_dir.display(),
+                plain.display()
+            ));
+            return Self::plain(data_dir, plain, notes);
+        }
+        if let Some(kind) = counted_btrfs(lock) {
+            let root = data_dir.join("subvolumes");
+            make_directory(&root, 0o700)?;
+            return Ok(Self {
+                qgroups: qgroup_directory(lock).ok(),
+                root,
+                data_dir,
+                kind,
+                mounted: false,
+                notes,
+                discarded: AtomicU64::new(0),
+            });
+        }
+        match pool::make_image(&data_dir, config.size_bytes) {
+            Ok(()) => match Self::pool(data_dir.clone(), config, notes) {
+                Err(error) => {
+                    // Nothing is in it yet; a host that can't mount it would fail at every later start.
+                    pool::remove_image(&data_dir);
+                    Self::without_pool(data_dir, plain, &error)
+                }
+                made => made,
+            },
+            Err(error) => Self::without_pool(data_dir, plain, &error),
+        }
+    }
+
+    fn pool(data_dir: PathBuf, config: &StorageConfig, mut notes: Vec<String>) -> Result<Self> {
+        let root = pool::mount(&data_dir, config.size_bytes, &mut notes)?;
+        let top = open_directory(&root)?;
+        let kind = enable_quotas(&top).inspect_err(|_| {
+            let _ = pool::unmount(&root);
+        })?;
+        if kind == StorageKind::BtrfsQgroups {
+            notes.push(
+                "disk limits use classic quota groups, which slow snapshots and deletions: simple quotas need kernel 6.7"
+                    .to_owned(),
+            );
+        }
+        Ok(Self {
+            qgroups: Some(qgroup_directory(&top)?),
+            root,
+            data_dir,
+            kind,
+            mounted: true,
+            notes,
+            discarded: AtomicU64::new(0),
+        })
+    }
+
+    fn without_pool(data_dir: PathBuf, plain: PathBuf, error: &StorageError) -> Result<Self> {
+        let mut note = format!("disk limits are not enforced: no pool could be made: {error}");
+        if let Some(hint) = error.hint() {
+            note = format!("{note}; {hint}");
+        }
+        Self::plain(data_dir, plain, vec![note])
+    }
+
+    fn plain(data_dir: PathBuf, root: PathBuf, notes: Vec<String>) -> Result<Self> {
+        make_directory(&root, 0o700)?;
+        Ok(Self {
+            root,
+            data_dir,
+            kind: StorageKind::Plain,
+            qgroups: None,
+            mounted: false,
+            notes,
+            discarded: AtomicU64::new(0),
+        })
+    }
+
+    /// The top of the storage; images and their layers live on it too.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn kind(&self) -> StorageKind {
+        self.kind
+    }
+
+    /// What an operator should know, such as why disk limits are not enforced.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Makes the writable layer `id` with its directories `upper` and `work`, both root's, and returns its path.
+    /// Beyond `limit_bytes` the layer's writes fail with `EDQUOT`, where [`StorageKind::disk_limit_enforced`].
+    pub fn create_layer(&self, id: &str, limit_bytes: u64) -> Result<PathBuf> {
+        let path = self.layer_path(id)?;
+        if self.kind == StorageKind::Plain {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .map_err(StorageError::io(format!("make layer {id}")))?;
+        } else {
+            btrfs::create_subvolume(self.uppers()?.as_fd(), id)
+                .map_err(StorageError::io(format!("make subvolume {id}")))?;
+        }
+        let filled = self.fill_layer(id, &path, limit_bytes);
+        if filled.is_err() {
+            // The first error says more than one of the clean-up would.
+            let _ = self.delete_layer(id);
+        }
+        filled.map(|()| path)
+    }
+
+    fn fill_layer(&self, id: &str, path: &Path, limit_bytes: u64) -> Result<()> {
+        self.set_limit(id, limit_bytes)?;
+        make_directory(path, 0o700)?;
+        make_directory(&path.join("upper"), 0o755)?;
+        make_directory(&path.join("work"), 0o700)
+    }
+
+    /// Changes the limit of a layer; below what it uses, every further write fails.
+    pub fn set_limit(&self, id: &str, limit_bytes: u64) -> Result<()> {
+        if self.kind == StorageKind::Plain {
+            return Ok(());
+        }
+        btrfs::limit(self.open_layer(id)?.as_fd(), limit_bytes)
+            .map_err(StorageError::io(format!("limit layer {id}")))
+    }
+
+    /// Bytes that the layer takes, its metadata included; none where the storage can't tell.
+    pub fn usage(&self, id: &str) -> Option<u64> {
+        let qgroups = self.qgroups.as_ref()?;
+        let subvolume = btrfs::subvolume_id(self.open_layer(id).ok()?.as_fd()).ok()?;
+        read_number(&qgroups.join(format!("0_{subvolume}/referenced")))
+    }
+
+    /// Removes a layer; fine when there is none. Its space comes back a little later.
+    pub fn delete_layer(&self, id: &str) -> Result<()> {
+        let path = self.layer_path(id)?;
+        let what = || format!("delete layer {id}");
+        if self.kind == StorageKind::Plain {
+            let trash = self.root.join("trash");
+            make_directory(&trash, 0o700)?;
+            let n = self.discarded.fetch_add(1, Ordering::Relaxed);
+            let discarded = trash.join(format!("{id}.{}.{n}", std::process::id()));
+            return match fs::rename(&path, &discarded) {
+                Ok(()) => tree::remove(&discarded).map_err(StorageError::io(what())),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(e) => Err(StorageError::io(what())(e)),
+            };
+        }
+        let uppers = self.uppers()?;
+        let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id) {
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tree::remove_contents(&path).and_then(|()| {
+                    btrfs::delete_subvolume(uppers.as_fd(), id)
+                })
+            }
+            other => other,
+        };
+        match deleted {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(StorageError::io(what())),
+        }
+    }
+
+    /// The ids of all layers, sorted; at most 100,000.
+    pub fn list_layers(&self) -> Result<Vec<String>> {
+        let uppers = self.root.join("uppers");
+        let what = || format!("list {}", uppers.display());
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&uppers).map_err(StorageError::io(what()))? {
+            let name = entry.map_err(StorageError::io(what()))?.file_name();
+            if let Some(id) = name.to_str().filter(|id| is_id(id)) {
+                ids.push(id.to_owned());
+            }
+            if ids.len() == MAX_LAYERS {
+                break;
+            }
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Makes `root/snapshots/<name>` a snapshot of the layer `id`, whose cost does not grow with its size, and returns its
+    /// path. What the layer's processes wrote before is in it. Waits for the disk.
+    ///
+    /// # Errors
+    /// `Unsupported` on plain storage.
+    pub fn snapshot(&self, id: &str, name: &str, read_only: bool) -> Result<PathBuf> {
+        check_id(name)?;
+        let what = || format!("snapshot layer {id} as {name}");
+        if self.kind == StorageKind::Plain {
+            return Err(StorageError::io(what())(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "plain directories have no snapshots",
+            )));
+        }
+        let layer = self.open_layer(id)?;
+        let snapshots = self.root.join("snapshots");
+        btrfs::snapshot(
+            layer.as_fd(),
+            open_directory(&snapshots)?.as_fd(),
+            name,
+            read_only,
+        )
+        .map_err(StorageError::io(what()))?;
+        Ok(snapshots.join(name))
+    }
+
+    /// Removes a snapshot; fine when there is none.
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        check_id(name)?;
+        let snapshots = open_directory(&self.root.join("snapshots"))?;
+        match btrfs::delete_subvolume(snapshots.as_fd(), name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(StorageError::io(format!("delete snapshot {name}"))),
+        }
+    }
+
+    /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so what the host's own disk has
+    /// left counts as well.
+    pub fn free(&self) -> Result<(u64, u64)> {
+        let (available, total) = space(&self.root)?;
+        let (host_available, _) = space(&self.data_dir)?;
+        Ok((available.min(host_available), total))
+    }
+
+    /// Writes everything out and has the space of deleted layers freed soon rather than within a minute. Waits for the
+    /// disk; worth it when [`Self::free`] says that there is too little.
+    pub fn settle(&self) -> Result<()> {
+        if self.kind == StorageKind::Plain {
+            return Ok(());
+        }
+        btrfs::sync(open_directory(&self.root)?.as_fd()).map_err(StorageError::io("sync the pool"))
+    }
+
+    /// Takes the pool off its mount point, for tests and for the removal of an installation. Fails while sandboxes use it.
+    pub fn unmount(&self) -> Result<()> {
+        if self.mounted {
+            pool::unmount(&self.root)?;
+        }
+        Ok(())
+    }
+
+    fn layer_path(&self, id: &str) -> Result<PathBuf> {
+        check_id(id)?;
+        Ok(self.root.join("uppers").join(id))
+    }
+
+    fn uppers(&self) -> Result<File> {
+        open_directory(&self.root.join("uppers"))
+    }
+
+    fn open_layer(&self, id: &str) -> Result<File> {
+        match open_directory(&self.layer_path(id)?) {
+            Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(StorageError::NoLayer { id: id.to_owned() })
+            }
+            other => other,
+        }
+    }
+
+    /// Plain layers whose removal was cut off.
+    fn empty_trash(&self) {
+        let trash = self.root.join("trash");
+        if trash.exists() {
+            let spawned = thread::Builder::new()
+                .name("trash".to_owned())
+                .spawn(move || tree::remove_contents(&trash));
+            if let Err(error) = spawned {
+                tracing::warn!(%error, "discarded layers stay until the next start");
+            }
+        }
+    }
+
+    /// Kernels before 6.11 leave the quota group of a deleted subvolume behind. A living subvolume never counts 0: its
+    /// root alone takes a block.
+    fn remove_stale_qgroups(&self) {
+        let (Some(qgroups), Ok(top)) = (&self.qgroups, open_directory(&self.root)) else {
+            return;
+        };
+        for entry in fs::read_dir(qgroups).into_iter().flatten().flatten() {
+            let id = entry
+                .file_name()
+                .to_str()
+                .and_then(|n| n.strip_prefix("0_"))
+                .and_then(|n| n.parse::<u64>().ok());
+            if let Some(id) = id.filter(|id| *id >= btrfs::SUBVOLUME_INODE)
+                && read_number(&entry.path().join("referenced")) == Some(0)
+                && let Err(error) = btrfs::remove_qgroup(top.as_fd(), id)
+            {
+                tracing::debug!(%error, id, "a stale quota group stays");
+            }
+        }
+    }
+}
+
+/// The kind of a data directory that lies on a btrfs whose quotas somebody has enabled.
+fn counted_btrfs(data_dir: &File) -> Option<StorageKind> {
+    if !is_btrfs(data_dir) {
+        return None;
+    }
+    quota_mode(&qgroup_directory(data_dir).ok()?)
+}
+
+fn is_btrfs(directory: &File) -> bool {
+    fstatfs(directory)
+        .is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|magic| magic == btrfs::MAGIC))
+}
+
+fn enable_quotas(top: &File) -> Result<StorageKind> {
+    let qgroups = qgroup_directory(top)?;
+    if let Some(kind) = quota_mode(&qgroups) {
+        return Ok(kind);
+    }
+    match btrfs::enable_simple_quotas(top.as_fd()) {
+        Ok(()) => Ok(StorageKind::BtrfsSimpleQuota),
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+            btrfs::enable_qgroups(top.as_fd()).map_err(StorageError::io("enable quota groups"))?;
+            Ok(StorageKind::BtrfsQgroups)
+        }
+        Err(e) => Err(StorageError::io("enable simple quotas")(e)),
+    }
+}
+
+fn quota_mode(qgroups: &Path) -> Option<StorageKind> {
+    if read_number(&qgroups.join("enabled")) != Some(1) {
+        return None;
+    }
+    // Kernels before 6.7 have no such file, and classic quota groups only.
+    Some(match fs::read_to_string(qgroups.join("mode")) {
+        Ok(mode) if mode.trim() == "squota" => StorageKind::BtrfsSimpleQuota,
+        _ => StorageKind::BtrfsQgroups,
+    })
+}
+
+fn qgroup_directory(inside: &File) -> Result<PathBuf> {
+    let id = btrfs::file_system_id(inside.as_fd())
+        .map_err(StorageError::io("ask for the file system's id"))?;
+    Ok(Path::new("/sys/fs/btrfs")
+        .join(uuid(&id))
+        .join("qgroups"))
+}
+
+fn uuid(id: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in id.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn space(path: &Path) -> Result<(u64, u64)> {
+    let s = statvfs(path)
+        .map_err(|e| StorageError::io(format!("ask for the space on {}", path.display()))(e.into()))?;
+    Ok((s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize))
+}
+
+fn is_id(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= MAX_ID
+        && id
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
+fn check_id(id: &str) -> Result<()> {
+    if is_id(id) {
+        Ok(())
+    } else {
+        Err(StorageError::BadId { id: id.to_owned() })
+    }
+}
+
+fn open_directory(path: &Path) -> Result<File> {
+    File::open(path).map_err(StorageError::io(format!("open {}", path.display())))
+}
+
+/// Makes a directory with exactly this mode, whatever the umask; fine when it is there.
+fn make_directory(path: &Path, mode: u32) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+    }
+    .map_err(StorageError::io(format!("make {}", path.display())))
+}

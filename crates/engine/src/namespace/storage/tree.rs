@@ -1,0 +1,127 @@
+//! Removal of directory trees that a sandbox made, and may have made absurdly deep.
+//!
+//! Nothing here recurses or holds a descriptor per level: a directory that is not empty is moved up to the top of the
+//! tree, and dealt with in its turn. No symbolic link is followed.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// Directories that are kept in mind at once.
+const ROUND: usize = 4096;
+const MOST_NESTING: usize = 8;
+
+/// Removes the directory and all in it; fine when there is none.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match remove_contents(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(()) => Ok(unlinkat(CWD, path, AtFlags::REMOVEDIR)?),
+    }
+}
+
+/// Removes all that is in the directory.
+pub(super) fn remove_contents(path: &Path) -> io::Result<()> {
+    empty(&open(CWD, path)?, 0)
+}
+
+/// `nesting` counts file systems and subvolumes within each other, across which nothing can be moved. Sandboxes can't
+/// make those, so few levels do.
+fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
+    let device = fstat(top)?.st_dev;
+    let mut moved = 0u64;
+    // Each round empties the directories at the top, moving what they hold up; a round without any is the last.
+    loop {
+        let mut directories = Vec::new();
+        for entry in Dir::read_from(top)? {
+            let entry = entry?;
+            if !is_dots(entry.file_name())
+                && !remove_simple(top.as_fd(), entry.file_name(), entry.file_type())?
+            {
+                directories.push(entry.file_name().to_owned());
+            }
+            // The rest comes in the next round.
+            if directories.len() == ROUND {
+                break;
+            }
+        }
+        if directories.is_empty() {
+            return Ok(());
+        }
+        for name in directories {
+            let directory = open(top.as_fd(), name.as_c_str())?;
+            if fstat(&directory)?.st_dev == device {
+                scatter(&directory, top, &mut moved)?;
+            } else if nesting < MOST_NESTING {
+                empty(&directory, nesting + 1)?;
+            } else {
+                return Err(Errno::XDEV.into());
+            }
+            match unlinkat(top, name.as_c_str(), AtFlags::REMOVEDIR) {
+                // What was moved while the directory was read can hide an entry from the reader: next round.
+                Ok(()) | Err(Errno::NOTEMPTY) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// Removes what is in the directory, and moves what is not empty to the top.
+fn scatter(directory: &OwnedFd, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !is_dots(entry.file_name())
+            && !remove_simple(directory.as_fd(), entry.file_name(), entry.file_type())?
+        {
+            move_up(directory, entry.file_name(), top, moved)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file or an empty directory; false for a directory that is not empty.
+fn remove_simple(parent: BorrowedFd<'_>, name: &CStr, kind: FileType) -> io::Result<bool> {
+    if kind != FileType::Directory {
+        match unlinkat(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(true),
+            // File systems that don't tell the kind of an entry.
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn move_up(from: &OwnedFd, name: &CStr, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
+    loop {
+        *moved += 1;
+        match renameat(from, name, top, format!(".removed-{moved}")) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+fn open<P: rustix::path::Arg>(parent: BorrowedFd<'_>, name: P) -> io::Result<OwnedFd> {
+    Ok(openat(
+        parent,
+        name,
+        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}

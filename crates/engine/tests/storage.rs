@@ -1,0 +1,341 @@
+//! The copy-on-write pool on the real kernel. Needs root, loop devices and mkfs.btrfs.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arenite_engine::namespace::storage::{
+    PoolMode, Storage, StorageConfig, StorageError, StorageKind,
+};
+use arenite_isolation::btrfs;
+use rustix::fs::{Mode, mkdirat};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+const MIB: u64 = 1 << 20;
+
+/// A data directory whose pool is taken off when the test ends, however it ends.
+struct DataDir(tempfile::TempDir);
+
+impl DataDir {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn open(&self, mib: u64) -> Storage {
+        Storage::open(self.path(), &pool_of(mib)).unwrap()
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        let _ = unmount(self.path().join("pool"), UnmountFlags::DETACH);
+    }
+}
+
+fn pool_of(mib: u64) -> StorageConfig {
+    StorageConfig {
+        size_bytes: Some(mib * MIB),
+        mode: PoolMode::Auto,
+    }
+}
+
+/// Writes until it fails; the bytes that went through and the error.
+fn fill(path: &Path, most: u64) -> (u64, io::Error) {
+    let block = vec![0x5a; MIB as usize];
+    let mut file = File::create(path).unwrap();
+    let mut written = 0;
+    while written < most {
+        if let Err(e) = file.write_all(&block).and_then(|()| file.sync_data()) {
+            return (written, e);
+        }
+        written += MIB;
+    }
+    panic!("wrote {written} bytes and met no limit");
+}
+
+/// Waits for what the kernel does in the background, for at most a minute.
+fn eventually(what: &str, storage: &Storage, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        storage.settle().unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error)
+}
+
+#[test]
+fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    assert_eq!(storage.kind(), StorageKind::BtrfsSimpleQuota);
+    assert!(storage.kind().disk_limit_enforced());
+    let before = storage.free().unwrap();
+    assert!(before.1 <= 512 * MIB && before.0 < before.1);
+
+    let small = storage.create_layer("small", 32 * MIB).unwrap();
+    let other = storage.create_layer("other", 64 * MIB).unwrap();
+    let files = fs::metadata(small.join("files")).unwrap();
+    assert_eq!((files.uid(), files.mode() & 0o7777), (0, 0o755));
+    assert!(small.join("work").is_dir());
+
+    let (written, error) = fill(&small.join("files/big"), 128 * MIB);
+    assert_eq!(errno(&error), Some(Errno::DQUOT), "{error}");
+    assert!(
+        (24 * MIB..=32 * MIB).contains(&written),
+        "{written} bytes fitted into 32 MiB"
+    );
+    let used = storage.usage("small").unwrap();
+    assert!((24 * MIB..=33 * MIB).contains(&used), "{used} bytes used");
+    fs::write(other.join("files/note"), "unharmed").unwrap();
+
+    storage.set_limit("small", 48 * MIB).unwrap();
+    fs::write(small.join("files/more"), vec![1; 4 * MIB as usize]).unwrap();
+    storage.set_limit("small", 32 * MIB).unwrap();
+    fs::remove_file(small.join("files/big")).unwrap();
+    eventually("a deleted file's space comes back", &storage, || {
+        storage.usage("small").unwrap() < 8 * MIB
+    });
+    fs::write(small.join("files/again"), "fits").unwrap();
+
+    let (_, error) = fill(&small.join("files/big"), 128 * MIB);
+    assert_eq!(errno(&error), Some(Errno::DQUOT));
+    assert_eq!(storage.list_layers().unwrap(), ["other", "small"]);
+    let full = storage.free().unwrap().0;
+    storage.delete_layer("small").unwrap();
+    storage.delete_layer("small").unwrap();
+    assert!(!small.exists());
+    assert_eq!(storage.usage("small"), None);
+    eventually("a deleted layer's space comes back", &storage, || {
+        storage.free().unwrap().0 > full + 16 * MIB
+    });
+    storage.delete_layer("other").unwrap();
+    assert!(storage.list_layers().unwrap().is_empty());
+    storage.unmount().unwrap();
+}
+
+#[test]
+fn empty_files_count_too() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let layer = storage.create_layer("inodes", 4 * MIB).unwrap();
+    let mut n = 0u32;
+    let error = loop {
+        match File::create(layer.join(format!("files/{n:0>200}"))) {
+            Err(e) => break e,
+            Ok(_) => n += 1,
+        }
+        assert!(n < 200_000, "no limit met");
+        if n.is_multiple_of(1000) {
+            rustix::fs::syncfs(File::open(&layer).unwrap()).unwrap();
+        }
+    };
+    assert_eq!(errno(&error), Some(Errno::DQUOT), "{error}");
+    fs::remove_file(layer.join(format!("files/{:0>200}", 0))).unwrap();
+}
+
+#[test]
+fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
+    let data = DataDir::new();
+    let first = data.open(512);
+    let layer = first.create_layer("kept", 16 * MIB).unwrap();
+    fs::write(layer.join("files/a"), "first").unwrap();
+    // As after kill -9 of the server: nothing was closed.
+    let second = data.open(512);
+    assert_eq!(second.root(), first.root());
+    assert_eq!(second.kind(), first.kind());
+    fs::write(second.root().join("uppers/kept/files/b"), "second").unwrap();
+    assert_eq!(fs::read_to_string(layer.join("files/b")).unwrap(), "second");
+    // One mount, not one on top of the other.
+    second.unmount().unwrap();
+    assert!(!layer.exists());
+
+    // As after a reboot, with a larger size wanted.
+    let third = data.open(768);
+    assert_eq!(third.list_layers().unwrap(), ["kept"]);
+    assert_eq!(fs::read_to_string(layer.join("files/a")).unwrap(), "first");
+    assert!(third.free().unwrap().1 > 700 * MIB);
+    assert!(third.notes().is_empty(), "{:?}", third.notes());
+    // The limit was kept with it.
+    let (_, error) = fill(&layer.join("files/big"), 64 * MIB);
+    assert_eq!(errno(&error), Some(Errno::DQUOT));
+    // A pool does not shrink, and says so.
+    assert!(data.open(512).notes()[0].contains("not shrink"));
+    third.unmount().unwrap();
+}
+
+#[test]
+fn an_image_attached_elsewhere_is_not_attached_twice() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let layer = storage.create_layer("held", 16 * MIB).unwrap();
+    let held = File::create(layer.join("files/open")).unwrap();
+    // The mount point goes while something still uses the file system, as with a mount namespace that ended.
+    unmount(storage.root(), UnmountFlags::DETACH).unwrap();
+    let again = data.open(512);
+    let now = fs::metadata(again.root().join("uppers/held/files/open")).unwrap();
+    let before = held.metadata().unwrap();
+    assert_eq!((now.dev(), now.ino()), (before.dev(), before.ino()));
+    drop(held);
+    again.unmount().unwrap();
+}
+
+#[test]
+fn servers_that_start_at_once_share_one_pool() {
+    let data = DataDir::new();
+    thread::scope(|scope| {
+        let opened: Vec<_> = (0..4).map(|_| scope.spawn(|| data.open(512))).collect();
+        for storage in opened {
+            assert_eq!(
+                storage.join().unwrap().kind(),
+                StorageKind::BtrfsSimpleQuota
+            );
+        }
+    });
+    data.open(512).unmount().unwrap();
+    assert!(
+        !data.path().join("pool/uppers").exists(),
+        "mounted more than once"
+    );
+}
+
+#[test]
+fn the_hosts_view_is_closed_and_without_set_uid() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let mode = fs::metadata(storage.root()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+    let flags = rustix::fs::statvfs(storage.root()).unwrap().f_flag;
+    let wanted = rustix::fs::StatVfsMountFlags::NOSUID | rustix::fs::StatVfsMountFlags::NODEV;
+    assert!(flags.contains(wanted), "{flags:?}");
+    storage.unmount().unwrap();
+}
+
+#[test]
+fn snapshots_and_nested_subvolumes() {
+    let data = DataDir::new();
+    let storage = data.open(512);
+    let layer = storage.create_layer("one", 64 * MIB).unwrap();
+    fs::write(layer.join("files/a"), "then").unwrap();
+    let sealed = storage.snapshot("one", "seal", true).unwrap();
+    fs::write(layer.join("files/a"), "now").unwrap();
+    assert_eq!(fs::read_to_string(sealed.join("files/a")).unwrap(), "then");
+    let error = fs::write(sealed.join("files/a"), "x").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+    storage.delete_snapshot("seal").unwrap();
+    storage.delete_snapshot("seal").unwrap();
+
+    let inside = File::open(layer.join("files")).unwrap();
+    btrfs::create_subvolume(inside.as_fd(), "nested").unwrap();
+    fs::create_dir_all(layer.join("files/nested/deep/deeper")).unwrap();
+    fs::write(layer.join("files/nested/deep/f"), "x").unwrap();
+    drop(inside);
+    storage.delete_layer("one").unwrap();
+    assert!(!layer.exists());
+    storage.unmount().unwrap();
+}
+
+#[test]
+fn a_data_directory_on_a_btrfs_with_quotas_needs_no_image() {
+    let data = DataDir::new();
+    let outer = data.open(512);
+    let storage = Storage::open(&outer.root().join("nested-data"), &pool_of(512)).unwrap();
+    assert_eq!(storage.kind(), StorageKind::BtrfsSimpleQuota);
+    assert!(!storage.root().join("../pool.img").exists());
+    let layer = storage.create_layer("here", 8 * MIB).unwrap();
+    let (_, error) = fill(&layer.join("files/big"), 64 * MIB);
+    assert_eq!(errno(&error), Some(Errno::DQUOT));
+    storage.delete_layer("here").unwrap();
+    outer.unmount().unwrap();
+}
+
+#[test]
+fn plain_directories_say_so_and_are_removed_however_deep() {
+    let data = DataDir::new();
+    let off = StorageConfig {
+        size_bytes: None,
+        mode: PoolMode::Off,
+    };
+    let storage = Storage::open(data.path(), &off).unwrap();
+    assert_eq!(storage.kind(), StorageKind::Plain);
+    assert!(!storage.kind().disk_limit_enforced());
+    assert!(storage.notes()[0].contains("not enforced"));
+    let layer = storage.create_layer("deep", 1).unwrap();
+    let outside = data.path().join("outside");
+    fs::write(&outside, "stays").unwrap();
+
+    let mut directory = rustix::fs::open(
+        layer.join("files"),
+        rustix::fs::OFlags::DIRECTORY,
+        Mode::empty(),
+    )
+    .unwrap();
+    for depth in 0..5000 {
+        for side in ["d", "side"] {
+            mkdirat(&directory, side, Mode::RWXU).unwrap();
+        }
+        if depth % 100 == 0 {
+            rustix::fs::symlinkat(data.path(), &directory, "out").unwrap();
+            rustix::fs::symlinkat(&outside, &directory, ".removed-1").unwrap();
+        }
+        directory = rustix::fs::openat(
+            &directory,
+            "d",
+            rustix::fs::OFlags::DIRECTORY,
+            Mode::empty(),
+        )
+        .unwrap();
+    }
+    drop(directory);
+    storage.delete_layer("deep").unwrap();
+    storage.delete_layer("deep").unwrap();
+    assert!(!layer.exists());
+    assert_eq!(
+        fs::read_dir(storage.root().join("trash")).unwrap().count(),
+        0
+    );
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "stays");
+    assert!(matches!(
+        storage.snapshot("deep", "s", true),
+        Err(StorageError::Io { .. })
+    ));
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused() {
+    let data = DataDir::new();
+    let storage = Storage::open(data.path(), &pool_of(16)).unwrap();
+    assert_eq!(storage.kind(), StorageKind::Plain, "16 MiB is no pool");
+    assert!(
+        storage.notes()[0].contains("too small"),
+        "{:?}",
+        storage.notes()
+    );
+    for id in ["", "..", "a/b", "A", "a b", &"x".repeat(65)] {
+        assert!(matches!(
+            storage.create_layer(id, MIB),
+            Err(StorageError::BadId { .. })
+        ));
+        assert!(storage.delete_layer(id).is_err());
+    }
+
+    // A damaged pool is never replaced.
+    let damaged = DataDir::new();
+    fs::write(damaged.path().join("pool.img"), vec![7; 2 * MIB as usize]).unwrap();
+    let error = Storage::open(damaged.path(), &pool_of(512)).unwrap_err();
+    assert!(error.to_string().contains("mount"), "{error}");
+    assert!(damaged.path().join("pool.img").exists());
+    assert!(!damaged.path().join("plain").exists());
+}

@@ -1,0 +1,54 @@
+//! One RUN of an image build: the guest as a bare first process, without its server.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use arenite_isolation::{descriptors, spawner};
+use arenite_model::protocol::GuestConfig;
+
+use crate::Guest;
+use crate::process::{Command, Exit, Processes};
+use crate::users::User;
+
+/// Whether this process was started for a build: `ARENITE_OUTPUT_FD` is the command's output.
+pub(crate) fn output() -> io::Result<Option<OwnedFd>> {
+    descriptors::inherited("ARENITE_OUTPUT_FD")
+}
+
+/// Runs the configuration's `args` and writes the exit code, or the error, to `ARENITE_STATUS_FD`.
+pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
+    let missing = || io::Error::new(io::ErrorKind::InvalidInput, "a build step needs its descriptors");
+    let config: GuestConfig = match descriptors::inherited("ARENITE_CONFIG_FD")? {
+        Some(fd) => serde_json::from_reader(io::BufReader::new(File::from(fd)))?,
+        None => return Err(missing()),
+    };
+    let mut status = File::from(descriptors::inherited("ARENITE_STATUS_FD")?.ok_or_else(missing)?);
+    let socket = match descriptors::inherited("ARENITE_SPAWNER_FD")? {
+        Some(socket) => socket,
+        None => spawner::fork_off()?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exit = runtime.block_on(async move {
+        let name = config.user.clone().unwrap_or_else(|| "root".to_owned());
+        let user = User::find(&name).or_else(|| (name == "root").then(User::root));
+        let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
+        let guest = Guest { processes: Processes::start(socket).map_err(|e| e.to_string())?, root_user: User::root(), user, config };
+        let stdio = || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
+        let command = Command {
+            argv: guest.config.args.clone(),
+            env: guest.environment(&guest.user, &[]),
+            cwd: guest.config.workdir.clone().unwrap_or_else(|| "/".to_owned()),
+            user: &guest.user,
+            stdio: stdio().map_err(|e| e.to_string())?,
+            controlling_tty: false,
+        };
+        let mut child = guest.processes.spawn(command).await.map_err(|e| e.to_string())?;
+        Ok::<Exit, String>(child.wait().await)
+    });
+    // What it left in the background ends with this process, the first of the sandbox.
+    match exit {
+        Ok(exit) => write!(status, "{}", exit.shell_code()),
+        Err(error) => write!(status, "error: {error}"),
+    }
+}

@@ -1,0 +1,274 @@
+//! From a path in a request to descriptors under the sandbox's root.
+//!
+//! The kernel does it (`openat2` with `RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS`), in one step for each path: `..` and
+//! symlinks stop at the root, and the links in `/proc` that jump to another process's root, directory or descriptors lead
+//! nowhere. No decision here rests on the text of a path.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::error::Failure;
+
+/// How often a path is tried again when a rename elsewhere disturbed the kernel's look-up of `..`.
+const RETRIES: usize = 64;
+/// How many links the last component of a path may pass through. The kernel's own bound.
+const MAX_LINKS: usize = 40;
+/// The longest path, in bytes. The kernel's own bound.
+const MAX_PATH: usize = 4095;
+
+/// The directory that paths can't leave.
+#[derive(Debug)]
+pub(super) struct Root(OwnedFd);
+
+/// Where a file stands or would stand: nothing between the root and its name is a link any more.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub dir: OwnedFd,
+    pub name: OsString,
+    pub existing: Option<Stat>,
+    /// The same for every path to this file.
+    pub canonical: PathBuf,
+    /// Directories that were made for it, outermost first.
+    made: Vec<(OwnedFd, OsString)>,
+}
+
+impl Place {
+    /// Looks again at what stands there.
+    pub(super) fn refresh(&mut self) -> Result<(), Errno> {
+        self.existing = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Some(stat),
+            // Changed under us into something that is not written to.
+            Ok(_) => return Err(Errno::AGAIN),
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(e),
+        };
+        Ok(())
+    }
+
+    /// Takes away the directories that were made for a file that could not be stored after all.
+    pub(super) fn abandon(self) {
+        remove(&self.made);
+    }
+}
+
+/// Turns a request's path into an absolute one: relative to `base`, and `~` to `home`.
+pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, Failure> {
+    if path.trim().is_empty() {
+        return Err(Failure::Os { errno: Errno::INVAL, path: path.to_owned(), note: "a path is required".to_owned() });
+    }
+    if path.contains('\0') {
+        let note = "a path can't hold a NUL byte".to_owned();
+        return Err(Failure::Os { errno: Errno::INVAL, path: path.replace('\0', "\\0"), note });
+    }
+    let full = match path.strip_prefix('~') {
+        Some("") => home.to_owned(),
+        Some(rest) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => base.join(path),
+    };
+    let mut clean: PathBuf = full.components().collect();
+    // `x/` and `x/.` must be a directory; that is for the kernel to say.
+    if (path.ends_with('/') || path.ends_with("/.")) && clean.parent().is_some() {
+        clean.push("");
+    }
+    if clean.as_os_str().len() > MAX_PATH {
+        return Err(Failure::os(Errno::NAMETOOLONG, format!("{}…", path.chars().take(80).collect::<String>())));
+    }
+    Ok(clean)
+}
+
+/// The kind of a file that is neither a regular one nor a directory.
+fn special(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "a named pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Symlink => "a symbolic link",
+        _ => "a special file",
+    }
+}
+
+/// Refuses everything but regular files.
+pub(super) fn require_regular(stat: &Stat, path: &Path) -> Result<(), Failure> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Failure::os(Errno::ISDIR, path.to_string_lossy())),
+        kind => Err(Failure::Special { path: path.to_string_lossy().into_owned(), what: special(kind) }),
+    }
+}
+
+pub(super) fn is_dir(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+impl Root {
+    /// The root of this process, which is the sandbox's.
+    pub(super) fn open() -> Result<Self, Failure> {
+        Self::at(Path::new("/"))
+    }
+
+    /// Any directory, as a root.
+    pub(super) fn at(dir: &Path) -> Result<Self, Failure> {
+        rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map(Self)
+            .map_err(|e| Failure::os(e, dir.to_string_lossy()))
+    }
+
+    fn raw(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_in(self.0.as_fd(), path, flags, ResolveFlags::IN_ROOT)
+    }
+
+    /// What stands at a path, through links. Opens nothing: no pipe's writer wakes, no device reacts.
+    pub(super) fn inspect(&self, path: &Path) -> Result<(OwnedFd, Stat), Failure> {
+        let fail = |e| Failure::os(e, path.to_string_lossy());
+        let fd = self.raw(path, OFlags::PATH).map_err(fail)?;
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        Ok((fd, stat))
+    }
+
+    /// Opens a regular file for reading.
+    pub(super) fn open_file(&self, path: &Path) -> Result<(File, Stat), Failure> {
+        require_regular(&self.inspect(path)?.1, path)?;
+        let fail = |e| Failure::os(e, path.to_string_lossy());
+        // It may have been exchanged since: opened so that a pipe can't hold us, and looked at again.
+        let fd = self.raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(fail)?;
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        require_regular(&stat, path)?;
+        Ok((File::from(fd), stat))
+    }
+
+    /// Opens a directory for listing.
+    pub(super) fn open_dir(&self, path: &Path) -> Result<OwnedFd, Failure> {
+        self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| Failure::os(e, path.to_string_lossy()))
+    }
+
+    /// The nearest directory above a path that exists, or the path itself when it is one.
+    pub(super) fn nearest_dir(&self, path: &Path) -> Result<OwnedFd, Failure> {
+        for dir in path.ancestors() {
+            match self.raw(dir, OFlags::PATH | OFlags::DIRECTORY) {
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(Failure::os(e, dir.to_string_lossy())),
+                Ok(fd) => return Ok(fd),
+            }
+        }
+        Err(Failure::os(Errno::NOENT, path.to_string_lossy()))
+    }
+
+    /// Finds where a file is to be written: through links, to the name that they end at. Missing directories are made.
+    pub(super) fn locate(&self, path: &Path) -> Result<Place, Failure> {
+        let given = path.to_string_lossy();
+        let fail = |e| Failure::os(e, &*given);
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            // The whole path first: what can't be followed as a whole (a magic link, a loop) is not followed in steps.
+            match self.raw(&path, OFlags::PATH) {
+                Ok(fd) => require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?,
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(fail(e)),
+            }
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(fail(Errno::ISDIR));
+            };
+            if ends_as_directory(&path) {
+                return Err(fail(Errno::ISDIR));
+            }
+            let mut made = Vec::new();
+            let dir = match self.raw(parent, OFlags::PATH | OFlags::DIRECTORY) {
+                Err(Errno::NOENT) => self.make_dirs(parent, &mut made),
+                other => other,
+            };
+            let dir = match dir {
+                Ok(dir) => dir,
+                Err(e) => {
+                    remove(&made);
+                    return Err(fail(e));
+                }
+            };
+            let existing = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                    let target = rustix::fs::readlinkat(&dir, name, Vec::new()).map_err(fail)?;
+                    path = parent.join(OsStr::from_bytes(target.as_bytes()));
+                    continue;
+                }
+                Ok(stat) => Some(stat),
+                Err(Errno::NOENT) => None,
+                Err(e) => return Err(fail(e)),
+            };
+            let canonical = real_path(&dir).map_or_else(|| path.clone(), |dir| dir.join(name));
+            return Ok(Place { name: name.to_owned(), dir, existing, canonical, made });
+        }
+        Err(fail(Errno::LOOP))
+    }
+
+    fn make_dirs(&self, path: &Path, made: &mut Vec<(OwnedFd, OsString)>) -> Result<OwnedFd, Errno> {
+        let mut above = self.raw(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
+        let mut prefix = PathBuf::new();
+        for component in path.components() {
+            prefix.push(component);
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            above = match self.raw(&prefix, flags) {
+                Err(Errno::NOENT) => {
+                    let name = component.as_os_str();
+                    match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
+                        Ok(()) => {
+                            let dir = self.raw(&prefix, flags)?;
+                            made.push((above, name.to_owned()));
+                            dir
+                        }
+                        // Made by someone else meanwhile, or a link to nothing, which then fails here.
+                        Err(Errno::EXIST) => self.raw(&prefix, flags)?,
+                        Err(e) => return Err(e),
+                    }
+                }
+                other => other?,
+            };
+        }
+        Ok(above)
+    }
+}
+
+fn remove(made: &[(OwnedFd, OsString)]) {
+    for (parent, name) in made.iter().rev() {
+        // One that is in use by now stays.
+        let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
+    }
+}
+
+fn ends_as_directory(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/") || bytes.ends_with(b"/.")
+}
+
+/// The path of an open directory, as the kernel names it.
+fn real_path(dir: &OwnedFd) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()
+}
+
+/// `openat2`, never through magic links.
+pub(super) fn open_in(
+    dir: impl AsFd,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    for _ in 0..RETRIES {
+        let opened = rustix::fs::openat2(
+            dir.as_fd(),
+            path,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve | ResolveFlags::NO_MAGICLINKS,
+        );
+        match opened {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}

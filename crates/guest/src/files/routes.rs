@@ -1,0 +1,193 @@
+//! The file service in AIO's wire format.
+//!
+//! A failed operation answers 200 with `success: false`: see [`Outcome`].
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::{OpenApi, ToSchema};
+
+use super::editor::{StrReplaceEditorRequest, StrReplaceEditorResult};
+use super::error::{FileError, FileOperationError, Operation};
+use super::listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
+use super::service::{
+    self, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
+    FileWriteRequest, FileWriteResult,
+};
+use super::transfer;
+use crate::SharedGuest;
+use crate::http::{Body, Envelope};
+
+/// The service's routes, under `/v1`.
+pub fn router() -> Router<SharedGuest> {
+    Router::new()
+        .route("/v1/file/read", post(read))
+        .route("/v1/file/write", post(write))
+        .route("/v1/file/replace", post(replace))
+        .route("/v1/file/search", post(search))
+        .route("/v1/file/find", post(find))
+        .route("/v1/file/list", post(list))
+        .route("/v1/file/str_replace_editor", post(str_replace_editor))
+        .route("/v1/file/download", get(transfer::download))
+        // Its body streams to disk, which alone bounds it.
+        .route("/v1/file/upload", post(transfer::upload).layer(DefaultBodyLimit::disable()))
+}
+
+/// The part of the OpenAPI document that this service answers for.
+#[derive(OpenApi)]
+#[openapi(
+    paths(
+        read,
+        write,
+        replace,
+        search,
+        find,
+        list,
+        str_replace_editor,
+        transfer::download,
+        transfer::upload
+    ),
+    components(schemas(FileOperationError, FileInfo))
+)]
+#[derive(Debug)]
+pub struct FilesApi;
+
+/// A result, or why there is none.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Outcome<T> {
+    Done(T),
+    Failed(FailedOperation),
+}
+
+/// The error, and beside it neutral values for what the result requires: version 0.0.30 of AIO's client insists on them,
+/// 0.0.31 wants the error.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct FailedOperation {
+    #[serde(flatten)]
+    error: FileOperationError,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    neutral: Map<String, Value>,
+}
+
+fn neutral(error: &FileError) -> Map<String, Value> {
+    let path = &error.path;
+    let fields = match error.operation {
+        Operation::Read => json!({"content": "", "file": path}),
+        Operation::Write | Operation::Replace | Operation::Search => json!({"file": path}),
+        Operation::Upload => json!({"file_path": path, "file_size": 0, "success": false}),
+        Operation::Edit | Operation::View => json!({"output": "", "prev_exist": false, "error": error.to_string()}),
+        Operation::Find | Operation::List | Operation::Download => json!({}),
+    };
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn failed<T>(error: &FileError) -> Envelope<Outcome<T>> {
+    Envelope {
+        success: false,
+        message: Some(error.to_string()),
+        hint: error.hint(),
+        data: Some(Outcome::Failed(FailedOperation { error: error.into(), neutral: neutral(error) })),
+    }
+}
+
+/// The answer to a call, with what there is to say about it.
+pub(super) fn answer<T>(result: Result<T, FileError>, message: impl FnOnce(&T) -> (String, Option<String>)) -> Envelope<Outcome<T>> {
+    match result {
+        Ok(data) => {
+            let (message, hint) = message(&data);
+            Envelope { success: true, message: Some(message), hint, data: Some(Outcome::Done(data)) }
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// The answer to a failed call that speaks in HTTP's statuses.
+pub(super) fn http_failure(error: &FileError) -> Response {
+    let status = match error.failure.error_type() {
+        "not_found" => StatusCode::NOT_FOUND,
+        "permission_denied" => StatusCode::FORBIDDEN,
+        "io_error" => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    (status, failed::<()>(error)).into_response()
+}
+
+fn cut(truncated: bool, advice: &str) -> Option<String> {
+    truncated.then(|| format!("there is more than fits into one answer: {advice}"))
+}
+
+#[utoipa::path(post, path = "/v1/file/read", tag = "file", operation_id = "read_file", request_body = FileReadRequest,
+    responses((status = 200, body = Envelope<Outcome<FileReadResult>>)))]
+async fn read(State(guest): State<SharedGuest>, Body(request): Body<FileReadRequest>) -> Envelope<Outcome<FileReadResult>> {
+    answer(service::read(&guest, request).await, |_| ("File read successfully".to_owned(), None))
+}
+
+#[utoipa::path(post, path = "/v1/file/write", tag = "file", operation_id = "write_file", request_body = FileWriteRequest,
+    responses((status = 200, body = Envelope<Outcome<FileWriteResult>>)))]
+async fn write(State(guest): State<SharedGuest>, Body(request): Body<FileWriteRequest>) -> Envelope<Outcome<FileWriteResult>> {
+    answer(service::write(&guest, request).await, |_| ("File written successfully".to_owned(), None))
+}
+
+#[utoipa::path(post, path = "/v1/file/replace", tag = "file", operation_id = "replace_in_file", request_body = FileReplaceRequest,
+    responses((status = 200, body = Envelope<Outcome<FileReplaceResult>>)))]
+async fn replace(
+    State(guest): State<SharedGuest>,
+    Body(request): Body<FileReplaceRequest>,
+) -> Envelope<Outcome<FileReplaceResult>> {
+    answer(service::replace(&guest, request).await, |result| match result.replaced_count {
+        0 => ("old_str did not appear in the file: nothing was replaced".to_owned(), None),
+        count => (format!("Replaced {count} occurrences"), None),
+    })
+}
+
+#[utoipa::path(post, path = "/v1/file/search", tag = "file", operation_id = "search_in_file", request_body = FileSearchRequest,
+    responses((status = 200, body = Envelope<Outcome<FileSearchResult>>)))]
+async fn search(
+    State(guest): State<SharedGuest>,
+    Body(request): Body<FileSearchRequest>,
+) -> Envelope<Outcome<FileSearchResult>> {
+    answer(service::search(&guest, request).await, |result| {
+        (format!("Found {} matches", result.matches.len()), cut(result.truncated, "use a narrower pattern"))
+    })
+}
+
+#[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
+    request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
+async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
+    let shallow = !request.glob.contains("**") && !request.glob.contains('/');
+    answer(service::find(&guest, request).await, |result| {
+        let hint = if result.files.is_empty() && shallow {
+            Some("only the directory itself was searched; put **/ before the pattern to search below it too".to_owned())
+        } else {
+            cut(result.truncated, "use a deeper path or a narrower pattern")
+        };
+        (format!("Found {} files", result.files.len()), hint)
+    })
+}
+
+#[utoipa::path(post, path = "/v1/file/list", tag = "file", operation_id = "list_path_v1_file_list_post",
+    request_body = FileListRequest, responses((status = 200, body = Envelope<Outcome<FileListResult>>)))]
+async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequest>) -> Envelope<Outcome<FileListResult>> {
+    answer(service::list(&guest, request).await, |result| {
+        (format!("Listed {} entries", result.total_count), cut(result.truncated, "list a deeper directory or set max_depth"))
+    })
+}
+
+#[utoipa::path(post, path = "/v1/file/str_replace_editor", tag = "file",
+    operation_id = "str_replace_editor_v1_file_str_replace_editor_post", request_body = StrReplaceEditorRequest,
+    responses((status = 200, body = Envelope<Outcome<StrReplaceEditorResult>>)))]
+async fn str_replace_editor(
+    State(guest): State<SharedGuest>,
+    Body(request): Body<StrReplaceEditorRequest>,
+) -> Envelope<Outcome<StrReplaceEditorResult>> {
+    answer(service::edit(&guest, request).await, |_| ("Operation successful".to_owned(), None))
+}

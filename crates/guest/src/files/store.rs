@@ -1,0 +1,249 @@
+//! Storing a file so that readers see the old content or the new one and nothing between.
+//!
+//! ```text
+//!  draft (no name, same directory) ──filled, mode and owner set──► hidden name ──rename──► the file
+//!        │ dropped: the kernel frees it                                 (a new file is linked at once)
+//! ```
+//!
+//! Where a file can't be exchanged (its directory is closed to the user, it is a mount point, it belongs to someone else
+//! but is writable) it is written in place, after its space is reserved. Nothing is synced to disk: a sandbox's files are
+//! not meant to outlive a crash of its host.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use super::error::Failure;
+use super::resolve::Place;
+
+/// Mode of files that are made here.
+const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
+/// Tries to find a free hidden name.
+const NAME_TRIES: usize = 8;
+
+/// May a file that is there already be replaced?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Existing {
+    Replace,
+    Refuse,
+}
+
+/// A file's content that has no name yet. Dropped, it is gone.
+#[derive(Debug)]
+pub(super) struct Draft {
+    file: File,
+    dir: OwnedFd,
+    /// Where the file system knows no nameless files.
+    hidden: Option<OsString>,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(name) = &self.hidden {
+            let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+        }
+    }
+}
+
+fn hidden_name() -> Result<OsString, Errno> {
+    let mut random = [0u8; 8];
+    getrandom::fill(&mut random).map_err(|_| Errno::IO)?;
+    let mut name = b".arenite-".to_vec();
+    for byte in random {
+        name.extend(format!("{byte:02x}").into_bytes());
+    }
+    name.extend(b".part");
+    Ok(OsString::from_vec(name))
+}
+
+impl Draft {
+    /// Starts a draft in a directory.
+    pub(super) fn begin(dir: &OwnedFd) -> Result<Self, Errno> {
+        let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::openat(&dir, ".", flags | OFlags::TMPFILE, NEW_FILE) {
+            Ok(fd) => return Ok(Self { file: File::from(fd), dir, hidden: None }),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+            Err(e) => return Err(e),
+        }
+        let name = hidden_name()?;
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&dir, &name, flags, NEW_FILE)?;
+        Ok(Self { file: File::from(fd), dir, hidden: Some(name) })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the draft a name in `dir`; fails with `EEXIST` when it is taken.
+    fn link(&self, dir: &OwnedFd, name: &OsString) -> Result<(), Errno> {
+        if let Some(hidden) = &self.hidden {
+            return rustix::fs::renameat_with(&self.dir, hidden, dir, name, RenameFlags::NOREPLACE);
+        }
+        match rustix::fs::linkat(&self.file, "", dir, name, AtFlags::EMPTY_PATH) {
+            // Older kernels let only the host's root link by descriptor.
+            Err(Errno::NOENT | Errno::PERM) => {
+                let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                rustix::fs::linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW)
+            }
+            other => other,
+        }
+    }
+
+    /// Puts the draft in the place of the file there, which keeps its mode and owner.
+    fn exchange(&mut self, place: &Place, old: &Stat) -> Result<(), Errno> {
+        let new = rustix::fs::fstat(&self.file)?;
+        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
+            rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
+        }
+        // Without the set-id bits, as with every write by someone who is not root.
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777))?;
+        if self.hidden.is_none() {
+            for _ in 0..NAME_TRIES {
+                let name = hidden_name()?;
+                match self.link(&place.dir, &name) {
+                    Err(Errno::EXIST) => {}
+                    Err(e) => return Err(e),
+                    Ok(()) => {
+                        self.dir = rustix::io::fcntl_dupfd_cloexec(&place.dir, 0)?;
+                        self.hidden = Some(name);
+                        break;
+                    }
+                }
+            }
+        }
+        let name = self.hidden.as_ref().ok_or(Errno::EXIST)?;
+        rustix::fs::renameat(&self.dir, name, &place.dir, &place.name)?;
+        self.hidden = None;
+        Ok(())
+    }
+
+    /// Makes the draft the file at `place`.
+    pub(super) fn publish(mut self, place: &mut Place, existing: Existing) -> Result<(), Failure> {
+        let path = place.canonical.to_string_lossy().into_owned();
+        let fail = |e: Errno| Failure::os(e, &*path);
+        if place.existing.is_none() {
+            rustix::fs::fchmod(&self.file, NEW_FILE).map_err(fail)?;
+            match self.link(&place.dir, &place.name) {
+                Ok(()) => {
+                    self.hidden = None;
+                    return Ok(());
+                }
+                Err(Errno::XDEV) => return self.moved_to(place)?.publish(place, existing),
+                Err(Errno::EXIST) if existing == Existing::Replace => {
+                    let stat = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+                    super::resolve::require_regular(&stat, &place.canonical)?;
+                    place.existing = Some(stat);
+                }
+                Err(e) => return Err(fail(e)),
+            }
+        }
+        let Some(old) = place.existing.filter(|_| existing == Existing::Replace) else {
+            return Err(fail(Errno::EXIST));
+        };
+        let target = open_for_writing(place).map_err(fail)?;
+        match self.exchange(place, &old) {
+            Ok(()) => Ok(()),
+            Err(Errno::XDEV) => match self.moved_to(place) {
+                Ok(draft) => draft.publish(place, existing),
+                Err(_) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
+            },
+            Err(e) if can_overwrite(e) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
+            Err(e) => Err(fail(e)),
+        }
+    }
+
+    /// The same content as a draft in the place's own directory, which is on another file system.
+    fn moved_to(&self, place: &Place) -> Result<Self, Failure> {
+        let fail = |e| Failure::io(e, &place.canonical.to_string_lossy());
+        let copy = Self::begin(&place.dir).map_err(|e| fail(e.into()))?;
+        (&self.file).rewind().map_err(fail)?;
+        io::copy(&mut &self.file, &mut &copy.file).map_err(fail)?;
+        Ok(copy)
+    }
+
+    fn overwrite(&self, target: &File) -> io::Result<()> {
+        (&self.file).rewind()?;
+        let length = self.file.metadata()?.len();
+        overwrite(target, &self.file, length)
+    }
+}
+
+/// Failures of an exchange after which writing in place may still do.
+fn can_overwrite(errno: Errno) -> bool {
+    [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::ROFS, Errno::OPNOTSUPP, Errno::NOENT, Errno::NAMETOOLONG]
+        .contains(&errno)
+}
+
+fn open_for_writing(place: &Place) -> Result<File, Errno> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty())?;
+    let file = File::from(fd);
+    let regular = file.metadata().is_ok_and(|m| m.is_file());
+    if regular { Ok(file) } else { Err(Errno::INVAL) }
+}
+
+/// Writes over a file where it stands. Its space is reserved first, so that a full disk leaves it as it was.
+fn overwrite(target: &File, content: impl Read, length: u64) -> io::Result<()> {
+    let before = target.metadata()?.len();
+    if length > 0
+        && let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) =
+            rustix::fs::fallocate(target, FallocateFlags::empty(), 0, length)
+    {
+        target.set_len(before)?;
+        return Err(e.into());
+    }
+    (&*target).rewind()?;
+    io::copy(&mut content.take(length), &mut &*target)?;
+    // Kernel interfaces have no length to cut to.
+    if before > length { target.set_len(length) } else { Ok(()) }
+}
+
+/// Checks that a file may be written, before anything is done for it.
+pub(super) fn check_writable(place: &Place) -> Result<(), Failure> {
+    match place.existing {
+        None => Ok(()),
+        Some(_) => open_for_writing(place).map(drop).map_err(|e| Failure::os(e, place.canonical.to_string_lossy())),
+    }
+}
+
+/// Stores `content` as the file at `place`.
+pub(super) fn store(place: &mut Place, content: &[u8], existing: Existing) -> Result<(), Failure> {
+    let path = place.canonical.to_string_lossy().into_owned();
+    if existing == Existing::Replace {
+        check_writable(place)?;
+    } else if place.existing.is_some() {
+        return Err(Failure::os(Errno::EXIST, path));
+    }
+    let draft = match Draft::begin(&place.dir) {
+        Ok(draft) => draft,
+        Err(e) if place.existing.is_some() && can_overwrite(e) => {
+            let target = open_for_writing(place).map_err(|e| Failure::os(e, &*path))?;
+            return overwrite(&target, content, content.len() as u64).map_err(|e| Failure::io(e, &path));
+        }
+        Err(e) => return Err(Failure::os(e, path)),
+    };
+    draft.file().write_all(content).map_err(|e| Failure::io(e, &path))?;
+    draft.publish(place, existing)
+}
+
+/// Adds `content` to the end of the file at `place`; all of it or nothing.
+pub(super) fn append(place: &mut Place, content: &[u8]) -> Result<(), Failure> {
+    if place.existing.is_none() {
+        return store(place, content, Existing::Replace);
+    }
+    let path = place.canonical.to_string_lossy().into_owned();
+    let fail = |e| Failure::io(e, &path);
+    let mut file = open_for_writing(place).map_err(|e| Failure::os(e, &*path))?;
+    let before = file.seek(io::SeekFrom::End(0)).map_err(fail)?;
+    file.write_all(content).map_err(|error| {
+        let _ = file.set_len(before);
+        fail(error)
+    })
+}

@@ -1,0 +1,136 @@
+//! Threads that do a call's file work with the rights of its user.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arenite_isolation::identity::{self, Identity};
+use rustix::io::Errno;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::error::Failure;
+use crate::users::User;
+
+/// How many calls touch single files at once; the others wait in order.
+const BRIEF_WORKERS: usize = 8;
+/// How many calls walk directories or read through a file at once; the others wait in order.
+const SCANNERS: usize = 4;
+/// How long such a call may take, in seconds: less than the 60 s after which AIO's clients give up.
+const SCAN_SECONDS: u64 = 50;
+
+/// Bounds how much file work goes on at once.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    brief: Arc<Semaphore>,
+    scans: Arc<Semaphore>,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self { brief: Arc::new(Semaphore::new(BRIEF_WORKERS)), scans: Arc::new(Semaphore::new(SCANNERS)) }
+    }
+}
+
+/// How long a call may take, and by whom it is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Touches one file of bounded size, and is finished even when the caller has gone.
+    Brief,
+    /// Walks or reads through what may be large; ends when the caller goes or time is up.
+    Scan,
+}
+
+/// A running call, as its thread sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    cancelled: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+}
+
+impl Work {
+    /// Fails when nobody waits for the result any more or time is up. Call it every few hundred microseconds of work.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(deadline) = self.deadline else { return Ok(()) };
+        if self.cancelled.load(Ordering::Relaxed) {
+            Err(Failure::Cancelled)
+        } else if Instant::now() > deadline {
+            Err(Failure::TimedOut { seconds: SCAN_SECONDS })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A reader that checks before each read.
+    pub(crate) fn watch<R: Read>(&self, inner: R) -> Watched<R> {
+        Watched { inner, work: self.clone() }
+    }
+}
+
+/// See [`Work::watch`].
+#[derive(Debug)]
+pub(crate) struct Watched<R> {
+    inner: R,
+    work: Work,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.work.check().map_err(io::Error::other)?;
+        self.inner.read(buffer)
+    }
+}
+
+/// Tells the thread that its caller has gone.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whose rights a thread takes; none when that is what the guest has anyway, or when it can't change them, not being
+/// root itself (development).
+fn identity(user: &User) -> Option<Identity> {
+    (user.uid != 0 && rustix::process::geteuid().is_root()).then(|| Identity {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+    })
+}
+
+impl Workers {
+    /// Does `work` on a thread with the rights of `user`.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        user: &User,
+        work: impl FnOnce(&Work) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permits = match kind {
+            Kind::Brief => &self.brief,
+            Kind::Scan => &self.scans,
+        };
+        let permit = permits.clone().acquire_owned().await.expect("the semaphores are never closed");
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let _guard = CancelOnDrop(cancelled.clone());
+        let context = Work {
+            cancelled,
+            deadline: (kind == Kind::Scan).then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)),
+        };
+        let (sender, receiver) = oneshot::channel();
+        let no_thread = |error: &io::Error| Failure::os(Errno::from_io_error(error).unwrap_or(Errno::PERM), &*user.name);
+        identity::spawn_as(identity(user), move || work(&context), move |result| {
+            // Held to the thread's end, also when the caller has gone: it bounds the threads.
+            drop(permit);
+            drop(sender.send(result));
+        })
+        .map_err(|error| no_thread(&error))?;
+        match receiver.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(error)) => Err(no_thread(&error)),
+            Err(_) => Err(Failure::invalid("the file service failed in itself; please report it")),
+        }
+    }
+}

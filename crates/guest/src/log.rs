@@ -1,0 +1,32 @@
+//! The guest's own log: on the sandbox's disk, so that its limit bounds it, and made with its first line.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::sync::Mutex;
+
+use crate::main_command::LOG_DIR;
+
+/// Opens the file at the first line; a line that can't be written is lost, as there is nobody else to tell.
+struct Lazy(Option<File>);
+
+impl Write for Lazy {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.is_none() {
+            fs::create_dir_all(LOG_DIR)?;
+            self.0 = Some(OpenOptions::new().create(true).append(true).open(format!("{LOG_DIR}/guest.log"))?);
+        }
+        self.0.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts logging; panics are logged too.
+pub(crate) fn start() {
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::WARN).with_writer(Mutex::new(Lazy(None)));
+    if tracing::subscriber::set_global_default(subscriber.finish()).is_ok() {
+        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the guest panicked")));
+    }
+}

@@ -1,0 +1,46 @@
+//! The sandbox's main command: its image's or its creator's `args`, run once, with its output in a file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use crate::SharedGuest;
+use crate::process::Command;
+
+/// Where its output goes, and the guest's own log. On the sandbox's disk, so that its limit bounds them.
+pub(crate) const LOG_DIR: &str = "/var/log/arenite";
+
+/// Starts it, if there is one. What goes wrong is told in its log, where people look for it.
+pub(crate) fn start(guest: SharedGuest) {
+    if guest.config.args.is_empty() {
+        return;
+    }
+    tokio::spawn(async move {
+        let outcome = match run(&guest).await {
+            Ok(exit) => format!("arenite: the main command ended: {exit:?}\n"),
+            Err(error) => format!("arenite: the main command could not run: {error}\n"),
+        };
+        let told = log().and_then(|mut file| file.write_all(outcome.as_bytes()));
+        if let Err(error) = told {
+            tracing::error!(%error, outcome, "the main command's log could not be written");
+        }
+    });
+}
+
+fn log() -> io::Result<File> {
+    fs::create_dir_all(LOG_DIR)?;
+    OpenOptions::new().create(true).append(true).open(format!("{LOG_DIR}/main.log"))
+}
+
+async fn run(guest: &SharedGuest) -> Result<crate::process::Exit, Box<dyn std::error::Error + Send + Sync>> {
+    let output = OwnedFd::from(log()?);
+    let command = Command {
+        argv: guest.config.args.clone(),
+        env: guest.environment(&guest.user, &[]),
+        cwd: guest.default_dir().display().to_string(),
+        user: &guest.user,
+        stdio: [File::open("/dev/null")?.into(), output.try_clone()?, output],
+        controlling_tty: false,
+    };
+    Ok(guest.processes.spawn(command).await?.wait().await)
+}

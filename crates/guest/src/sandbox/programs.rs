@@ -1,0 +1,135 @@
+//! Programs on the search path, and their versions.
+
+use std::collections::HashMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::sync::Mutex;
+
+use crate::Guest;
+use crate::process::{self, Command, Signal};
+
+/// How long a program may take to say its version.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How much it may say, in bytes.
+const MAX_OUTPUT: u64 = 4 << 10;
+/// The most versions that are kept; at the bound all are asked for anew.
+const MAX_KEPT: usize = 64;
+
+/// A program, as found: its names, and the file that they lead to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub path: PathBuf,
+    pub names: Vec<String>,
+    pub file: PathBuf,
+}
+
+/// The directories of a search path.
+pub(super) fn search_path(env: &[(String, String)]) -> Vec<PathBuf> {
+    let path = env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
+    path.split(':').filter(|dir| dir.starts_with('/')).map(PathBuf::from).collect()
+}
+
+pub(super) fn locate(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
+    path.iter().map(|dir| dir.join(name)).find(|file| {
+        std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Finds programs, those that are the same file under several names as one.
+pub(super) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) -> Vec<Program> {
+    let mut found: Vec<Program> = Vec::new();
+    for name in names {
+        let Some(at) = locate(&name, path) else { continue };
+        let file = std::fs::canonicalize(&at).unwrap_or_else(|_| at.clone());
+        match found.iter_mut().find(|p| p.file == file) {
+            Some(program) => program.names.push(name),
+            None => found.push(Program { path: at, names: vec![name], file }),
+        }
+    }
+    found
+}
+
+/// What identifies a program's content well enough to trust what it said of itself before.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Fingerprint(PathBuf, u64, u64, i64, i64);
+
+/// Versions that programs have told.
+#[derive(Debug, Default)]
+pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
+
+impl Versions {
+    /// The version of a program, from `--version`; asked once, until the file changes.
+    pub(super) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
+        let meta = std::fs::metadata(program).ok()?;
+        let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        // Held while asking, so that calls at the same time ask once.
+        let mut kept = self.0.lock().await;
+        if let Some(version) = kept.get(&key) {
+            return version.clone();
+        }
+        let version = ask(guest, program).await.as_deref().and_then(number).map(str::to_owned);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        kept.insert(key, version.clone());
+        version
+    }
+}
+
+/// The first thing in a text that looks like a version: digits with a dot.
+fn number(text: &str) -> Option<&str> {
+    text.split_ascii_whitespace()
+        .map(|word| word.trim_start_matches('v').trim_end_matches([',', ')', ';']))
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
+}
+
+async fn ask(guest: &Guest, program: &Path) -> Option<String> {
+    let null = || std::fs::File::options().read(true).write(true).open("/dev/null");
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
+    let stdio = [null().ok()?.into(), write.try_clone().ok()?, write];
+    let command = Command {
+        argv: vec![program.to_str()?.to_owned(), "--version".to_owned()],
+        env: guest.environment(&guest.user, &[]),
+        cwd: "/".to_owned(),
+        user: &guest.user,
+        stdio,
+        controlling_tty: false,
+    };
+    rustix::io::ioctl_fionbio(&read, true).ok()?;
+    let mut child = guest.processes.spawn(command).await.ok()?;
+    let answer = async {
+        let mut output = Vec::new();
+        let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read).ok()?;
+        reader.take(MAX_OUTPUT).read_to_end(&mut output).await.ok()?;
+        child.wait().await;
+        Some(String::from_utf8_lossy(&output).into_owned())
+    };
+    let answer = tokio::time::timeout(PATIENCE, answer).await;
+    if answer.is_err() {
+        let (pid, marker) = (child.pid, child.marker.clone());
+        tokio::task::spawn_blocking(move || process::kill_members(Some(pid), &marker, Signal::KILL));
+    }
+    answer.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (text, version) in [
+            ("Python 3.11.2\n", Some("3.11.2")),
+            ("v20.19.0\n", Some("20.19.0")),
+            ("git version 2.39.5 (Apple)", Some("2.39.5")),
+            ("jq-1.6", None),
+            ("uv 0.8.9 (68c0bf8a2 2025-08-11)", Some("0.8.9")),
+            ("", None),
+        ] {
+            assert_eq!(number(text), version, "{text}");
+        }
+    }
+}

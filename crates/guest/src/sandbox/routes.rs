@@ -1,0 +1,96 @@
+//! The sandbox service in AIO's wire format.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use utoipa::{OpenApi, ToSchema};
+
+use super::packages::Package;
+use super::service::{self, SandboxDetail, VERSION};
+use crate::SharedGuest;
+use crate::files::Failure;
+use crate::http::{ApiError, Envelope, Reply, ok};
+
+/// The service's routes, under `/v1`.
+pub fn router() -> Router<SharedGuest> {
+    Router::new()
+        .route("/v1/sandbox", get(context))
+        .route("/v1/sandbox/packages/python", get(python_packages))
+        .route("/v1/sandbox/packages/nodejs", get(nodejs_packages))
+        .route("/v1/ping", get(ping))
+        .route("/v1/capabilities", get(capabilities))
+}
+
+/// The part of the OpenAPI document that this service answers for.
+#[derive(OpenApi)]
+#[openapi(paths(context, python_packages, nodejs_packages))]
+#[derive(Debug)]
+pub struct SandboxApi;
+
+/// An envelope whose `data` is a text, with the context beside it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SandboxResponse {
+    success: bool,
+    message: Option<String>,
+    /// The context in words.
+    data: Option<String>,
+    hint: Option<String>,
+    home_dir: String,
+    workspace: Option<String>,
+    version: String,
+    detail: SandboxDetail,
+}
+
+fn failed(failure: Failure) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("could not look at the sandbox: {failure}"))
+}
+
+#[utoipa::path(get, path = "/v1/sandbox", tag = "sandbox", operation_id = "get_sandbox_context_v1_sandbox_get",
+    responses((status = 200, body = SandboxResponse)))]
+async fn context(State(guest): State<SharedGuest>) -> Result<Json<SandboxResponse>, ApiError> {
+    let context = service::context(&guest).await.map_err(failed)?;
+    Ok(Json(SandboxResponse {
+        success: true,
+        message: Some("Operation successful".to_owned()),
+        data: Some(context.summary),
+        hint: None,
+        home_dir: context.home_dir,
+        workspace: Some(context.workspace),
+        version: context.version.to_owned(),
+        detail: context.detail,
+    }))
+}
+
+#[utoipa::path(get, path = "/v1/sandbox/packages/python", tag = "sandbox",
+    operation_id = "python_packages_v1_sandbox_packages_python_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
+async fn python_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {
+    ok(service::python_packages(&guest).await.map_err(failed)?)
+}
+
+#[utoipa::path(get, path = "/v1/sandbox/packages/nodejs", tag = "sandbox",
+    operation_id = "nodejs_packages_v1_sandbox_packages_nodejs_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
+async fn nodejs_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {
+    ok(service::nodejs_packages(&guest).await.map_err(failed)?)
+}
+
+async fn ping() -> Reply<&'static str> {
+    ok("pong")
+}
+
+/// What this guest can do, for clients that ask before they call.
+#[derive(Debug, Serialize)]
+struct Capabilities {
+    version: &'static str,
+    services: [&'static str; 4],
+    files: [&'static str; 9],
+}
+
+async fn capabilities() -> Reply<Capabilities> {
+    ok(Capabilities {
+        version: VERSION,
+        services: ["sandbox", "shell", "bash", "file"],
+        files: ["read", "write", "replace", "search", "find", "list", "upload", "download", "str_replace_editor"],
+    })
+}

@@ -1,0 +1,104 @@
+//! Starting the shell of a session.
+
+use arenite_isolation::spawner::{SpawnError, Stage};
+
+use super::driver;
+use super::marks::Marks;
+use super::pty::Pty;
+use crate::SharedGuest;
+use crate::process::{Child, Command};
+
+pub(super) struct Shell {
+    pub(super) pty: Pty,
+    pub(super) child: Child,
+    pub(super) marks: Marks,
+    /// Where it is: the wanted directory, or the next best.
+    pub(super) dir: String,
+}
+
+/// Starts one in `dir`; when it can't be entered, in the default directory, else in `/`.
+/// `keep_links`: `pwd` shows `dir` as it is. `plain`: without the user's start-up files.
+pub(super) async fn start(
+    guest: &SharedGuest,
+    dir: &str,
+    keep_links: bool,
+    plain: bool,
+) -> Result<Shell, SpawnError> {
+    let default = guest.default_dir().display().to_string();
+    let mut failed = None;
+    for dir in [dir, &default, "/"] {
+        match start_in(guest, dir, keep_links, plain).await {
+            Err(
+                e @ SpawnError::Failed {
+                    stage: Stage::Directory,
+                    ..
+                },
+            ) => failed = Some(e),
+            other => return other,
+        }
+    }
+    Err(failed.unwrap_or(SpawnError::Nul))
+}
+
+async fn start_in(
+    guest: &SharedGuest,
+    dir: &str,
+    keep_links: bool,
+    plain: bool,
+) -> Result<Shell, SpawnError> {
+    let descriptors = |source| SpawnError::Failed {
+        program: "bash".to_owned(),
+        cwd: dir.to_owned(),
+        stage: Stage::Descriptors,
+        source,
+    };
+    let nonce = getrandom::u64().map_err(|e| descriptors(std::io::Error::other(e)))?;
+    let nonce = format!("{nonce:016x}");
+    let (pty, slave) = Pty::open(&guest.user).map_err(descriptors)?;
+    let again = || slave.try_clone().map_err(descriptors);
+    let stdio = [again()?, again()?, slave];
+    let mut argv = vec!["bash".to_owned()];
+    if plain {
+        argv.push("--norc".to_owned());
+    }
+    let child = guest
+        .processes
+        .spawn(Command {
+            argv,
+            env: environment(guest, dir, keep_links, &nonce),
+            cwd: dir.to_owned(),
+            user: &guest.user,
+            stdio,
+            controlling_tty: true,
+        })
+        .await?;
+    let dir = match keep_links {
+        true => dir.to_owned(),
+        false => std::fs::canonicalize(dir).map_or_else(|_| dir.to_owned(), |d| d.display().to_string()),
+    };
+    Ok(Shell {
+        pty,
+        child,
+        marks: Marks::new(&nonce),
+        dir,
+    })
+}
+
+fn environment(
+    guest: &SharedGuest,
+    dir: &str,
+    keep_links: bool,
+    nonce: &str,
+) -> Vec<(String, String)> {
+    let mut extra = vec![(driver::SETUP_VARIABLE.to_owned(), driver::setup(nonce))];
+    // Nobody is there to leave a pager. Who wants one says so in the sandbox's environment.
+    for (name, value) in [("TERM", "xterm-256color"), ("PAGER", "cat"), ("GIT_PAGER", "cat")] {
+        if !guest.config.env.contains_key(name) {
+            extra.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    if keep_links {
+        extra.push(("PWD".to_owned(), dir.to_owned()));
+    }
+    guest.environment(&guest.user, &extra)
+}

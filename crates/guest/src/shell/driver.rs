@@ -1,0 +1,137 @@
+//! What the session says to its shell.
+
+use std::fmt::Write as _;
+
+/// The variable that carries [`setup`] into the shell; the shell removes it.
+pub(super) const SETUP_VARIABLE: &str = "__ARENITE_SETUP";
+
+/// The first line typed. It waits in the terminal until the user's own start-up files have run.
+pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
+
+/// The functions of a shell whose marks carry `nonce`.
+///
+/// They write to `/dev/tty`, since a command may redirect the shell's own output for good; they call builtins, since a
+/// command may define functions of any name; they switch tracing off for themselves, and keep `$?` as they found it,
+/// except under `set -e`, where returning it would end the shell.
+/// - `__arenite_next DIR_LENGTH LENGTH STATUS`: says G, reads a directory and a command, says S, returns the status.
+/// - `__arenite_prompt`: says P before each prompt.
+/// - `__arenite_arm`: puts that where the shell looks before a prompt, in case a command took it away.
+pub(super) fn setup(nonce: &str) -> String {
+    const TEXT: &str = r#"
+__arenite_prompt() {
+  { \builtin local s=$? x=$-; \builtin set +x; } 2>/dev/null
+  \builtin unset -v __arenite_c
+  \builtin printf '\e]7701;NONCE;P;%s;%s\a' "$s" "$PWD" >/dev/tty
+  case $x${__arenite_x-} in *x*) __arenite_x=; \builtin set -x;; esac
+  case $x in *e*) ;; *) \builtin return "$s";; esac
+}
+__arenite_arm() {
+  { \builtin local s=$? x=$-; \builtin set +x; } 2>/dev/null
+  case $x in *x*) __arenite_x=x;; esac
+  case ${PROMPT_COMMAND-} in
+    __arenite_prompt*) ;;
+    *) PROMPT_COMMAND="__arenite_prompt${PROMPT_COMMAND:+;$PROMPT_COMMAND}";;
+  esac
+  \builtin export -n PROMPT_COMMAND
+  case $x in *e*) ;; *) \builtin return "$s";; esac
+}
+__arenite_next() {
+  { \builtin local s=$3 b= x=$-; \builtin set +x; } 2>/dev/null
+  \builtin printf '\e]7701;NONCE;G\a' >/dev/tty
+  if [[ $1 != 0 ]]; then
+    IFS= \builtin read -r -N "$1" b </dev/tty || \builtin :
+    \builtin printf -v b %b "$b"
+    case $b in L*) \builtin cd -L -- "${b:1}" ;; *) \builtin cd -P -- "${b:1}" ;; esac >/dev/null 2>&1 || \builtin :
+  fi
+  b=
+  if [[ $2 != 0 ]]; then
+    IFS= \builtin read -r -N "$2" b </dev/tty || \builtin :
+    \builtin printf -v b %b "$b"
+  fi
+  __arenite_c=$b
+  if ((${#b} < 4096)); then \builtin history -s -- "$b"; fi
+  case $x in *x*) __arenite_c="set -x;$b";; esac
+  \builtin printf '\e]7701;NONCE;S\a' >/dev/tty
+  case $x in *e*) ;; *) \builtin return "$s";; esac
+}
+HISTCONTROL=ignoreboth
+\builtin unset -v HISTFILE __ARENITE_SETUP
+\builtin bind 'set enable-bracketed-paste off'
+PS0='\e]7701;NONCE;T\a'
+__arenite_arm
+"#;
+    TEXT.replace("NONCE", nonce)
+}
+
+/// Encoded for the terminal: a directory, with a letter before it that says how links are treated, and a command.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Letter {
+    /// The line to type at the prompt.
+    pub(super) line: String,
+    /// What to type once the shell has said G.
+    pub(super) body: String,
+}
+
+/// `exit_code` is what the command finds in `$?`.
+pub(super) fn letter(dir: Option<(&str, bool)>, command: &str, exit_code: i32) -> Letter {
+    let mut body = String::with_capacity(command.len() * 5 / 4);
+    if let Some((dir, keep_links)) = dir {
+        body.push(if keep_links { 'L' } else { 'P' });
+        encode(dir, &mut body);
+    }
+    let dir_length = body.len();
+    encode(command, &mut body);
+    let length = body.len() - dir_length;
+    Letter {
+        line: format!(
+            " __arenite_next {dir_length} {length} {exit_code};\\builtin eval \"${{__arenite_c-}}\";__arenite_arm\n"
+        ),
+        body,
+    }
+}
+
+/// For `printf %b`, in characters that no terminal setting treats as special.
+fn encode(text: &str, to: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b' ' | b'_' | b'.' | b'/' | b'-' | b'='
+            | b',' | b':' | b'+' => to.push(byte.into()),
+            // Three digits always, so that a digit that follows is not taken for one of them. Writing to a string
+            // does not fail.
+            _ => drop(write!(to, "\\0{byte:03o}")),
+        }
+    }
+}
+
+/// Removes the traces that the functions above leave at the end of a command's output under `set -x` and `trap DEBUG`.
+pub(super) fn strip_traces(output: &mut String) {
+    for name in ["__arenite_prompt", "__arenite_arm"] {
+        let kept = output.trim_end_matches('\n');
+        if let Some(before) = kept.strip_suffix(name) {
+            let before = before.trim_end_matches([' ', '+']).len();
+            output.truncate(before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_survive_any_text() {
+        let letter = letter(Some(("/a b", true)), "x\n'é'1", 7);
+        assert!(letter.line.starts_with(" __arenite_next 5 27 7;"), "{}", letter.line);
+        assert_eq!(letter.body, "L/a bx\\0012\\0047\\0303\\0251\\00471");
+    }
+
+    #[test]
+    fn only_our_own_traces_are_removed() {
+        let mut output = "+ echo hi\nhi\n+ __arenite_arm\n++ __arenite_prompt\n".to_owned();
+        strip_traces(&mut output);
+        assert_eq!(output, "+ echo hi\nhi\n");
+        let mut other = "__arenite_prompt is a function".to_owned();
+        strip_traces(&mut other);
+        assert_eq!(other, "__arenite_prompt is a function");
+    }
+}

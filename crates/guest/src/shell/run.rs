@@ -1,0 +1,155 @@
+//! One command of a session, from its place in the queue to its end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::driver::strip_traces;
+use super::transcript::Transcript;
+use super::types::ShellStatus;
+use crate::process::{Budget, Retained};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Queued,
+    Running,
+    Ended(ShellStatus),
+}
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) command: String,
+    /// Where to go first, and whether its symbolic links stay in sight.
+    pub(super) dir: Option<(String, bool)>,
+    pub(super) hard_timeout: Option<Duration>,
+    phase: watch::Sender<Phase>,
+    /// Output came.
+    pub(super) grew: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    transcript: Transcript,
+    exit_code: Option<i32>,
+    began: Option<Instant>,
+    changed: Instant,
+    hint: Option<String>,
+    /// The shell said `exit` as its last word.
+    said_exit: bool,
+}
+
+impl Run {
+    pub(super) fn new(
+        command: String,
+        dir: Option<(String, bool)>,
+        hard_timeout: Option<Duration>,
+        budget: &Arc<Budget>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            command,
+            dir,
+            hard_timeout,
+            phase: watch::Sender::new(Phase::Queued),
+            grew: Notify::new(),
+            state: Mutex::new(State {
+                transcript: Transcript::new(Retained::new(budget)),
+                exit_code: None,
+                began: None,
+                changed: Instant::now(),
+                hint: None,
+                said_exit: false,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    pub(super) fn begin(&self) {
+        let now = Instant::now();
+        let mut state = self.state();
+        (state.began, state.changed) = (Some(now), now);
+        drop(state);
+        self.phase.send_replace(Phase::Running);
+    }
+
+    pub(super) fn push(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        state.changed = Instant::now();
+        state.transcript.push(bytes);
+        drop(state);
+        self.grew.notify_waiters();
+    }
+
+    /// Ends it, once; says whether this was the time.
+    pub(super) fn end(&self, status: ShellStatus, exit_code: Option<i32>, hint: Option<String>) -> bool {
+        self.phase.send_if_modified(|phase| {
+            let lives = !matches!(phase, Phase::Ended(_));
+            if lives {
+                let mut state = self.state();
+                state.transcript.end();
+                state.exit_code = exit_code.filter(|_| status == ShellStatus::Completed);
+                state.hint = hint;
+                *phase = Phase::Ended(status);
+            }
+            lives
+        })
+    }
+
+    /// Takes it out of the queue, unless it has begun.
+    pub(super) fn withdraw(&self, hint: String) -> bool {
+        self.phase() == Phase::Queued && self.end(ShellStatus::NoChangeTimeout, None, Some(hint))
+    }
+
+    /// The last line is the shell's, which says `exit` when it is told to.
+    pub(super) fn ends_with_exit(&self) {
+        self.state().said_exit = true;
+    }
+
+    /// When it began or last printed something; in the queue: when it came there.
+    pub(super) fn changed(&self) -> Instant {
+        self.state().changed
+    }
+
+    pub(super) fn began(&self) -> Option<Instant> {
+        self.state().began
+    }
+
+    pub(super) fn exit_code(&self) -> Option<i32> {
+        self.state().exit_code
+    }
+
+    pub(super) fn hint(&self) -> Option<String> {
+        self.state().hint.clone()
+    }
+
+    pub(super) fn output(&self, limit: Option<usize>) -> String {
+        let state = self.state();
+        let mut output = state.transcript.text_so_far(limit);
+        if matches!(self.phase(), Phase::Ended(_)) {
+            strip_traces(&mut output);
+            if state.said_exit && (output == "exit" || output.ends_with("\nexit")) {
+                output.truncate(output.len() - "exit".len());
+            }
+            output.truncate(output.trim_end_matches('\n').len());
+        }
+        output
+    }
+
+    /// The lines that were finished since `offset`, and the next offset.
+    pub(super) fn lines_from(&self, offset: u64) -> (String, u64) {
+        self.state().transcript.lines_from(offset)
+    }
+}

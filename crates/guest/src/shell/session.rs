@@ -1,0 +1,215 @@
+//! A session as others see it: its state, and the way to its task.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::run::{Phase, Run};
+use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
+
+/// Characters of output in answers that are cut, in views and in the console.
+pub(super) const SHOWN_CHARS: usize = 30_000;
+/// Commands in the console.
+const CONSOLE_RECORDS: usize = 100;
+/// Bytes of all of its texts; the oldest records go first.
+const CONSOLE_BYTES: usize = 256 << 10;
+/// Bytes of a command in the console and in lists.
+const SHOWN_COMMAND: usize = 4 << 10;
+const PROMPT: &str = "$ ";
+/// Messages on their way to the task; whoever sends the next waits.
+pub(super) const MAILBOX: usize = 64;
+
+/// What the task is asked to do.
+#[derive(Debug)]
+pub(super) enum Message {
+    Run(Arc<Run>),
+    /// Type something. The answer is false when too much waits to be read already.
+    Type {
+        bytes: Vec<u8>,
+        reply: Option<oneshot::Sender<bool>>,
+    },
+    /// Stop what runs, and answer when it has ended.
+    Stop(oneshot::Sender<()>),
+    Resize {
+        columns: u16,
+        rows: u16,
+    },
+    /// Somebody looks on: gets what the terminal shows already, then what comes.
+    Attach(mpsc::Sender<Arc<str>>),
+    /// End the session: with all its processes, or the shell alone.
+    Close {
+        all_processes: bool,
+        reply: oneshot::Sender<()>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: String,
+    /// Made by a call without an id: the first to go when there are too many.
+    pub(super) made_by_call: bool,
+    pub(super) mailbox: mpsc::Sender<Message>,
+    /// Whether its first shell was started: none yet, or the reason why not.
+    pub(super) opened: watch::Sender<Option<Result<(), String>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) working_dir: String,
+    created_at: Timestamp,
+    last_used_at: Timestamp,
+    pub(super) last_used: Instant,
+    /// None: never.
+    pub(super) no_change_timeout: Option<Duration>,
+    pub(super) current: Option<Arc<Run>>,
+    /// Commands that wait for their turn.
+    pub(super) queued: usize,
+    pub(super) viewers: usize,
+    pub(super) shell: Option<i32>,
+    pub(super) last: Option<Last>,
+    console: VecDeque<ConsoleRecord>,
+    console_bytes: usize,
+}
+
+/// What stays of the last command.
+#[derive(Debug, Clone)]
+pub(super) struct Last {
+    pub(super) command: String,
+    pub(super) status: ShellStatus,
+    pub(super) exit_code: Option<i32>,
+    pub(super) output: String,
+}
+
+impl Session {
+    pub(super) fn new(
+        id: String,
+        made_by_call: bool,
+        working_dir: String,
+        no_change_timeout: Option<Duration>,
+    ) -> (Arc<Self>, mpsc::Receiver<Message>) {
+        let (mailbox, messages) = mpsc::channel(MAILBOX);
+        let session = Self {
+            id,
+            made_by_call,
+            mailbox,
+            opened: watch::Sender::new(None),
+            state: Mutex::new(State {
+                working_dir,
+                created_at: Timestamp::now(),
+                last_used_at: Timestamp::now(),
+                last_used: Instant::now(),
+                no_change_timeout,
+                current: None,
+                queued: 0,
+                viewers: 0,
+                shell: None,
+                last: None,
+                console: VecDeque::new(),
+                console_bytes: 0,
+            }),
+        };
+        (Arc::new(session), messages)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn touch(&self) {
+        let mut state = self.state();
+        state.last_used_at = Timestamp::now();
+        state.last_used = Instant::now();
+    }
+
+    /// Sends the task a message; false: it is gone.
+    pub(super) async fn send(&self, message: Message) -> bool {
+        self.mailbox.send(message).await.is_ok()
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        let state = self.state();
+        state.current.is_some() || state.queued > 0
+    }
+
+    /// When something last happened that a waiting command may wait for.
+    pub(super) fn changed(&self) -> Option<Instant> {
+        let current = self.state().current.clone();
+        current.map(|run| run.changed())
+    }
+
+    pub(super) fn console(&self) -> Vec<ConsoleRecord> {
+        self.state().console.iter().cloned().collect()
+    }
+
+    /// Notes the end of a command.
+    pub(super) fn ended(&self, run: &Run) {
+        let Phase::Ended(status) = run.phase() else {
+            return;
+        };
+        let last = Last {
+            command: run.command.clone(),
+            status,
+            exit_code: run.exit_code(),
+            output: run.output(Some(SHOWN_CHARS)),
+        };
+        let record = ConsoleRecord {
+            ps1: PROMPT.to_owned(),
+            command: shown(&run.command).to_owned(),
+            output: last.output.clone(),
+        };
+        self.touch();
+        let mut state = self.state();
+        state.console_bytes += size(&record);
+        state.console.push_back(record);
+        while state.console.len() > CONSOLE_RECORDS
+            || (state.console_bytes > CONSOLE_BYTES && state.console.len() > 1)
+        {
+            let gone = state.console.pop_front();
+            state.console_bytes -= gone.as_ref().map_or(0, size);
+        }
+        state.last = Some(last);
+        state.current = None;
+    }
+
+    pub(super) fn info(&self) -> ShellSessionInfo {
+        let state = self.state();
+        let age = Timestamp::now().duration_since(state.created_at);
+        ShellSessionInfo {
+            working_dir: state.working_dir.clone(),
+            created_at: state.created_at,
+            last_used_at: state.last_used_at,
+            age_seconds: u64::try_from(age.as_secs()).unwrap_or(0),
+            status: match state.current {
+                Some(_) => "running".to_owned(),
+                None => "idle".to_owned(),
+            },
+            current_command: state.current.as_ref().map(|run| shown(&run.command).to_owned()),
+        }
+    }
+
+    pub(super) fn status(&self) -> ShellStatus {
+        let state = self.state();
+        if state.current.is_some() || state.queued > 0 {
+            return ShellStatus::Running;
+        }
+        state.last.as_ref().map_or(ShellStatus::Completed, |last| last.status)
+    }
+}
+
+fn size(record: &ConsoleRecord) -> usize {
+    record.command.len() + record.output.len()
+}
+
+/// The start of a long command.
+pub(super) fn shown(command: &str) -> &str {
+    let mut end = command.len().min(SHOWN_COMMAND);
+    while !command.is_char_boundary(end) {
+        end -= 1;
+    }
+    &command[..end]
+}

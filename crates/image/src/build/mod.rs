@@ -1,0 +1,363 @@
+//! Building an image from an Imagefile, one layer at a time.
+//!
+//! A step's digest is taken over the digest of the layer below and all that the step's outcome depends on, as far as it can
+//! be known beforehand: for RUN the command, environment, user and directory; for COPY the content of its sources; for a
+//! fresh Debian its suite and our recipe. A layer of that digest is reused. What a RUN fetches from the network is not known
+//! beforehand: [`BuildRequest::use_cache`] off makes every layer anew.
+
+mod accounts;
+mod steps;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arenite_model::ImageName;
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use crate::build_env::BuildEnv;
+use crate::copy::LayerWriter;
+use crate::digest::FieldDigest;
+use crate::error::ImageError;
+use crate::image::{Image, ImageConfig};
+use crate::imagefile::{Imagefile, Instruction, Source};
+use crate::root::RootView;
+use crate::store::{ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, StoreLock};
+
+/// The most time that one step may take.
+pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Why a runner could not run a step.
+pub type RunnerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where a step's output goes. An alias, since `async_trait` would tie the bytes' lifetime to the call's.
+pub type StepOutput<'a> = dyn FnMut(&[u8]) + Send + 'a;
+
+/// Runs the steps of a build in sandboxes.
+#[async_trait]
+pub trait BuildRunner: Send + Sync {
+    /// Runs one command on the host's network and answers its exit code (128 and the signal's number when it was killed).
+    /// Merged output goes to `output` as it comes, as one stream. When it answers, nothing of the step runs and nothing is
+    /// mounted any more. Dropping the future ends the step's processes.
+    async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError>;
+}
+
+/// One RUN.
+#[derive(Debug, Clone)]
+pub struct RunStep {
+    /// The layers below, lowest first, as an overlay's lower directories.
+    pub lower: Vec<PathBuf>,
+    /// The new layer's directory, which holds `upper` and `work`: an id map laid over it covers both.
+    pub layer: PathBuf,
+    /// The overlay's upper directory: empty, owners are the sandbox's own ids.
+    pub upper: PathBuf,
+    /// The overlay's work directory: empty.
+    pub work: PathBuf,
+    pub argv: Vec<String>,
+    /// The build's environment with the image's over it.
+    pub env: BTreeMap<String, String>,
+    /// An absolute path that is a directory in the image.
+    pub workdir: String,
+    /// A name of the image's `/etc/passwd`, or `root`.
+    pub user: String,
+    /// To appear read-only at [`BuildEnv::CA_PATH`], on a file system of the step's own.
+    pub ca_file: Option<PathBuf>,
+    /// To appear read-only at their paths, likewise.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct BuildRequest<'a> {
+    pub imagefile: &'a Imagefile,
+    /// Where COPY finds its sources.
+    pub context_dir: &'a Path,
+    pub name: &'a ImageName,
+    pub env: &'a BuildEnv,
+    /// Off: no layer is reused, not even a base's own.
+    pub use_cache: bool,
+}
+
+/// How a build goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BuildEvent<'a> {
+    /// Another build or removal has the store; this one begins when it has ended.
+    Waiting,
+    StepStarted {
+        /// From 1.
+        number: usize,
+        /// With FROM.
+        of: usize,
+        text: &'a str,
+    },
+    /// The step's layer was there already.
+    Cached {
+        bytes: u64,
+    },
+    /// A line of the step's output, without control characters, 4 KiB at most.
+    Output {
+        line: &'a str,
+    },
+    StepDone {
+        took: Duration,
+        bytes: u64,
+    },
+    Done {
+        digest: &'a str,
+        took: Duration,
+        size_bytes: u64,
+        /// How many of the steps made a layer anew.
+        built: usize,
+    },
+}
+
+type Progress<'a> = &'a mut (dyn FnMut(BuildEvent<'_>) + Send);
+
+/// Builds an image and gives it its name, in the place of an older image of that name. A build that fails or is dropped
+/// leaves the older image as it was, and the layers of the steps before for the next build.
+pub async fn build(
+    store: &ImageStore,
+    request: BuildRequest<'_>,
+    runner: &dyn BuildRunner,
+    progress: Progress<'_>,
+) -> Result<Image, ImageError> {
+    let started = Instant::now();
+    let mut building = Building {
+        lock: Arc::new(acquire(store, progress).await?),
+        store: store.clone(),
+        request,
+        runner,
+        layers: Vec::new(),
+        config: ImageConfig::default(),
+        built: 0,
+    };
+    building.steps(progress).await?;
+    let built = building.built;
+    let image = building.publish().await?;
+    progress(BuildEvent::Done {
+        digest: &image.digest,
+        took: started.elapsed(),
+        size_bytes: image.size_bytes,
+        built,
+    });
+    Ok(image)
+}
+
+/// Waits for the lock and sweeps what an earlier build has left.
+async fn acquire(store: &ImageStore, progress: Progress<'_>) -> Result<StoreLock, ImageError> {
+    let at_once = store.try_lock()?;
+    if at_once.is_none() {
+        progress(BuildEvent::Waiting);
+    }
+    let store = store.clone();
+    blocking(move || {
+        let lock = match at_once {
+            Some(lock) => lock,
+            None => store.lock()?,
+        };
+        store.sweep(&lock);
+        Ok(lock)
+    })
+    .await
+}
+
+/// Work on the disk, off the runtime's own threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+struct Building<'a> {
+    store: ImageStore,
+    request: BuildRequest<'a>,
+    runner: &'a dyn BuildRunner,
+    lock: Arc<StoreLock>,
+    /// Digests, lowest first.
+    layers: Vec<String>,
+    config: ImageConfig,
+    built: usize,
+}
+
+impl Building<'_> {
+    async fn steps(&mut self, progress: Progress<'_>) -> Result<(), ImageError> {
+        let file = self.request.imagefile;
+        let of = file.steps.len() + 1;
+        let begin = |progress: Progress<'_>, index: usize, text: &str| {
+            progress(BuildEvent::StepStarted {
+                number: index + 1,
+                of,
+                text,
+            });
+            Instant::now()
+        };
+        let started = begin(progress, 0, &file.from_source.text);
+        let bytes = self.from(&file.from, &file.from_source, progress).await?;
+        progress(BuildEvent::StepDone {
+            took: started.elapsed(),
+            bytes,
+        });
+        for (index, step) in file.steps.iter().enumerate() {
+            let started = begin(progress, index + 1, &step.source.text);
+            let bytes = match &step.instruction {
+                Instruction::Run(argv) => self.run(argv, &step.source, progress).await?,
+                Instruction::Copy(copy) => self.copy(copy, &step.source, progress).await?,
+                Instruction::Workdir(path) => self.workdir(path, &step.source, progress).await?,
+                Instruction::Env(pairs) => self.env(pairs, &step.source)?,
+                Instruction::Label(pairs) => self.label(pairs, &step.source)?,
+                Instruction::User(user) => self.user(user, &step.source).await?,
+            };
+            progress(BuildEvent::StepDone {
+                took: started.elapsed(),
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Looks something up in the image as it is so far.
+    async fn view<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&RootView) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, ImageError> {
+        let lower = self.lower();
+        blocking(move || {
+            RootView::open(lower.iter().map(PathBuf::as_path))
+                .and_then(|view| look(&view))
+                .map_err(ImageError::io("could not read the image below", "/"))
+        })
+        .await
+    }
+
+    fn top(&self) -> &str {
+        self.layers
+            .last()
+            .expect("FROM comes first and has a layer")
+    }
+
+    fn lower(&self) -> Vec<PathBuf> {
+        self.layers
+            .iter()
+            .map(|d| self.store.layer_files(d))
+            .collect()
+    }
+
+    fn digest(&self, kind: &str) -> FieldDigest {
+        FieldDigest::step(Some(self.top()), kind)
+    }
+
+    async fn reuse(
+        &mut self,
+        digest: FieldDigest,
+        progress: Progress<'_>,
+    ) -> Result<Found, ImageError> {
+        self.reuse_digest(digest.hex(), progress).await
+    }
+
+    /// Takes the layer of this digest if it is there, or answers the digest that a new one gets.
+    async fn reuse_digest(
+        &mut self,
+        digest: String,
+        progress: Progress<'_>,
+    ) -> Result<Found, ImageError> {
+        if !self.request.use_cache {
+            // A digest of its own: the layer that is there may be in use.
+            let now = Timestamp::now().as_nanosecond().to_le_bytes();
+            let fresh = FieldDigest::of("fresh")
+                .field("step", digest)
+                .field("time", now);
+            return Ok(Found::Nothing(fresh.hex()));
+        }
+        let (store, wanted) = (self.store.clone(), digest.clone());
+        match blocking(move || Ok(store.layer_record(&wanted))).await? {
+            Some(LayerRecord { bytes, .. }) => {
+                self.layers.push(digest);
+                progress(BuildEvent::Cached { bytes });
+                Ok(Found::Layer(bytes))
+            }
+            None => Ok(Found::Nothing(digest)),
+        }
+    }
+
+    async fn new_layer(&self, source: &Source) -> Result<OpenLayer, ImageError> {
+        if self.layers.len() >= MAX_LAYERS {
+            return Err(refused(
+                source,
+                format!("the image has more than {MAX_LAYERS} layers"),
+                Some("join RUN steps with && and COPY steps into one".to_owned()),
+            ));
+        }
+        let (store, lock, lower) = (self.store.clone(), self.lock.clone(), self.lower());
+        blocking(move || {
+            let layer = store.new_layer(&lock)?;
+            // Gives the new root the owner and mode of the one below.
+            let opened = LayerWriter::open(&lower, &layer.files());
+            match opened {
+                Ok(_) => Ok(layer),
+                Err(error) => {
+                    store.abandon(&layer);
+                    Err(ImageError::io(
+                        "could not open the layers below",
+                        &layer.dir,
+                    )(error))
+                }
+            }
+        })
+        .await
+    }
+
+    /// Seals a layer that was made, or gives up one that was not.
+    async fn end(
+        &mut self,
+        made: Result<(), ImageError>,
+        layer: OpenLayer,
+        digest: String,
+        source: &Source,
+    ) -> Result<u64, ImageError> {
+        let (store, lock) = (self.store.clone(), self.lock.clone());
+        let (sealed, text) = (digest.clone(), source.text.clone());
+        let record = blocking(move || {
+            let record = made.and_then(|()| store.seal(&lock, &layer, &sealed, &text));
+            if record.is_err() {
+                store.abandon(&layer);
+            }
+            record
+        })
+        .await?;
+        self.layers.push(digest);
+        self.built += 1;
+        Ok(record.bytes)
+    }
+
+    async fn publish(self) -> Result<Image, ImageError> {
+        let config = serde_json::to_vec(&self.config).expect("a config is plain data");
+        let digest = FieldDigest::of("image")
+            .field("top", self.top())
+            .field("config", config)
+            .hex();
+        let (store, name) = (self.store, self.request.name.clone());
+        blocking(move || store.publish(&self.lock, &name, digest, self.layers, self.config)).await
+    }
+}
+
+enum Found {
+    Layer(u64),
+    /// With the digest for a new one.
+    Nothing(String),
+}
+
+fn refused(source: &Source, reason: String, hint: Option<String>) -> ImageError {
+    ImageError::Step {
+        line: source.line,
+        reason,
+        hint,
+    }
+}
+
+#[cfg(test)]
+mod tests;

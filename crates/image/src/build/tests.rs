@@ -1,0 +1,396 @@
+use std::fs;
+use std::sync::Mutex;
+
+use super::*;
+
+/// Stands for the sandboxes: writes down each step and does what its command's words say, on the layer's own directory.
+/// `write NAME`, `fail CODE`, `break` and `hang`.
+#[derive(Default)]
+struct RecordingRunner {
+    steps: Mutex<Vec<RunStep>>,
+    /// Told when a step hangs.
+    hangs: Arc<tokio::sync::Notify>,
+}
+
+impl RecordingRunner {
+    fn taken(&self) -> Vec<RunStep> {
+        std::mem::take(&mut self.steps.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl BuildRunner for RecordingRunner {
+    async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
+        assert!(step.upper.is_dir() && step.work.is_dir());
+        assert_eq!(step.upper.parent(), Some(step.layer.as_path()));
+        self.steps.lock().unwrap().push(step.clone());
+        // What a sandbox leaves of its own.
+        fs::create_dir_all(step.upper.join("run/arenite"))?;
+        fs::create_dir_all(step.work.join("work"))?;
+        let words: Vec<&str> = step.argv.last().unwrap().split(' ').collect();
+        match words[..] {
+            ["write", name] => fs::write(step.upper.join(name), name)?,
+            ["fail", code] => {
+                output(b"first\nlast");
+                return Ok(code.parse()?);
+            }
+            ["break"] => return Err("no sandbox today".into()),
+            ["hang"] => {
+                self.hangs.notify_one();
+                std::future::pending().await
+            }
+            _ => {}
+        }
+        output(b"done\n");
+        Ok(0)
+    }
+}
+
+struct Bench {
+    scratch: tempfile::TempDir,
+    store: ImageStore,
+    runner: RecordingRunner,
+    env: BuildEnv,
+    events: Vec<String>,
+}
+
+impl Bench {
+    /// A store with an image `base`: an `/etc/passwd` and a user's home.
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = ImageStore::open(scratch.path().join("store")).unwrap();
+        fs::create_dir(scratch.path().join("context")).unwrap();
+        let lock = store.lock().unwrap();
+        let layer = store.new_layer(&lock).unwrap();
+        fs::create_dir_all(layer.files().join("etc")).unwrap();
+        fs::create_dir_all(layer.files().join("home/gem")).unwrap();
+        let passwd = "root:x:0:0::/root:/bin/sh\ngem:x:1000:1001::/home/gem:/bin/bash\n";
+        fs::write(layer.files().join("etc/passwd"), passwd).unwrap();
+        fs::write(layer.files().join("etc/group"), "root:x:0:\nweb:x:33:gem\n").unwrap();
+        let digest = "0".repeat(64);
+        store.seal(&lock, &layer, &digest, "FROM nothing").unwrap();
+        let mut config = ImageConfig::default();
+        config.env.insert("PATH".into(), "/bin".into());
+        let name = "base".parse().unwrap();
+        store
+            .publish(&lock, &name, digest.clone(), vec![digest], config)
+            .unwrap();
+        drop(lock);
+        let mut env = BuildEnv::default();
+        env.env
+            .insert("http_proxy".into(), "http://secret@proxy.example".into());
+        env.env.insert("PATH".into(), "/host".into());
+        env.files
+            .push(("/run/arenite/apt.conf".into(), b"x".to_vec()));
+        Self {
+            scratch,
+            store,
+            runner: RecordingRunner::default(),
+            env,
+            events: Vec::new(),
+        }
+    }
+
+    async fn build(&mut self, name: &str, text: &str) -> Result<Image, ImageError> {
+        self.build_with(name, text, true).await
+    }
+
+    async fn build_with(
+        &mut self,
+        name: &str,
+        text: &str,
+        use_cache: bool,
+    ) -> Result<Image, ImageError> {
+        self.events.clear();
+        let imagefile: Imagefile = text.parse().unwrap();
+        let request = BuildRequest {
+            imagefile: &imagefile,
+            context_dir: &self.scratch.path().join("context"),
+            name: &name.parse().unwrap(),
+            env: &self.env,
+            use_cache,
+        };
+        let events = &mut self.events;
+        build(&self.store, request, &self.runner, &mut |event| {
+            events.push(match event {
+                BuildEvent::Waiting => "waiting".to_owned(),
+                BuildEvent::StepStarted { number, of, text } => format!("{number}/{of} {text}"),
+                BuildEvent::Cached { .. } => "cached".to_owned(),
+                BuildEvent::Output { line } => format!("> {line}"),
+                BuildEvent::StepDone { .. } => "ok".to_owned(),
+                BuildEvent::Done { built, .. } => format!("built {built}"),
+            });
+        })
+        .await
+    }
+
+    fn unfinished(&self) -> usize {
+        fs::read_dir(self.store.dir().join("building"))
+            .unwrap()
+            .count()
+    }
+
+    fn context(&self, name: &str, content: &str) {
+        fs::write(self.scratch.path().join("context").join(name), content).unwrap();
+    }
+}
+
+const FILE: &str = "FROM base\nRUN write one\nENV A=1 PATH=/a:$PATH\nLABEL what=\"it is\"\nUSER 1000\n\
+    WORKDIR /home/gem\nRUN write two\nWORKDIR sub\nCOPY . .\n";
+
+#[tokio::test]
+async fn steps_run_in_order_with_what_was_set_and_become_layers() {
+    let mut bench = Bench::new();
+    bench.context("f", "x");
+    let image = bench.build("new", FILE).await.unwrap();
+    assert_eq!(
+        bench.events,
+        [
+            "1/9 FROM base",
+            "ok",
+            "2/9 RUN write one",
+            "> done",
+            "ok",
+            "3/9 ENV A=1 PATH=/a:$PATH",
+            "ok",
+            "4/9 LABEL what=\"it is\"",
+            "ok",
+            "5/9 USER 1000",
+            "ok",
+            "6/9 WORKDIR /home/gem",
+            "ok",
+            "7/9 RUN write two",
+            "> done",
+            "ok",
+            "8/9 WORKDIR sub",
+            "ok",
+            "9/9 COPY . .",
+            "ok",
+            "built 4",
+        ]
+    );
+    let steps = bench.runner.taken();
+    let (one, two) = (&steps[0], &steps[1]);
+    assert_eq!((one.user.as_str(), one.workdir.as_str()), ("root", "/"));
+    assert_eq!(
+        (two.user.as_str(), two.workdir.as_str()),
+        ("gem", "/home/gem")
+    );
+    assert_eq!(one.lower, [image.layers[0].dir.clone()]);
+    assert_eq!(
+        two.lower,
+        [image.layers[0].dir.clone(), image.layers[1].dir.clone()]
+    );
+    assert_eq!(two.argv, ["/bin/sh", "-c", "write two"]);
+    // The image's own variables go before the host's.
+    assert_eq!(two.env["PATH"], "/a:/bin");
+    assert_eq!(two.env["http_proxy"], "http://secret@proxy.example");
+    assert_eq!(two.files, bench.env.files);
+
+    assert_eq!(image.config.env.keys().collect::<Vec<_>>(), ["A", "PATH"]);
+    assert_eq!(image.config.user.as_deref(), Some("gem"));
+    assert_eq!(image.config.workdir.as_deref(), Some("/home/gem/sub"));
+    assert_eq!(image.config.labels["what"], "it is");
+    let made: Vec<_> = image.layers.iter().map(|l| l.created_by.as_str()).collect();
+    assert_eq!(
+        made,
+        [
+            "FROM nothing",
+            "RUN write one",
+            "RUN write two",
+            "WORKDIR sub",
+            "COPY . ."
+        ]
+    );
+    assert_eq!(
+        fs::read_to_string(image.layers[2].dir.join("two")).unwrap(),
+        "two"
+    );
+    assert!(image.layers[4].dir.join("home/gem/sub/f").exists());
+    // The mount points of the build's own files are not part of the layer.
+    assert!(!image.layers[1].dir.join("run/arenite").exists());
+    assert_eq!(
+        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
+        image.digest
+    );
+    let manifest = fs::read_to_string(bench.store.dir().join("images/new.json")).unwrap();
+    assert!(!manifest.contains("secret"));
+}
+
+#[tokio::test]
+async fn a_layer_is_reused_until_something_above_it_changes() {
+    let mut bench = Bench::new();
+    bench.context("f", "x");
+    let first = bench.build("new", FILE).await.unwrap();
+    bench.runner.taken();
+    // The host's proxy is no part of what a layer is.
+    bench.env.env.clear();
+    let second = bench.build("other", FILE).await.unwrap();
+    assert_eq!(second.digest, first.digest);
+    assert!(bench.runner.taken().is_empty());
+    assert_eq!(bench.events.iter().filter(|e| *e == "cached").count(), 4);
+
+    bench.context("f", "changed");
+    let third = bench.build("other", FILE).await.unwrap();
+    assert!(bench.runner.taken().is_empty());
+    assert_eq!(third.layers[3].digest, first.layers[3].digest);
+    assert_ne!(third.layers[4].digest, first.layers[4].digest);
+
+    let changed = FILE.replace("A=1", "A=2");
+    let fourth = bench.build("other", &changed).await.unwrap();
+    assert_eq!(bench.runner.taken().len(), 1);
+    assert_eq!(fourth.layers[1].digest, first.layers[1].digest);
+    assert_ne!(fourth.layers[2].digest, first.layers[2].digest);
+
+    let fresh = bench.build_with("other", FILE, false).await.unwrap();
+    assert_eq!(bench.runner.taken().len(), 2);
+    assert_ne!(fresh.layers[1].digest, first.layers[1].digest);
+    // The first image is as it was, whatever was built since.
+    assert_eq!(
+        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
+        first.digest
+    );
+}
+
+#[tokio::test]
+async fn a_failure_leaves_the_older_image_and_the_layers_before_it() {
+    let mut bench = Bench::new();
+    let older = bench
+        .build("new", "FROM base\nRUN write one\n")
+        .await
+        .unwrap();
+    let text = "FROM base\nRUN write one\nRUN write two\nRUN fail 7\n";
+    let error = bench.build("new", text).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "line 4: the command ended with exit code 7"
+    );
+    assert!(matches!(&error, ImageError::Failed { tail, .. } if tail == &["first", "last"]));
+    let error = bench
+        .build("new", "FROM base\nRUN break\n")
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("no sandbox today"), "{error}");
+    assert_eq!(bench.unfinished(), 0);
+    assert_eq!(
+        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
+        older.digest
+    );
+
+    bench.runner.taken();
+    bench
+        .build("new", &text.replace("fail 7", "write three"))
+        .await
+        .unwrap();
+    assert_eq!(bench.runner.taken().len(), 1);
+}
+
+#[tokio::test]
+async fn a_build_that_is_given_up_seals_nothing_and_frees_the_store() {
+    let mut bench = Bench::new();
+    let hangs = Arc::clone(&bench.runner.hangs);
+    tokio::select! {
+        ended = bench.build("new", "FROM base\nRUN hang\n") => panic!("{ended:?}"),
+        () = hangs.notified() => {}
+    }
+    assert_eq!(bench.unfinished(), 1);
+    assert!(bench.store.get(&"new".parse().unwrap()).is_err());
+    bench
+        .build("new", "FROM base\nRUN write one\n")
+        .await
+        .unwrap();
+    assert_eq!(bench.unfinished(), 0);
+}
+
+#[tokio::test]
+async fn steps_that_can_not_be_carried_out_say_so_with_their_line() {
+    let mut bench = Bench::new();
+    for (step, message) in [
+        ("USER nobody", "there is no user \"nobody\""),
+        ("USER 4242", "there is no user \"4242\""),
+        ("WORKDIR /etc/passwd", "is not a directory in the image"),
+        ("ENV A=$NOPE", "the variable NOPE is not set"),
+        ("COPY *.txt /x/", "wildcards"),
+        ("COPY missing /x", "is not in the context"),
+        ("COPY --chown=nobody . /x", "there is no user \"nobody\""),
+        (
+            "COPY --chown=gem:nogroup . /x",
+            "there is no group \"nogroup\"",
+        ),
+        ("COPY --chown=70000 . /x", "there is no user \"70000\""),
+    ] {
+        let error = bench
+            .build("new", &format!("FROM base\n\n{step}"))
+            .await
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("line 3: ") && text.contains(message),
+            "{step}: {text}"
+        );
+    }
+    let error = bench.build("new", "FROM absent").await.unwrap_err();
+    assert!(matches!(error, ImageError::NotFound { .. }), "{error}");
+    let many = format!("FROM base\n{}", "RUN x\n".repeat(MAX_LAYERS));
+    let error = bench.build("new", &many).await.unwrap_err();
+    assert!(
+        error.to_string().contains("more than 120 layers"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn names_of_owners_are_looked_up_in_the_image() {
+    use std::os::unix::fs::MetadataExt;
+    let mut bench = Bench::new();
+    bench.context("f", "x");
+    for (owner, ids) in [
+        ("gem", (1000, 1001)),
+        ("gem:web", (1000, 33)),
+        ("5:6", (5, 6)),
+        ("5", (5, 5)),
+    ] {
+        let text = format!("FROM base\nCOPY --chown={owner} f /f");
+        let image = bench.build("new", &text).await.unwrap();
+        let meta = fs::metadata(image.layers[1].dir.join("f")).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), ids, "{owner}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_build_waits_for_the_first() {
+    let mut bench = Bench::new();
+    let store = bench.store.clone();
+    let lock = store.lock().unwrap();
+    let (waits, waiting) = tokio::sync::oneshot::channel();
+    let (name, env, context) = (
+        "new".parse().unwrap(),
+        bench.env.clone(),
+        bench.scratch.path().to_owned(),
+    );
+    let second = tokio::spawn(async move {
+        let imagefile: Imagefile = "FROM base\nRUN write one".parse().unwrap();
+        let request = BuildRequest {
+            imagefile: &imagefile,
+            context_dir: &context,
+            name: &name,
+            env: &env,
+            use_cache: true,
+        };
+        let mut waits = Some(waits);
+        build(&store, request, &RecordingRunner::default(), &mut |event| {
+            if event == BuildEvent::Waiting {
+                waits.take().unwrap().send(()).unwrap();
+            }
+        })
+        .await
+    });
+    waiting.await.unwrap();
+    drop(lock);
+    second.await.unwrap().unwrap();
+    bench
+        .build("new", "FROM base\nRUN write one")
+        .await
+        .unwrap();
+    assert!(bench.events.contains(&"cached".to_owned()));
+}

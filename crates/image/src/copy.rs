@@ -1,0 +1,455 @@
+//! COPY: files of the build's context into a new layer.
+//!
+//! Both sides are hostile ground: the context may hold links that lead out of it, the layers below links that lead out of
+//! the image. Sources are opened below the context's root by the kernel's own check; the destination is resolved in the
+//! layered view; and the layer is written component by component, through descriptors that follow no link.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::digest::FieldDigest;
+use crate::root::{Entry, Resolved, RootView};
+use crate::tree::{NoSink, TreeSink, WalkError, open_source, walk};
+
+/// A COPY whose variables and names are resolved.
+#[derive(Debug)]
+pub(crate) struct CopyPlan {
+    pub(crate) sources: Vec<PathBuf>,
+    /// Absolute in the image.
+    pub(crate) destination: PathBuf,
+    /// The destination is a directory by how it is written, whether it exists or not.
+    pub(crate) into_directory: bool,
+    pub(crate) owner: (u32, u32),
+    pub(crate) chmod: Option<u32>,
+}
+
+/// Why a COPY can't be carried out.
+#[derive(Debug)]
+pub(crate) struct CopyError {
+    pub(crate) reason: String,
+    pub(crate) hint: Option<String>,
+    /// The host's failure, when it is one.
+    pub(crate) source: Option<io::Error>,
+}
+
+impl CopyError {
+    fn new(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            hint: None,
+            source: None,
+        }
+    }
+
+    fn host(what: String, source: io::Error) -> Self {
+        Self {
+            reason: format!("{what}: {source}"),
+            hint: None,
+            source: Some(source),
+        }
+    }
+}
+
+/// One source, opened, with the digest of what it holds.
+#[derive(Debug)]
+struct SourceTree {
+    given: PathBuf,
+    node: OwnedFd,
+    is_directory: bool,
+    digest: String,
+}
+
+/// The sources of a COPY, read once for their digests.
+#[derive(Debug)]
+pub(crate) struct Sources(Vec<SourceTree>);
+
+impl Sources {
+    /// Opens and digests all sources of a plan.
+    pub(crate) fn read(context: &Path, plan: &CopyPlan) -> Result<Self, CopyError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(context, flags, Mode::empty()).map_err(|e| {
+            CopyError::host(format!("could not open the context {context:?}"), e.into())
+        })?;
+        let mut trees = Vec::new();
+        for given in &plan.sources {
+            let node = open_source(root.as_fd(), given).map_err(|e| source_error(given, e))?;
+            let stat = rustix::fs::fstat(&node)
+                .map_err(|e| CopyError::host(format!("could not read {given:?}"), e.into()))?;
+            let digest = walk(&node, &mut NoSink).map_err(|e| walk_error(given, e))?;
+            trees.push(SourceTree {
+                given: given.clone(),
+                is_directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+                node,
+                digest,
+            });
+        }
+        Ok(Self(trees))
+    }
+
+    /// The digest of the step on the layer `below`.
+    pub(crate) fn digest(&self, below: &str, plan: &CopyPlan) -> String {
+        let mut digest = FieldDigest::step(Some(below), "copy")
+            .field("destination", plan.destination.as_os_str().as_bytes())
+            .field("into directory", [u8::from(plan.into_directory)])
+            .field("uid", plan.owner.0.to_le_bytes())
+            .field("gid", plan.owner.1.to_le_bytes());
+        if let Some(mode) = plan.chmod {
+            digest.add("chmod", mode.to_le_bytes());
+        }
+        for tree in &self.0 {
+            // A directory's own name is not copied, a file's is.
+            let name = (!tree.is_directory)
+                .then(|| tree.given.file_name())
+                .flatten();
+            digest.add("name", name.unwrap_or_default().as_bytes());
+            digest.add("tree", &tree.digest);
+        }
+        digest.hex()
+    }
+
+    /// Copies all sources into the new layer `files`, on top of the layers `lower` (lowest first).
+    pub(crate) fn copy(
+        &self,
+        plan: &CopyPlan,
+        lower: &[PathBuf],
+        files: &Path,
+    ) -> Result<(), CopyError> {
+        let mut target = LayerWriter::open(lower, files)
+            .map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
+        for tree in &self.0 {
+            let at = target
+                .view
+                .resolve(&plan.destination, true)
+                .map_err(|e| destination_error(&plan.destination, e))?;
+            let place = tree.place(plan, at)?;
+            let digest = {
+                let mut sink = CopySink {
+                    target: &mut target,
+                    place,
+                    plan,
+                    directories: Vec::new(),
+                    open: None,
+                };
+                rewind(&tree.node).map_err(|e| {
+                    CopyError::host(format!("could not read {:?} again", tree.given), e)
+                })?;
+                walk(&tree.node, &mut sink).map_err(|e| walk_error(&tree.given, e))?
+            };
+            if digest != tree.digest {
+                let mut error =
+                    CopyError::new(format!("{:?} changed while it was copied", tree.given));
+                error.hint = Some("build again when nothing writes to the context".to_owned());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SourceTree {
+    /// Where in the image the top of this source goes.
+    fn place(&self, plan: &CopyPlan, at: Resolved) -> Result<Vec<OsString>, CopyError> {
+        let exists_as_directory = matches!(at.entry, Entry::Directory(_));
+        let is_missing = matches!(at.entry, Entry::Missing);
+        let mut place = at.components;
+        if self.is_directory || plan.into_directory {
+            if !exists_as_directory && !is_missing {
+                return Err(CopyError::new(format!(
+                    "the destination {:?} is not a directory in the image",
+                    plan.destination
+                )));
+            }
+            if self.is_directory {
+                return Ok(place);
+            }
+        }
+        if exists_as_directory || plan.into_directory {
+            let name = self.given.file_name().ok_or_else(|| {
+                CopyError::new(format!(
+                    "the source {:?} has no name of its own",
+                    self.given
+                ))
+            })?;
+            place.push(name.to_owned());
+        }
+        Ok(place)
+    }
+}
+
+/// A walk reads from where the descriptor stands.
+fn rewind(node: &OwnedFd) -> io::Result<()> {
+    rustix::fs::seek(node, rustix::fs::SeekFrom::Start(0))?;
+    Ok(())
+}
+
+fn source_error(given: &Path, errno: Errno) -> CopyError {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => {
+            let mut error = CopyError::new(format!("{given:?} is not in the context"));
+            error.hint = Some("sources are relative to the context's directory".to_owned());
+            error
+        }
+        Errno::XDEV => {
+            let mut error = CopyError::new(format!("{given:?} leads out of the context"));
+            error.hint = Some("copy it into the context's directory".to_owned());
+            error
+        }
+        Errno::NXIO => CopyError::new(format!(
+            "{given:?} is a socket; only files, directories and links can be copied"
+        )),
+        other => CopyError::host(format!("could not open {given:?}"), other.into()),
+    }
+}
+
+fn walk_error(given: &Path, error: WalkError) -> CopyError {
+    CopyError::host(
+        format!("could not copy {:?}", given.join(error.path)),
+        error.source,
+    )
+}
+
+fn destination_error(destination: &Path, error: io::Error) -> CopyError {
+    match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => CopyError::new(format!(
+            "the destination {destination:?} goes through too many links in the image"
+        )),
+        Some(Errno::NOTDIR) => CopyError::new(format!(
+            "the destination {destination:?} goes through something in the image that is not a directory"
+        )),
+        _ => CopyError::host(format!("could not look up {destination:?}"), error),
+    }
+}
+
+/// Writes into a layer that is being made.
+pub(crate) struct LayerWriter {
+    files: OwnedFd,
+    /// The layers below and, on top, this one.
+    pub(crate) view: RootView,
+}
+
+impl LayerWriter {
+    pub(crate) fn open(lower: &[PathBuf], files: &Path) -> io::Result<Self> {
+        let layers = lower.iter().map(PathBuf::as_path).chain([files]);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let view = RootView::open(layers)?;
+        let files = rustix::fs::open(files, flags, Mode::empty())?;
+        let writer = Self { files, view };
+        // The top layer's root is the image's root: it takes over what the layers below have.
+        if let Some(top) = lower.last() {
+            writer.take_over(&writer.files, &rustix::fs::stat(top)?)?;
+        }
+        Ok(writer)
+    }
+
+    /// Opens a directory of the layer, made with its parents where they are missing: as the layers below have them,
+    /// else with `mode` and `owner`.
+    pub(crate) fn directory(
+        &self,
+        components: &[OsString],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut here = self.files.try_clone()?;
+        for (index, name) in components.iter().enumerate() {
+            let below = match rustix::fs::openat(&here, name, flags, Mode::empty()) {
+                Ok(dir) => {
+                    here = dir;
+                    continue;
+                }
+                Err(Errno::NOENT) => self.view.entry(&components[..=index])?,
+                Err(e) => return Err(e.into()),
+            };
+            rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(0o700))?;
+            here = rustix::fs::openat(&here, name, flags, Mode::empty())?;
+            match below {
+                Entry::Directory(stat) => self.take_over(&here, &stat)?,
+                Entry::Missing => set_owner_and_mode(&here, owner, mode)?,
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        Ok(here)
+    }
+
+    fn take_over(&self, dir: &OwnedFd, stat: &Stat) -> io::Result<()> {
+        set_owner_and_mode(dir, (stat.st_uid, stat.st_gid), stat.st_mode & 0o7777)?;
+        set_times(dir, stat)
+    }
+}
+
+fn set_owner_and_mode(node: &OwnedFd, owner: (u32, u32), mode: u32) -> io::Result<()> {
+    // The owner first: a change of owner clears set-id bits.
+    rustix::fs::fchown(
+        node,
+        Some(Uid::from_raw(owner.0)),
+        Some(Gid::from_raw(owner.1)),
+    )?;
+    rustix::fs::fchmod(node, Mode::from_raw_mode(mode))?;
+    Ok(())
+}
+
+fn set_times(node: &OwnedFd, stat: &Stat) -> io::Result<()> {
+    let time = Timespec {
+        tv_sec: stat.st_mtime as _,
+        tv_nsec: stat.st_mtime_nsec as _,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    rustix::fs::futimens(node, &times)?;
+    Ok(())
+}
+
+/// A directory that is being copied.
+struct OpenDirectory {
+    fd: OwnedFd,
+    /// Where it is in the image: below a link of the image, this is not where the source's path says.
+    components: Vec<OsString>,
+    /// It was not in the image before, so it takes the source's time.
+    is_new: bool,
+}
+
+/// Writes what a walk finds.
+struct CopySink<'a> {
+    target: &'a mut LayerWriter,
+    /// Where the walk's top goes.
+    place: Vec<OsString>,
+    plan: &'a CopyPlan,
+    directories: Vec<OpenDirectory>,
+    open: Option<File>,
+}
+
+impl CopySink<'_> {
+    /// The parent's descriptor and the name for a file or link at `path`, with what stood there in this layer removed.
+    fn slot(&mut self, path: &Path) -> io::Result<(OwnedFd, OsString)> {
+        let (parent, name, components) = match (path.file_name(), self.directories.last()) {
+            (Some(name), Some(dir)) => (
+                dir.fd.try_clone()?,
+                name.to_owned(),
+                joined(&dir.components, name),
+            ),
+            _ => {
+                let (name, parents) = self
+                    .place
+                    .split_last()
+                    .ok_or_else(|| io::Error::from(Errno::ISDIR))?;
+                let parent = self.target.directory(parents, 0o755, (0, 0))?;
+                (parent, name.clone(), self.place.clone())
+            }
+        };
+        if let Entry::Directory(_) = self.target.view.entry(&components)? {
+            return Err(io::Error::other("it is a directory in the image"));
+        }
+        match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok((parent, name)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn mode(&self, stat: &Stat, is_directory: bool) -> u32 {
+        match self.plan.chmod {
+            // A directory that may be read must be searchable to be of use.
+            Some(mode) if is_directory => mode | ((mode & 0o444) >> 2),
+            Some(mode) => mode,
+            None => stat.st_mode & 0o7777,
+        }
+    }
+}
+
+fn joined(components: &[OsString], name: &OsStr) -> Vec<OsString> {
+    let mut all = components.to_vec();
+    all.push(name.to_owned());
+    all
+}
+
+impl TreeSink for CopySink<'_> {
+    fn enter(&mut self, path: &Path, stat: &Stat) -> io::Result<()> {
+        let components = match (path.file_name(), self.directories.last()) {
+            (Some(name), Some(dir)) => joined(&dir.components, name),
+            _ => self.place.clone(),
+        };
+        // `lib/` copied onto an image whose `lib` is a link to `usr/lib` goes there, as it would with cp.
+        let mut at = PathBuf::from("/");
+        at.extend(&components);
+        let resolved = self.target.view.resolve(&at, true)?;
+        let is_new = match resolved.entry {
+            Entry::Missing => true,
+            Entry::Directory(_) => false,
+            _ => return Err(io::Error::other("it is not a directory in the image")),
+        };
+        let parents = resolved.components.len().saturating_sub(1);
+        self.target
+            .directory(&resolved.components[..parents], 0o755, (0, 0))?;
+        let fd =
+            self.target
+                .directory(&resolved.components, self.mode(stat, true), self.plan.owner)?;
+        self.directories.push(OpenDirectory {
+            fd,
+            components: resolved.components,
+            is_new,
+        });
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &Path, stat: &Stat) -> io::Result<()> {
+        match self.directories.pop() {
+            Some(dir) if dir.is_new => set_times(&dir.fd, stat),
+            _ => Ok(()),
+        }
+    }
+
+    fn symlink(&mut self, path: &Path, target: &OsStr) -> io::Result<()> {
+        let (parent, name) = self.slot(path)?;
+        rustix::fs::symlinkat(target, &parent, &name)?;
+        rustix::fs::chownat(
+            &parent,
+            &name,
+            Some(Uid::from_raw(self.plan.owner.0)),
+            Some(Gid::from_raw(self.plan.owner.1)),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?;
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path, _: &Stat) -> io::Result<()> {
+        let (parent, name) = self.slot(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(
+            &parent,
+            &name,
+            flags | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )?;
+        self.open = Some(File::from(file));
+        Ok(())
+    }
+
+    fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.open {
+            Some(file) => file.write_all(bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn end_file(&mut self, _: &Path, stat: &Stat) -> io::Result<()> {
+        match self.open.take() {
+            Some(file) => {
+                let file = OwnedFd::from(file);
+                set_owner_and_mode(&file, self.plan.owner, self.mode(stat, false))?;
+                set_times(&file, stat)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

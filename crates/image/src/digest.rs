@@ -1,0 +1,65 @@
+//! Digests of steps and images.
+
+use sha2::{Digest, Sha256};
+
+/// Changes when what a step makes of the same words changes, so that layers made by older rules are not reused.
+const RULES: &str = "arenite-layer-1";
+
+/// A digest over named fields. Each carries its length, so that no two lists of fields look alike.
+pub(crate) struct FieldDigest(Sha256);
+
+impl FieldDigest {
+    /// Starts the digest of a step that stands on the layer `below`.
+    pub(crate) fn step(below: Option<&str>, kind: &str) -> Self {
+        Self(Sha256::new())
+            .field("rules", RULES)
+            .field("below", below.unwrap_or_default())
+            .field("kind", kind)
+    }
+
+    /// Starts a digest that stands alone.
+    pub(crate) fn of(kind: &str) -> Self {
+        Self(Sha256::new()).field("kind", kind)
+    }
+
+    pub(crate) fn field(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.add(name, value);
+        self
+    }
+
+    pub(crate) fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        let value = value.as_ref();
+        for bytes in [name.as_bytes(), value] {
+            self.0.update((bytes.len() as u64).to_le_bytes());
+            self.0.update(bytes);
+        }
+    }
+
+    /// 64 lower-case hexadecimal digits.
+    pub(crate) fn hex(self) -> String {
+        hex::encode(self.0.finalize())
+    }
+}
+
+/// Whether a text is a digest of ours, and so a safe file name.
+pub(crate) fn is_digest(text: &str) -> bool {
+    text.len() == 64
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_run_into_each_other() {
+        let a = FieldDigest::of("k").field("x", "ab").field("y", "").hex();
+        let b = FieldDigest::of("k").field("x", "a").field("y", "b").hex();
+        assert_ne!(a, b);
+        assert!(is_digest(&a));
+        assert!(!is_digest(&a.to_uppercase().replace('0', "A")));
+        assert!(!is_digest("../../etc"));
+    }
+}

@@ -1,0 +1,50 @@
+//! What an image is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use arenite_model::ImageName;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A local image: layers and what its sandboxes start with.
+#[derive(Debug, Clone, Serialize)]
+pub struct Image {
+    pub name: ImageName,
+    /// SHA-256 over its top layer's digest and its config, 64 hexadecimal digits.
+    pub digest: String,
+    /// Lowest first, at least one.
+    pub layers: Vec<Layer>,
+    pub config: ImageConfig,
+    pub created_at: Timestamp,
+    /// The sum of its layers on disk.
+    pub size_bytes: u64,
+}
+
+/// One sealed layer.
+#[derive(Debug, Clone, Serialize)]
+pub struct Layer {
+    /// SHA-256 over the digest of the layer below and the step that made this one, 64 hexadecimal digits:
+    /// it stands for the whole stack up to here.
+    pub digest: String,
+    /// Its files, in overlayfs's format: character devices 0/0 are whiteouts, `user.overlay.opaque` marks opaque directories.
+    /// Owners are the image's own ids (0, 1000), so that it is mounted through an id map.
+    pub dir: PathBuf,
+    /// Blocks on disk, in bytes; a hard-linked file counts once.
+    pub bytes: u64,
+    /// The instruction that made it.
+    pub created_by: String,
+    pub created_at: Timestamp,
+}
+
+/// What a sandbox of the image starts with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageConfig {
+    pub env: BTreeMap<String, String>,
+    /// An absolute path that exists as a directory in the image.
+    pub workdir: Option<String>,
+    /// A name of the image's `/etc/passwd`.
+    pub user: Option<String>,
+    pub labels: BTreeMap<String, String>,
+}

@@ -1,0 +1,289 @@
+//! The root of an image as its sandboxes see it, read from its layers without mounting them.
+//!
+//! Names are looked up one component at a time in descriptors of the layers, never by a path on the host, and links are
+//! resolved here, inside the image's root. So a layer whose `/app` points to `/etc` or `../../..` means the image's `/etc`
+//! and root, never the host's.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+/// As many links as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+/// The kernel's bound on a path.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// An image's root: layers with the upper ones hiding the lower ones, as overlayfs shows them.
+#[derive(Debug)]
+pub struct RootView {
+    /// Top first.
+    layers: Vec<Arc<OwnedFd>>,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    Missing,
+    Directory(Stat),
+    File(Stat),
+    /// Its target, unresolved.
+    Symlink(OsString),
+    /// A device, a FIFO or a socket.
+    Special(Stat),
+}
+
+/// A path whose links are resolved.
+#[derive(Debug)]
+pub struct Resolved {
+    /// Components below the root: no link but, when the last was not to be followed, the last one; no `.` and `..`.
+    pub components: Vec<OsString>,
+    pub entry: Entry,
+}
+
+impl Resolved {
+    /// The path from the image's root.
+    pub fn path(&self) -> PathBuf {
+        let mut path = PathBuf::from("/");
+        path.extend(&self.components);
+        path
+    }
+}
+
+/// One directory of the view: its directories in the layers that show through, top first.
+#[derive(Debug, Clone)]
+struct Merged(Vec<Arc<OwnedFd>>);
+
+impl RootView {
+    /// Opens the layers' directories, lowest first as an [`crate::Image`] has them.
+    pub fn open<'a>(layers: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
+        let mut fds = Vec::new();
+        for dir in layers {
+            fds.push(Arc::new(open_dir(rustix::fs::CWD, dir)?));
+        }
+        fds.reverse();
+        Ok(Self { layers: fds })
+    }
+
+    /// Resolves a path from the root, with or without a leading `/`. Links on the way are followed, the last one only if
+    /// `follow` is set. What is missing has its components as they stand.
+    pub fn resolve(&self, path: &Path, follow: bool) -> io::Result<Resolved> {
+        if path.as_os_str().len() > MAX_PATH_BYTES {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let mut todo: VecDeque<OsString> = split(path.as_os_str()).collect();
+        let mut links = 0;
+        let mut stack = vec![self.root()];
+        let mut done: Vec<OsString> = Vec::new();
+        let mut entry = self.root_entry()?;
+        while let Some(name) = todo.pop_front() {
+            if name == ".." {
+                done.pop();
+                // Above the root is the root; above something missing is what was there before it.
+                if stack.len() > done.len() + 1 {
+                    stack.pop();
+                }
+                if stack.len() == done.len() + 1 {
+                    entry = Entry::Directory(self.stat_of(&stack)?);
+                }
+                continue;
+            }
+            if stack.len() <= done.len() {
+                done.push(name);
+                entry = Entry::Missing;
+                continue;
+            }
+            let here = stack.last().expect("the root is never popped");
+            let (found, directory) = here.lookup(&name)?;
+            if let Entry::Symlink(target) = &found
+                && (follow || !todo.is_empty())
+            {
+                links += 1;
+                if links > MAX_LINKS || target.len() > MAX_PATH_BYTES {
+                    return Err(Errno::LOOP.into());
+                }
+                if target.as_bytes().starts_with(b"/") {
+                    stack.truncate(1);
+                    done.clear();
+                }
+                for part in split(target).collect::<Vec<_>>().into_iter().rev() {
+                    todo.push_front(part);
+                }
+                // An absolute link to `/`, or one to `.`, leaves nothing more to look up.
+                entry = Entry::Directory(self.stat_of(&stack)?);
+                continue;
+            }
+            match (directory, &found) {
+                (Some(directory), _) => stack.push(directory),
+                (None, Entry::Missing) => {}
+                (None, _) if !todo.is_empty() => return Err(Errno::NOTDIR.into()),
+                _ => {}
+            }
+            done.push(name);
+            entry = found;
+        }
+        Ok(Resolved {
+            components: done,
+            entry,
+        })
+    }
+
+    /// What stands at a path whose links are already resolved.
+    pub fn entry(&self, components: &[OsString]) -> io::Result<Entry> {
+        let mut here = self.root();
+        let mut entry = self.root_entry()?;
+        for (index, name) in components.iter().enumerate() {
+            let (found, directory) = here.lookup(name)?;
+            entry = found;
+            match directory {
+                Some(directory) => here = directory,
+                None if index + 1 == components.len() => {}
+                None => return Ok(Entry::Missing),
+            }
+        }
+        Ok(entry)
+    }
+
+    /// A regular file's content, at most `limit` bytes; none when it is missing or something else.
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        let resolved = self.resolve(path, true)?;
+        let (Entry::File(_), Some((name, parents))) =
+            (&resolved.entry, resolved.components.split_last())
+        else {
+            return Ok(None);
+        };
+        let mut here = self.root();
+        for parent in parents {
+            match here.lookup(parent)?.1 {
+                Some(directory) => here = directory,
+                None => return Ok(None),
+            }
+        }
+        for layer in &here.0 {
+            // NONBLOCK: should it have become a FIFO since, opening it must not wait for a writer.
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            match rustix::fs::openat(layer, name, flags, Mode::empty()) {
+                Ok(file) => {
+                    let stat = rustix::fs::fstat(&file)?;
+                    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                        return Ok(None);
+                    }
+                    let mut content = Vec::new();
+                    std::fs::File::from(file)
+                        .take(limit + 1)
+                        .read_to_end(&mut content)?;
+                    if content.len() as u64 > limit {
+                        return Err(Errno::FBIG.into());
+                    }
+                    return Ok(Some(content));
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn root(&self) -> Merged {
+        let mut shown = Vec::new();
+        for layer in &self.layers {
+            shown.push(Arc::clone(layer));
+            if is_opaque(layer.as_fd()) {
+                break;
+            }
+        }
+        Merged(shown)
+    }
+
+    fn root_entry(&self) -> io::Result<Entry> {
+        Ok(match self.layers.first() {
+            Some(top) => Entry::Directory(rustix::fs::fstat(top)?),
+            None => Entry::Missing,
+        })
+    }
+
+    fn stat_of(&self, stack: &[Merged]) -> io::Result<Stat> {
+        let top = stack.last().and_then(|m| m.0.first());
+        Ok(rustix::fs::fstat(top.ok_or(Errno::NOENT)?)?)
+    }
+}
+
+impl Merged {
+    /// One name in this directory; with the directory it is, if it is one.
+    fn lookup(&self, name: &OsStr) -> io::Result<(Entry, Option<Merged>)> {
+        let mut shown: Vec<Arc<OwnedFd>> = Vec::new();
+        let mut first: Option<Stat> = None;
+        for layer in &self.0 {
+            let stat = match rustix::fs::statat(layer, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if is_whiteout(&stat) {
+                break;
+            }
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                let dir = open_dir(layer.as_fd(), name)?;
+                let opaque = is_opaque(dir.as_fd());
+                first.get_or_insert(stat);
+                shown.push(Arc::new(dir));
+                if opaque {
+                    break;
+                }
+            } else if first.is_some() {
+                break;
+            } else {
+                let entry = match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::Symlink => {
+                        let target = rustix::fs::readlinkat(layer, name, Vec::new())?;
+                        Entry::Symlink(OsString::from_vec(target.into_bytes()))
+                    }
+                    FileType::RegularFile => Entry::File(stat),
+                    _ => Entry::Special(stat),
+                };
+                return Ok((entry, None));
+            }
+        }
+        Ok(match first {
+            Some(stat) => (Entry::Directory(stat), Some(Merged(shown))),
+            None => (Entry::Missing, None),
+        })
+    }
+}
+
+fn split(path: &OsStr) -> impl Iterator<Item = OsString> + '_ {
+    path.as_bytes()
+        .split(|b| *b == b'/')
+        .filter(|part| !part.is_empty() && *part != b".")
+        .map(|part| OsString::from_vec(part.to_vec()))
+}
+
+fn open_dir(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(
+        at,
+        name,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+fn is_opaque(dir: BorrowedFd<'_>) -> bool {
+    let mut value = [0u8; 8];
+    matches!(
+        rustix::fs::fgetxattr(dir, c"user.overlay.opaque", &mut value),
+        Ok(1) if value[0] == b'y'
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,555 @@
+//! The image store: one directory on the file system of the sandboxes' writable layers.
+//!
+//! ```text
+//! lock                            held by a build, a removal or a sweep
+//! layers/<digest>/files/          a sealed layer's files
+//! layers/<digest>/layer.json      what made it, and its size
+//! images/<name>.json              manifests; a `/` of the name is a `%`
+//! building/<n>/{files,work}/      layers that are being made: an overlay's upper and work directory
+//! trash/<n>/                      layers that are being removed
+//! ```
+//!
+//! The directory is root's alone: layers hold set-id programs under the image's own ids, which no user of the host may reach.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arenite_model::ImageName;
+use jiff::Timestamp;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::is_digest;
+use crate::error::ImageError;
+use crate::image::{Image, ImageConfig, Layer};
+use crate::removal::remove_tree;
+use crate::tree::disk_usage;
+
+/// The most layers of an image, below the kernel's 500 of an overlay with room for snapshots.
+pub(crate) const MAX_LAYERS: usize = 120;
+/// The most bytes of a manifest or a layer's description.
+const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+
+/// How a layer's directory is made and removed on this storage.
+pub trait LayerStorage: Send + Sync + fmt::Debug {
+    /// Makes an empty directory, which will be renamed within its file system when the layer is sealed.
+    fn create(&self, dir: &Path) -> io::Result<()>;
+    /// Removes it with all that is in it; fine when it is not there.
+    fn remove(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// Plain directories, on any file system.
+#[derive(Debug)]
+pub struct PlainDirectories;
+
+impl LayerStorage for PlainDirectories {
+    fn create(&self, dir: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o755).create(dir)
+    }
+
+    fn remove(&self, dir: &Path) -> io::Result<()> {
+        remove_tree(dir)
+    }
+}
+
+/// Images and their layers on disk. Cheap to clone. Every call blocks on the disk.
+#[derive(Debug, Clone)]
+pub struct ImageStore {
+    dir: Arc<Path>,
+    storage: Arc<dyn LayerStorage>,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    /// Digests of the layers that are gone.
+    pub layers: Vec<String>,
+    /// Digests of layers that stay because a sandbox uses them; [`ImageStore::prune`] removes them later.
+    pub kept: Vec<String>,
+    pub freed_bytes: u64,
+}
+
+/// What `images/<name>.json` holds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    version: u32,
+    name: ImageName,
+    digest: String,
+    /// Lowest first.
+    layers: Vec<String>,
+    config: ImageConfig,
+    created_at: Timestamp,
+}
+
+const MANIFEST_VERSION: u32 = 1;
+
+/// What `layer.json` holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LayerRecord {
+    pub(crate) bytes: u64,
+    pub(crate) created_by: String,
+    pub(crate) created_at: Timestamp,
+}
+
+/// Held while layers are made or removed; released when dropped, and by the kernel when the process dies.
+#[derive(Debug)]
+pub(crate) struct StoreLock {
+    _file: File,
+}
+
+/// A layer that is being made.
+#[derive(Debug)]
+pub(crate) struct OpenLayer {
+    pub(crate) dir: PathBuf,
+}
+
+impl OpenLayer {
+    pub(crate) fn files(&self) -> PathBuf {
+        self.dir.join("files")
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+}
+
+impl ImageStore {
+    /// Opens or makes a store whose layers are plain directories.
+    pub fn open(dir: PathBuf) -> Result<Self, ImageError> {
+        Self::open_on(dir, Arc::new(PlainDirectories))
+    }
+
+    /// Opens or makes a store on a storage with its own kind of directory, such as btrfs subvolumes with a limit.
+    /// Sweeps what a crash has left, unless a build is running.
+    pub fn open_on(dir: PathBuf, storage: Arc<dyn LayerStorage>) -> Result<Self, ImageError> {
+        for path in [
+            dir.clone(),
+            dir.join("layers"),
+            dir.join("images"),
+            dir.join("building"),
+            dir.join("trash"),
+        ] {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&path)
+                .map_err(ImageError::io("could not make", &path))?;
+        }
+        let store = Self {
+            dir: dir.into(),
+            storage,
+        };
+        if let Some(lock) = store.try_lock()? {
+            store.sweep(&lock);
+        }
+        Ok(store)
+    }
+
+    /// Where the store is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// An image that is built here, with all its layers there.
+    pub fn get(&self, name: &ImageName) -> Result<Image, ImageError> {
+        let path = self.manifest_path(name);
+        match self.read_manifest(&path)? {
+            Some(manifest) => self.image(manifest),
+            None => Err(ImageError::NotFound { name: name.clone() }),
+        }
+    }
+
+    /// All images in the order of their names. A damaged one is left out and logged.
+    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let mut images = Vec::new();
+        for (path, manifest) in self.manifests()? {
+            match manifest.and_then(|m| self.image(m)) {
+                Ok(image) => images.push(image),
+                Err(error) => tracing::warn!(?path, %error, "an image is left out of the list"),
+            }
+        }
+        images.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(images)
+    }
+
+    /// Removes an image and those of its layers that no other image has. A layer that `in_use` knows, because a sandbox
+    /// runs on it, stays for [`ImageStore::prune`].
+    pub fn remove(
+        &self,
+        name: &ImageName,
+        in_use: &dyn Fn(&str) -> bool,
+    ) -> Result<Removed, ImageError> {
+        let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
+        let path = self.manifest_path(name);
+        let own = match self.read_manifest(&path) {
+            Ok(Some(manifest)) => manifest.layers,
+            Ok(None) => return Err(ImageError::NotFound { name: name.clone() }),
+            // One that can't be read names no layers; prune finds them.
+            Err(ImageError::Damaged { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        fs::remove_file(&path).map_err(ImageError::io("could not remove", &path))?;
+        self.sync_dir("images")?;
+        self.drop_unreferenced(&lock, own, in_use)
+    }
+
+    /// Removes all layers that no image has and no sandbox uses: those of images that were built anew or removed while in
+    /// use, and of builds that failed, which were kept to be reused.
+    pub fn prune(&self, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
+        let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
+        self.sweep(&lock);
+        let all = self.layer_digests()?;
+        self.drop_unreferenced(&lock, all, in_use)
+    }
+
+    fn drop_unreferenced(
+        &self,
+        lock: &StoreLock,
+        digests: Vec<String>,
+        in_use: &dyn Fn(&str) -> bool,
+    ) -> Result<Removed, ImageError> {
+        let mut referenced = BTreeSet::new();
+        for (path, manifest) in self.manifests()? {
+            match manifest {
+                Ok(manifest) => referenced.extend(manifest.layers),
+                // Its layers are unknown, so none may be removed.
+                Err(error) => {
+                    tracing::warn!(?path, %error, "layers are kept because of a damaged image");
+                    return Ok(Removed {
+                        kept: digests,
+                        ..Removed::default()
+                    });
+                }
+            }
+        }
+        let mut removed = Removed::default();
+        for digest in digests {
+            if referenced.contains(&digest) {
+                continue;
+            }
+            if in_use(&digest) {
+                removed.kept.push(digest);
+                continue;
+            }
+            let bytes = self.layer_record(&digest).map_or(0, |record| record.bytes);
+            if self.discard(lock, &digest)? {
+                removed.freed_bytes += bytes;
+                removed.layers.push(digest);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes a sealed layer. It leaves its digest's place at once, so that a crash never leaves half of it there.
+    fn discard(&self, _lock: &StoreLock, digest: &str) -> Result<bool, ImageError> {
+        let dir = self.layer_dir(digest);
+        let trash = self.scratch("trash");
+        match fs::rename(&dir, &trash) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(ImageError::io("could not remove", dir)(e)),
+        }
+        self.storage
+            .remove(&trash)
+            .map_err(ImageError::io("could not remove", trash))?;
+        Ok(true)
+    }
+
+    /// Waits for the lock. Blocks as long as a build runs elsewhere.
+    pub(crate) fn lock(&self) -> Result<StoreLock, ImageError> {
+        let (file, path) = self.lock_file()?;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(StoreLock { _file: file }),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(ImageError::io("could not lock", path)(e.into())),
+            }
+        }
+    }
+
+    /// The lock, unless someone else holds it.
+    pub(crate) fn try_lock(&self) -> Result<Option<StoreLock>, ImageError> {
+        let (file, path) = self.lock_file()?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(StoreLock { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(ImageError::io("could not lock", path)(e.into())),
+        }
+    }
+
+    fn lock_file(&self) -> Result<(File, PathBuf), ImageError> {
+        let path = self.dir.join("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(ImageError::io("could not open", &path))?;
+        Ok((file, path))
+    }
+
+    /// Removes what a crash has left. What can't be removed now, because it is still mounted or written to, is left to the next.
+    pub(crate) fn sweep(&self, _lock: &StoreLock) {
+        for place in ["building", "trash"] {
+            let Ok(entries) = fs::read_dir(self.dir.join(place)) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let removed = match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => self.storage.remove(&path),
+                    _ => fs::remove_file(&path),
+                };
+                match removed {
+                    Ok(()) => tracing::info!(?path, "removed an unfinished layer"),
+                    Err(error) => {
+                        tracing::warn!(?path, %error, "could not remove an unfinished layer");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A new layer with its two directories.
+    pub(crate) fn new_layer(&self, _lock: &StoreLock) -> Result<OpenLayer, ImageError> {
+        let dir = self.scratch("building");
+        self.storage
+            .create(&dir)
+            .map_err(ImageError::io("could not make", &dir))?;
+        let layer = OpenLayer { dir };
+        for part in [layer.files(), layer.work()] {
+            // Set again: the process may have a umask of its own.
+            DirBuilder::new()
+                .mode(0o755)
+                .create(&part)
+                .and_then(|()| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
+                .map_err(ImageError::io("could not make", part))?;
+        }
+        Ok(layer)
+    }
+
+    /// Gives up a layer that was not sealed.
+    pub(crate) fn abandon(&self, layer: &OpenLayer) {
+        if let Err(error) = self.storage.remove(&layer.dir) {
+            tracing::warn!(dir = ?layer.dir, %error, "could not remove an unfinished layer");
+        }
+    }
+
+    /// Makes a layer's content final under its digest. Its data is on disk before its name is.
+    pub(crate) fn seal(
+        &self,
+        _lock: &StoreLock,
+        layer: &OpenLayer,
+        digest: &str,
+        created_by: &str,
+    ) -> Result<LayerRecord, ImageError> {
+        let at = |what| ImageError::io(what, &layer.dir);
+        remove_tree(&layer.work()).map_err(at("could not clean up"))?;
+        let record = LayerRecord {
+            bytes: disk_usage(&layer.files()).map_err(at("could not measure"))?,
+            created_by: created_by.to_owned(),
+            created_at: Timestamp::now(),
+        };
+        let json = serde_json::to_vec(&record).expect("a layer's record is plain data");
+        fs::write(layer.dir.join("layer.json"), json).map_err(at("could not write to"))?;
+        File::open(&layer.dir)
+            .and_then(|dir| Ok(rustix::fs::syncfs(&dir)?))
+            .map_err(at("could not sync"))?;
+        fs::rename(&layer.dir, self.layer_dir(digest)).map_err(at("could not seal"))?;
+        self.sync_dir("layers")?;
+        Ok(record)
+    }
+
+    /// A sealed layer's record; none when the layer is not there.
+    pub(crate) fn layer_record(&self, digest: &str) -> Option<LayerRecord> {
+        let bytes = read_bounded(&self.layer_dir(digest).join("layer.json")).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Where a sealed layer's files are.
+    pub(crate) fn layer_files(&self, digest: &str) -> PathBuf {
+        self.layer_dir(digest).join("files")
+    }
+
+    /// Writes an image's manifest in one step, in the place of an older one.
+    pub(crate) fn publish(
+        &self,
+        _lock: &StoreLock,
+        name: &ImageName,
+        digest: String,
+        layers: Vec<String>,
+        config: ImageConfig,
+    ) -> Result<Image, ImageError> {
+        let manifest = Manifest {
+            version: MANIFEST_VERSION,
+            name: canonical(name),
+            digest,
+            layers,
+            config,
+            created_at: Timestamp::now(),
+        };
+        let path = self.manifest_path(name);
+        // Swept from there should the rename not be reached.
+        let next = self.scratch("trash");
+        let write = || -> io::Result<()> {
+            let json = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
+            let mut file = File::create_new(&next)?;
+            file.write_all(&json)?;
+            file.sync_all()?;
+            fs::rename(&next, &path)
+        };
+        write().map_err(ImageError::io("could not write", &path))?;
+        self.sync_dir("images")?;
+        self.image(manifest)
+    }
+
+    fn image(&self, manifest: Manifest) -> Result<Image, ImageError> {
+        let damaged = |reason: String| ImageError::Damaged {
+            name: manifest.name.to_string(),
+            reason,
+        };
+        if manifest.layers.is_empty() {
+            return Err(damaged("it has no layers".to_owned()));
+        }
+        let mut layers = Vec::with_capacity(manifest.layers.len());
+        for digest in &manifest.layers {
+            let record = self
+                .layer_record(digest)
+                .ok_or_else(|| damaged(format!("its layer {digest} is gone")))?;
+            layers.push(Layer {
+                digest: digest.clone(),
+                dir: self.layer_files(digest),
+                bytes: record.bytes,
+                created_by: record.created_by,
+                created_at: record.created_at,
+            });
+        }
+        Ok(Image {
+            size_bytes: layers.iter().map(|l| l.bytes).sum(),
+            name: manifest.name,
+            digest: manifest.digest,
+            layers,
+            config: manifest.config,
+            created_at: manifest.created_at,
+        })
+    }
+
+    fn manifests(&self) -> Result<Vec<(PathBuf, Result<Manifest, ImageError>)>, ImageError> {
+        let dir = self.dir.join("images");
+        let at = || ImageError::io("could not read", &dir);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(at())? {
+            let path = entry.map_err(at())?.path();
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            match self.read_manifest(&path) {
+                Ok(Some(manifest)) => found.push((path, Ok(manifest))),
+                Ok(None) => {}
+                Err(error) => found.push((path, Err(error))),
+            }
+        }
+        Ok(found)
+    }
+
+    fn read_manifest(&self, path: &Path) -> Result<Option<Manifest>, ImageError> {
+        let bytes = match read_bounded(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(ImageError::io("could not read", path)(e)),
+        };
+        let damaged = |reason: String| ImageError::Damaged {
+            name: path
+                .file_stem()
+                .map(|s| s.to_string_lossy().replace('%', "/"))
+                .unwrap_or_default(),
+            reason,
+        };
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|e| damaged(format!("its manifest can't be read: {e}")))?;
+        if manifest.version != MANIFEST_VERSION {
+            return Err(damaged(format!(
+                "its manifest has version {}, this is for {MANIFEST_VERSION}",
+                manifest.version
+            )));
+        }
+        // A digest is a directory's name here: nothing else may pass for one.
+        if !manifest.layers.iter().all(|l| is_digest(l)) {
+            return Err(damaged(
+                "its manifest names a layer that is no digest".to_owned(),
+            ));
+        }
+        Ok(Some(manifest))
+    }
+
+    fn layer_digests(&self) -> Result<Vec<String>, ImageError> {
+        let dir = self.dir.join("layers");
+        let at = || ImageError::io("could not read", &dir);
+        let mut digests = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(at())? {
+            let name = entry.map_err(at())?.file_name();
+            if let Some(digest) = name.to_str().filter(|n| is_digest(n)) {
+                digests.push(digest.to_owned());
+            }
+        }
+        digests.sort();
+        Ok(digests)
+    }
+
+    fn layer_dir(&self, digest: &str) -> PathBuf {
+        self.dir.join("layers").join(digest)
+    }
+
+    fn manifest_path(&self, name: &ImageName) -> PathBuf {
+        let file = canonical(name).as_str().replace('/', "%") + ".json";
+        self.dir.join("images").join(file)
+    }
+
+    /// A path in `place` that nothing has; the process id keeps two servers of one store apart.
+    fn scratch(&self, place: &str) -> PathBuf {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let time = Timestamp::now().as_nanosecond();
+        self.dir
+            .join(place)
+            .join(format!("{}-{n}-{time:x}", std::process::id()))
+    }
+
+    fn sync_dir(&self, place: &str) -> Result<(), ImageError> {
+        let path = self.dir.join(place);
+        File::open(&path)
+            .and_then(|dir| dir.sync_all())
+            .map_err(ImageError::io("could not sync", path))
+    }
+}
+
+/// `base` and `base:latest` are one image.
+fn canonical(name: &ImageName) -> ImageName {
+    name.as_str()
+        .strip_suffix(":latest")
+        .and_then(|short| short.parse().ok())
+        .unwrap_or_else(|| name.clone())
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MAX_MANIFEST_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+        return Err(io::Error::other(format!(
+            "it is longer than {MAX_MANIFEST_BYTES} bytes"
+        )));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use super::*;
+
+fn store() -> (tempfile::TempDir, ImageStore) {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(scratch.path().join("images")).unwrap();
+    (scratch, store)
+}
+
+fn name(text: &str) -> ImageName {
+    text.parse().unwrap()
+}
+
+/// A digest that is told from others by one letter.
+fn digest(letter: char) -> String {
+    letter.to_string().repeat(64)
+}
+
+fn add_layer(store: &ImageStore, letter: char) -> String {
+    let lock = store.lock().unwrap();
+    let layer = store.new_layer(&lock).unwrap();
+    fs::write(layer.files().join("file"), vec![b'x'; 10_000]).unwrap();
+    fs::create_dir(layer.work().join("work")).unwrap();
+    store.seal(&lock, &layer, &digest(letter), "RUN x").unwrap();
+    digest(letter)
+}
+
+fn add_image(store: &ImageStore, text: &str, layers: &str) -> Image {
+    let digests = layers.chars().map(digest).collect();
+    let lock = store.lock().unwrap();
+    let config = ImageConfig::default();
+    store
+        .publish(&lock, &name(text), digest('0'), digests, config)
+        .unwrap()
+}
+
+#[test]
+fn a_layer_goes_with_the_last_image_that_has_it() {
+    let (_scratch, store) = store();
+    for letter in ['a', 'b', 'c'] {
+        add_layer(&store, letter);
+    }
+    let one = add_image(&store, "one", "ab");
+    add_image(&store, "two", "ac");
+    assert_eq!(one.layers.len(), 2);
+    assert!(one.layers[0].bytes >= 10_000);
+    assert_eq!(one.size_bytes, one.layers[0].bytes + one.layers[1].bytes);
+    assert!(one.layers[0].dir.join("file").exists());
+    assert!(!one.layers[0].dir.parent().unwrap().join("work").exists());
+
+    let removed = store.remove(&name("one"), &|_| false).unwrap();
+    assert_eq!(removed.layers, [digest('b')]);
+    assert_eq!(removed.freed_bytes, one.layers[1].bytes);
+    assert!(store.get(&name("two")).is_ok());
+    assert!(matches!(
+        store.get(&name("one")),
+        Err(ImageError::NotFound { .. })
+    ));
+
+    // A sandbox runs on `a`.
+    let used = digest('a');
+    let removed = store.remove(&name("two"), &|d| d == used).unwrap();
+    assert_eq!(
+        (removed.layers, removed.kept),
+        (vec![digest('c')], vec![digest('a')])
+    );
+    assert!(store.layer_files(&used).join("file").exists());
+    assert_eq!(store.prune(&|_| false).unwrap().layers, [used]);
+    assert_eq!(fs::read_dir(store.dir().join("layers")).unwrap().count(), 0);
+}
+
+#[test]
+fn names_with_slashes_and_tags_are_files_of_their_own() {
+    let (_scratch, store) = store();
+    add_layer(&store, 'a');
+    for text in ["team/tools:2", "team/tools", "team", "base:latest"] {
+        add_image(&store, text, "a");
+    }
+    let names: Vec<_> = store
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|i| i.name.to_string())
+        .collect();
+    assert_eq!(names, ["base", "team", "team/tools", "team/tools:2"]);
+    assert!(store.get(&name("base")).is_ok());
+    assert!(store.get(&name("team/tools:latest")).is_ok());
+    assert!(store.get(&name("tools")).is_err());
+}
+
+#[test]
+fn what_a_crash_left_is_swept_but_not_from_under_a_build() {
+    let (_scratch, store) = store();
+    let lock = store.lock().unwrap();
+    let layer = store.new_layer(&lock).unwrap();
+    fs::write(layer.files().join("half"), "x").unwrap();
+    fs::write(store.dir().join("trash/manifest"), "{").unwrap();
+
+    let again = ImageStore::open(store.dir().to_owned()).unwrap();
+    assert!(layer.dir.exists(), "a build holds the lock");
+    assert!(matches!(
+        again.remove(&name("x"), &|_| false),
+        Err(ImageError::Busy)
+    ));
+    drop(lock);
+    ImageStore::open(store.dir().to_owned()).unwrap();
+    for place in ["building", "trash"] {
+        assert_eq!(
+            fs::read_dir(store.dir().join(place)).unwrap().count(),
+            0,
+            "{place}"
+        );
+    }
+}
+
+#[test]
+fn a_damaged_image_is_told_and_harms_no_other() {
+    let (_scratch, store) = store();
+    add_layer(&store, 'a');
+    add_layer(&store, 'b');
+    add_image(&store, "good", "a");
+    add_image(&store, "poor", "ab");
+    remove_tree(&store.layer_dir(&digest('b'))).unwrap();
+    let error = store.get(&name("poor")).unwrap_err();
+    assert!(error.to_string().contains("is gone"), "{error}");
+
+    let manifest = store.manifest_path(&name("evil"));
+    let escape = r#"{"version":1,"name":"evil","digest":"x","layers":["../../etc"],"config":{},"created_at":"2026-01-01T00:00:00Z"}"#;
+    for content in ["not json", escape, r#"{"version":99}"#, ""] {
+        fs::write(&manifest, content).unwrap();
+        assert!(
+            matches!(store.get(&name("evil")), Err(ImageError::Damaged { .. })),
+            "{content}"
+        );
+    }
+    let names: Vec<_> = store
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|i| i.name.to_string())
+        .collect();
+    assert_eq!(names, ["good"]);
+    // Which layers the damaged one has is unknown, so none goes until it does.
+    assert_eq!(
+        store.remove(&name("good"), &|_| false).unwrap().kept,
+        [digest('a')]
+    );
+    store.remove(&name("evil"), &|_| false).unwrap();
+    store.remove(&name("poor"), &|_| false).unwrap();
+    assert_eq!(fs::read_dir(store.dir().join("layers")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_store_is_closed_to_other_users() {
+    let (_scratch, store) = store();
+    let mode = fs::metadata(store.dir()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0);
+}

@@ -1,0 +1,339 @@
+//! A tree of files read in a fixed order: for its digest, and to copy it while the digest is taken again.
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use crate::ImageError;
+use crate::digest::FieldDigest;
+
+/// The deepest that a copied tree may be.
+pub(crate) const MAX_DEPTH: usize = 100;
+/// The most files, directories and links of one COPY source.
+pub(crate) const MAX_ENTRIES: u64 = 1_000_000;
+
+/// Takes what a walk finds, in the order of the walk. Paths are relative to the tree's top; the top itself is empty.
+pub(crate) trait TreeSink {
+    /// A directory; its entries follow, then [`TreeSink::leave`].
+    fn enter(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
+    fn leave(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
+    fn symlink(&mut self, path: &Path, target: &OsStr) -> io::Result<()>;
+    /// A file, before its content.
+    fn file(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
+    fn content(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn end_file(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
+}
+
+/// Takes nothing: the walk is for its digest alone.
+pub(crate) struct NoSink;
+
+impl TreeSink for NoSink {
+    fn enter(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
+        Ok(())
+    }
+    fn leave(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
+        Ok(())
+    }
+    fn symlink(&mut self, _: &Path, _: &OsStr) -> io::Result<()> {
+        Ok(())
+    }
+    fn file(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
+        Ok(())
+    }
+    fn content(&mut self, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn end_file(&mut self, _: &Path, _: &Stat) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// SHA-256 of a file or directory: paths, kinds, permission bits, contents and links' targets; not owners and times.
+/// Links inside are read, never followed. 64 hexadecimal digits.
+pub fn sha256_tree(path: &Path) -> Result<String, ImageError> {
+    let at = || ImageError::io("could not read", path);
+    let file = rustix::fs::open(path, source_flags(), Mode::empty()).map_err(|e| at()(e.into()))?;
+    walk(&file, &mut NoSink).map_err(|e| ImageError::Io {
+        what: "could not read",
+        path: path.join(e.path),
+        source: e.source,
+    })
+}
+
+/// Opens a source of COPY below the context's root. Links on the way may lead anywhere within the context and nowhere else.
+pub(crate) fn open_source(context: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    let below = Path::new(OsStr::from_bytes(
+        path.as_os_str()
+            .as_bytes()
+            .iter()
+            .position(|b| *b != b'/')
+            .map_or(b".".as_slice(), |at| &path.as_os_str().as_bytes()[at..]),
+    ));
+    // The kernel answers EAGAIN when a rename elsewhere raced with a `..` in the path.
+    for _ in 0..16 {
+        match rustix::fs::openat2(
+            context,
+            below,
+            source_flags(),
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        ) {
+            Err(Errno::AGAIN) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// NONBLOCK: opening a FIFO must not wait for a writer.
+fn source_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
+}
+
+/// A failed walk and where it was.
+#[derive(Debug)]
+pub(crate) struct WalkError {
+    pub(crate) path: PathBuf,
+    pub(crate) source: io::Error,
+}
+
+/// Walks a tree from its opened top, hands it to the sink and answers its digest.
+pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
+    let mut walk = Walk {
+        sink,
+        digest: FieldDigest::of("tree"),
+        path: PathBuf::new(),
+        entries: 0,
+        buffer: vec![0; 128 << 10],
+    };
+    match walk.node(top, 0) {
+        Ok(()) => Ok(walk.digest.hex()),
+        Err(source) => Err(WalkError {
+            path: walk.path,
+            source,
+        }),
+    }
+}
+
+struct Walk<'a> {
+    sink: &'a mut dyn TreeSink,
+    digest: FieldDigest,
+    path: PathBuf,
+    entries: u64,
+    buffer: Vec<u8>,
+}
+
+impl Walk<'_> {
+    fn node(&mut self, node: &OwnedFd, depth: usize) -> io::Result<()> {
+        self.count()?;
+        let stat = rustix::fs::fstat(node)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.directory(node, &stat, depth),
+            FileType::RegularFile => self.file(node, &stat),
+            kind => Err(not_copyable(kind)),
+        }
+    }
+
+    fn count(&mut self) -> io::Result<()> {
+        self.entries += 1;
+        if self.entries > MAX_ENTRIES {
+            return Err(io::Error::other(format!(
+                "there are more than {MAX_ENTRIES} files"
+            )));
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, kind: &str, mode: u32) {
+        self.digest.add(kind, self.path.as_os_str().as_bytes());
+        self.digest.add("mode", (mode & 0o7777).to_le_bytes());
+    }
+
+    fn directory(&mut self, dir: &OwnedFd, stat: &Stat, depth: usize) -> io::Result<()> {
+        if depth >= MAX_DEPTH {
+            return Err(io::Error::other(format!(
+                "directories are nested more than {MAX_DEPTH} deep"
+            )));
+        }
+        self.head("directory", stat.st_mode);
+        self.sink.enter(&self.path, stat)?;
+        for name in sorted_names(dir.as_fd())? {
+            self.path.push(OsStr::from_bytes(name.to_bytes()));
+            self.child(dir.as_fd(), &name, depth)?;
+            self.path.pop();
+        }
+        self.sink.leave(&self.path, stat)
+    }
+
+    fn child(&mut self, dir: BorrowedFd<'_>, name: &CStr, depth: usize) -> io::Result<()> {
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                self.count()?;
+                let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
+                let target = OsString::from_vec(target.into_bytes());
+                self.head("link", 0);
+                self.digest.add("target", target.as_bytes());
+                self.sink.symlink(&self.path, &target)
+            }
+            FileType::Directory | FileType::RegularFile => {
+                let flags = source_flags() | OFlags::NOFOLLOW;
+                let node = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                self.node(&node, depth + 1)
+            }
+            kind => Err(not_copyable(kind)),
+        }
+    }
+
+    fn file(&mut self, file: &OwnedFd, stat: &Stat) -> io::Result<()> {
+        self.head("file", stat.st_mode);
+        self.sink.file(&self.path, stat)?;
+        let mut content = Sha256::new();
+        let mut reader = std::fs::File::from(file.try_clone()?);
+        loop {
+            let n = match reader.read(&mut self.buffer) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            content.update(&self.buffer[..n]);
+            self.sink.content(&self.buffer[..n])?;
+        }
+        self.digest.add("content", content.finalize());
+        self.sink.end_file(&self.path, stat)
+    }
+}
+
+fn not_copyable(kind: FileType) -> io::Error {
+    let kind = match kind {
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    io::Error::other(format!(
+        "this is {kind}; only files, directories and links can be copied"
+    ))
+}
+
+fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Blocks on disk of a directory and all in it, in bytes; a hard-linked file counts once. Links are not followed.
+/// At most [`MAX_USAGE_DEPTH`] directories deep: no build makes deeper ones on purpose.
+pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
+    fn of(
+        dir: &OwnedFd,
+        depth: usize,
+        linked: &mut std::collections::HashSet<(u64, u64)>,
+    ) -> io::Result<u64> {
+        if depth > MAX_USAGE_DEPTH {
+            return Err(io::Error::other(format!(
+                "directories are nested more than {MAX_USAGE_DEPTH} deep"
+            )));
+        }
+        let mut bytes = 0;
+        for entry in Dir::read_from(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if !is_dir && stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) {
+                continue;
+            }
+            bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+            if is_dir {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let child = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                bytes += of(&child, depth + 1, linked)?;
+            }
+        }
+        Ok(bytes)
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(dir, flags, Mode::empty())?;
+    of(&top, 0, &mut std::collections::HashSet::new())
+}
+
+/// Bounds the descriptors and the stack of [`disk_usage`].
+const MAX_USAGE_DEPTH: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn the_digest_of_a_tree_follows_names_modes_contents_and_targets() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        std::fs::create_dir(top.join("d")).unwrap();
+        std::fs::write(top.join("d/a"), "one").unwrap();
+        symlink("d/a", top.join("l")).unwrap();
+        let mut seen = vec![sha256_tree(top).unwrap()];
+        assert_eq!(sha256_tree(top).unwrap(), seen[0]);
+
+        let mut differs = |what: &str| {
+            let now = sha256_tree(top).unwrap();
+            assert!(!seen.contains(&now), "{what} did not change the digest");
+            seen.push(now);
+        };
+        std::fs::write(top.join("d/a"), "two").unwrap();
+        differs("content");
+        std::fs::set_permissions(top.join("d/a"), PermissionsExt::from_mode(0o755)).unwrap();
+        differs("mode");
+        std::fs::rename(top.join("d/a"), top.join("d/b")).unwrap();
+        differs("name");
+        std::fs::remove_file(top.join("l")).unwrap();
+        symlink("d/b", top.join("l")).unwrap();
+        differs("target");
+        std::fs::create_dir(top.join("empty")).unwrap();
+        differs("empty directory");
+        std::fs::rename(top.join("d/b"), top.join("b")).unwrap();
+        differs("place");
+    }
+
+    #[test]
+    fn a_fifo_is_refused_and_never_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            scratch.path().join("pipe"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let error = sha256_tree(scratch.path()).unwrap_err().to_string();
+        assert!(error.contains("pipe") && error.contains("FIFO"), "{error}");
+    }
+
+    #[test]
+    fn a_hard_linked_file_is_counted_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join("a"), vec![1u8; 1 << 20]).unwrap();
+        let once = disk_usage(scratch.path()).unwrap();
+        std::fs::hard_link(scratch.path().join("a"), scratch.path().join("b")).unwrap();
+        assert_eq!(disk_usage(scratch.path()).unwrap(), once);
+        assert!(once >= 1 << 20);
+    }
+}
