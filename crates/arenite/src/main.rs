@@ -1,1 +1,85 @@
-fn main() {}
+//! `arenite`: the one binary. Owns the command line, the configuration and the wiring of the other crates.
+//! Never holds logic that another crate could hold.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod commands;
+mod config;
+mod doctor;
+mod failure;
+mod output;
+mod serve;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use cli::{Cli, Command, ImageCommand};
+use failure::{Attempt, Outcome};
+
+fn main() -> ExitCode {
+    // These two start once for every sandbox and every server, in processes that must be small and have one thread:
+    // they come before the parser, the runtime and everything else.
+    match std::env::args_os().nth(1).as_deref().and_then(|arg| arg.to_str()) {
+        Some("guest") => return guest(),
+        Some("launcher") => arenite_isolation::launcher::main(),
+        _ => {}
+    }
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    match run(cli, &matches) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn guest() -> ExitCode {
+    let started = arenite_guest::server::Start::from_environment().and_then(arenite_guest::server::run);
+    match started {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: the guest could not run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
+    match cli.command {
+        Command::Serve(args) => {
+            let (_, matches) = matches.subcommand().expect("the parser found a command");
+            serve::run(*args, matches)
+        }
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Image(ImageCommand::Build(args)) => commands::image::build(&args),
+        Command::Image(ImageCommand::Ls(args)) => commands::image::ls(&args),
+        Command::Image(ImageCommand::Rm(args)) => commands::image::rm(&args),
+        Command::Image(ImageCommand::Inspect(args)) => commands::image::inspect(&args),
+        Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
+        Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
+        Command::Exec(args) => on_runtime(commands::exec::exec(args)),
+        Command::Cp(args) => on_runtime(commands::copy::copy(args)),
+        Command::Logs(args) => on_runtime(commands::logs::logs(args)),
+        Command::Rm(args) => on_runtime(commands::sandbox::rm(args)),
+        Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
+        Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
+        Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
+        Command::Guest | Command::Launcher => unreachable!("dispatched before the parser"),
+    }
+}
+
+/// Runs a client's command. It waits for one server, so one thread does.
+fn on_runtime(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.attempt(|| "could not start".into())?;
+    let outcome = runtime.block_on(command);
+    // A read of stdin that nobody waits for any more must not hold the end up.
+    runtime.shutdown_background();
+    outcome
+}

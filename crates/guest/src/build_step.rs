@@ -33,7 +33,8 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let name = config.user.clone().unwrap_or_else(|| "root".to_owned());
         let user = User::find(&name).or_else(|| (name == "root").then(User::root));
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
-        let guest = Guest { processes: Processes::start(socket).map_err(|e| e.to_string())?, root_user: User::root(), user, config };
+        let processes = Processes::start(socket).map_err(|e| e.to_string())?;
+        let guest = Guest { user, ..Guest::new(config, processes) };
         let stdio = || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {
             argv: guest.config.args.clone(),

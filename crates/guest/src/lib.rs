@@ -50,12 +50,38 @@ pub struct Guest {
     pub shell: shell::ShellService,
     /// Bash sessions.
     pub bash: bash::BashService,
+    /// Editor histories and the threads that touch files.
+    pub files: Arc<files::Files>,
+    /// Versions of programs, once asked for.
+    pub sandbox: sandbox::Versions,
 }
 
 /// How handlers receive it.
 pub type SharedGuest = Arc<Guest>;
 
 impl Guest {
+    /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
+    pub fn new(config: GuestConfig, processes: process::Processes) -> Self {
+        let wanted = config.user.as_deref();
+        let user = users::User::find(wanted.unwrap_or("gem"));
+        if let (None, Some(name)) = (&user, wanted) {
+            tracing::error!(
+                name,
+                "the image's user is not in its /etc/passwd: commands run as root"
+            );
+        }
+        Self {
+            config,
+            processes,
+            user: user.unwrap_or_else(users::User::root),
+            root_user: users::User::root(),
+            shell: Default::default(),
+            bash: Default::default(),
+            files: Arc::default(),
+            sandbox: Default::default(),
+        }
+    }
+
     /// The default directory of commands, in this order: configured, the user's home, `/`.
     pub fn default_dir(&self) -> PathBuf {
         let configured = self.config.workdir.as_deref().map(PathBuf::from);
@@ -64,6 +90,14 @@ impl Guest {
             .chain([self.user.home.clone()])
             .find(|d| d.is_dir())
             .unwrap_or_else(|| "/".into())
+    }
+
+    /// A directory or file as the user's commands would name it; relative ones start at the default directory.
+    pub fn absolute(&self, path: &str) -> PathBuf {
+        match path.strip_prefix("~/").or((path == "~").then_some("")) {
+            Some(rest) => self.user.home.join(rest),
+            None => self.default_dir().join(path),
+        }
     }
 
     /// The environment of a command: the configured one over the user's basics, `extra` over both.

@@ -15,7 +15,6 @@ use axum::{Json, Router, middleware};
 
 use crate::inside::InsideSteps;
 use crate::process::Processes;
-use crate::users::User;
 use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
@@ -55,7 +54,7 @@ pub fn run(start: Start) -> io::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
-        let guest = guest(start.config, Processes::start(spawner)?);
+        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner)?));
         main_command::start(guest.clone());
         let steps = InsideSteps::default();
         let app = router().with_state(guest.clone());
@@ -85,16 +84,6 @@ pub fn run(start: Start) -> io::Result<()> {
         tokio::try_join!(host, inside)?;
         Ok(())
     })
-}
-
-/// Who commands run as is decided once: a user that is not in the image is an error in the log, and root instead.
-fn guest(config: GuestConfig, processes: Processes) -> SharedGuest {
-    let wanted = config.user.as_deref();
-    let user = User::find(wanted.unwrap_or("gem"));
-    if let (None, Some(name)) = (&user, wanted) {
-        tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
-    }
-    Arc::new(Guest { processes, user: user.unwrap_or_else(User::root), root_user: User::root(), shell: Default::default(), bash: Default::default(), config })
 }
 
 /// All routes that processes inside may call too.

@@ -87,6 +87,9 @@ struct Manifest {
     created_at: Timestamp,
 }
 
+/// A manifest's file and what it holds, or why that can't be told.
+type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
+
 const MANIFEST_VERSION: u32 = 1;
 
 /// What `layer.json` holds.
@@ -441,7 +444,7 @@ impl ImageStore {
         })
     }
 
-    fn manifests(&self) -> Result<Vec<(PathBuf, Result<Manifest, ImageError>)>, ImageError> {
+    fn manifests(&self) -> Result<Vec<FoundManifest>, ImageError> {
         let dir = self.dir.join("images");
         let at = || ImageError::io("could not read", &dir);
         let mut found = Vec::new();

@@ -32,6 +32,9 @@ pub(crate) struct Embryo<'a> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Begin {
     pub layers: usize,
+    /// The overlay's upper and work directories, in the writable layer.
+    pub upper: String,
+    pub work: String,
     pub hostname: String,
     /// Bytes of `/dev/shm`.
     pub shm_bytes: u64,
@@ -311,7 +314,7 @@ fn begin_with(
     let inherit: Vec<OwnedFd> = given.by_ref().take(begin.inherit.len()).collect();
     let binds: Vec<OwnedFd> = given.collect();
 
-    root(&layers, &upper)?;
+    root(&layers, &upper, begin)?;
     std::env::set_current_dir("/stage/root").at("root")?;
     pivot_here().at("pivot_root")?;
     // From here on paths are the sandbox's: whatever links its image holds, they lead nowhere else.
@@ -369,7 +372,7 @@ fn begin_with(
 }
 
 /// Mounts the root file system at `/stage/root`.
-fn root(layers: &[OwnedFd], upper: &OwnedFd) -> Staged<()> {
+fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
     let mut lower = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let target = format!("/stage/{number}");
@@ -380,20 +383,14 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd) -> Staged<()> {
     attach(upper.as_fd(), Path::new("/stage/upper")).at("writable layer")?;
     // The options name the topmost layer first.
     lower.reverse();
-    let options = |extra| {
-        let lower = lower.join(":");
-        format!(
-            "lowerdir={lower},upperdir=/stage/upper/upper,workdir=/stage/upper/work,userxattr{extra}"
-        )
-    };
+    let options = format!(
+        "lowerdir={},upperdir=/stage/upper/{},workdir=/stage/upper/{},userxattr,volatile",
+        lower.join(":"),
+        begin.upper,
+        begin.work
+    );
     // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.
-    mount(
-        "overlay",
-        "/stage/root",
-        "overlay",
-        0,
-        &options(",volatile"),
-    )
+    mount("overlay", "/stage/root", "overlay", 0, &options)
     .at("overlay")?;
     // An overlay whose writable layer does not serve comes up read-only without a word.
     rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK)

@@ -107,6 +107,8 @@ fn test() {
     );
     let begin = Begin {
         layers: 2,
+        upper: "upper".to_owned(),
+        work: "work".to_owned(),
         hostname: "quarry".to_owned(),
         shm_bytes: 8 << 20,
         open_files: 4096,

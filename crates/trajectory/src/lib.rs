@@ -1,1 +1,60 @@
-//! trajectory
+//! Steps, the recorder, its log and blobs, and exports.
+//!
+//! Owns what is kept of every call: who, where, what, with which arguments, what came back, when, and how it ended.
+//! Never knows a dialect: it is handed steps. Never sees headers, so no secret of a header can be recorded; query strings
+//! go through [`redact`]; what stands in bodies is the agent's data and stays.
+//!
+//! # A step's life
+//!
+//! ```text
+//!  begin ──► intent in the log ──► bytes pass the taps ──► finish ──► outcome in the log: ok, error, aborted, failed
+//!                   │                                  └─► dropped ──► outcome in the log: aborted
+//!                   └── the server dies ──► read as interrupted, and written so when the log is next opened
+//! ```
+//!
+//! # On disk
+//!
+//! ```text
+//! lock                             held by the one server that records here
+//! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for the end
+//! blobs/ab/cdef…                   bodies too large for a line, named by their SHA-256
+//! blobs/tmp/                       bodies that are still arriving; emptied at start
+//! ```
+//!
+//! Every line carries the number of the last step begun (`last`) and of the oldest under way (`open`), so that a restart
+//! learns both from a log's last line.
+//!
+//! # What is safe when
+//!
+//! | event | what is kept |
+//! | --- | --- |
+//! | the server is killed | everything: each record is one `write(2)` that returned before `begin` or `finish` did |
+//! | power is cut | records up to a second old may be missing: a thread calls `fdatasync` on what was written within [`Limits::sync_every`], and at shutdown |
+//! | power is cut during a write | a torn last line is skipped on read; the next append first ends it with a line break |
+//! | power is cut after a body was kept | blobs are renamed into place whole but not synced one by one; one that lost bytes is noticed by its length on export and replaced when the same body is met again |
+//! | the disk is full | a record that fits only in part is taken back, and `begin` fails: no call without its record |
+
+#![forbid(unsafe_code)]
+
+mod blob;
+mod error;
+mod limits;
+mod line;
+mod log;
+mod record;
+mod recorder;
+mod redact;
+mod sync;
+mod tap;
+
+pub use blob::{BlobStore, BlobWriter, FileBlobs};
+pub use error::TrajectoryError;
+pub use limits::Limits;
+pub use log::{FileLog, StepLog, TrajectoryKey};
+pub use record::{
+    BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome,
+    OutcomeKind, OutcomeRecord, Step, Summary,
+};
+pub use recorder::{OpenStep, Recorder};
+pub use redact::{SECRET_QUERY_KEYS, redact};
+pub use tap::Tap;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +95,8 @@ impl Builder {
 
         let begin = Begin {
             layers: layers.len(),
+            upper: below(&step.layer, &step.upper)?,
+            work: below(&step.layer, &step.work)?,
             hostname: "build".to_owned(),
             shm_bytes: slot.limits.shm_bytes,
             open_files: self.host.config.open_files,
@@ -112,6 +114,12 @@ impl Builder {
         slot.begin(&begin, &given)?;
         Ok(running)
     }
+}
+
+/// The name of a directory of the layer.
+fn below(layer: &Path, dir: &Path) -> Result<String, EngineError> {
+    let name = dir.strip_prefix(layer).ok().and_then(Path::to_str).map(str::to_owned);
+    name.ok_or_else(|| at("writable layer", io::ErrorKind::InvalidInput.into()))
 }
 
 /// The code that the step's first process wrote before it ended.

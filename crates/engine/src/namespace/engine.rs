@@ -233,6 +233,8 @@ impl Shared {
             .collect();
         let begin = Begin {
             layers: layers.len(),
+            upper: "upper".to_owned(),
+            work: "work".to_owned(),
             hostname,
             shm_bytes: spec.resources.shm_bytes,
             open_files: host.config.open_files,

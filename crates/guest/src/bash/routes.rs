@@ -1,5 +1,6 @@
 //! Its routes.
 
+use arenite_isolation::spawner::SpawnError;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -44,6 +45,9 @@ impl From<BashError> for ApiError {
             }
             BashError::TooManyCommands | BashError::TooManySessions => {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+            }
+            BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => {
+                ApiError::bad_request(message)
             }
             // Not a 5xx: AIO's JavaScript client would send the command again.
             BashError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
@@ -90,7 +94,7 @@ async fn output(
 }
 
 /// Writes to the standard input of a running command.
-#[utoipa::path(post, path = "/v1/bash/write", tag = "bash", operation_id = "write", request_body = BashWriteRequest, responses((status = 200, body = Envelope<()>)))]
+#[utoipa::path(post, path = "/v1/bash/write", tag = "bash", operation_id = "write", request_body = BashWriteRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn write(
     State(guest): State<SharedGuest>,
     Body(request): Body<BashWriteRequest>,

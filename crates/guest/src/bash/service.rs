@@ -14,16 +14,16 @@ use super::log::LogPiece;
 use super::session::Session;
 use super::types::*;
 use crate::SharedGuest;
-use crate::process::{Budget, Signal, incomplete_end};
+use crate::process::{Budget, Signal, incomplete_end, seconds};
 
 /// Sessions at a time. When there are more, the one that was unused for longest and runs nothing is forgotten.
-pub const MAX_SESSIONS: usize = 256;
+pub(super) const MAX_SESSIONS: usize = 256;
 /// A session that runs nothing is forgotten after this time.
-pub const SESSION_TIMEOUT: Duration = Duration::from_secs(3600);
+pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Commands that run at a time, in all sessions.
-pub const MAX_RUNNING: usize = 512;
+pub(super) const MAX_RUNNING: usize = 512;
 /// Bytes of output kept, of all commands together; the outputs of the commands that ended first go first.
-pub const MAX_RETAINED_BYTES: usize = 64 << 20;
+pub(super) const MAX_RETAINED_BYTES: usize = 64 << 20;
 /// Characters of each stream in the answer of `exec` unless asked otherwise.
 const DEFAULT_OUTPUT_CHARS: i64 = 50_000;
 const MAX_ID_BYTES: usize = 128;
@@ -96,7 +96,7 @@ impl BashService {
         }
         let dir = request.exec_dir.as_deref().filter(|dir| !dir.is_empty());
         let cwd = match dir {
-            Some(dir) => absolute(guest, dir),
+            Some(dir) => guest.absolute(dir).display().to_string(),
             None => session.working_dir(),
         };
         let is_async = request.async_mode.unwrap_or(false);
@@ -278,13 +278,13 @@ impl BashService {
         }
         let dir = match dir {
             Some(dir) => {
-                let dir = absolute(guest, &dir);
+                let dir = guest.absolute(&dir).display().to_string();
                 let exists = std::path::Path::new(&dir).is_dir();
                 exists.then_some(dir.clone()).ok_or(BashError::NoDirectory(dir))?
             }
             None => guest.default_dir().display().to_string(),
         };
-        let snapshot = snapshot.map(|path| absolute(guest, &path));
+        let snapshot = snapshot.map(|path| guest.absolute(&path).display().to_string());
         if let Some(path) = snapshot.as_ref().filter(|p| !std::path::Path::new(p).is_file()) {
             return Err(BashError::NoSnapshot(path.clone()));
         }
@@ -326,22 +326,6 @@ impl BashService {
 fn new_id() -> String {
     // The kernel's generator does not fail after boot; if it did, equal ids would be the least of the troubles.
     format!("{:016x}", getrandom::u64().unwrap_or_default())
-}
-
-/// Seconds as clients send them: never negative, at most some years.
-pub(crate) fn seconds(value: f64) -> Duration {
-    const LONGEST: f64 = 1e8;
-    Duration::from_secs_f64(if value.is_finite() { value.clamp(0.0, LONGEST) } else { LONGEST })
-}
-
-/// A path as the user's commands would see it.
-fn absolute(guest: &SharedGuest, path: &str) -> String {
-    match path.strip_prefix("~/").or((path == "~").then_some("")) {
-        Some(rest) => guest.user.home.join(rest),
-        None => guest.default_dir().join(path),
-    }
-    .display()
-    .to_string()
 }
 
 fn environment(

@@ -1,16 +1,18 @@
 //! AIO's `file` service: reading, writing, editing, finding and transferring the sandbox's files.
 //!
 //! ```text
-//!  routes, transfer (HTTP) ─► service ─► worker: a thread with the user's rights
-//!                                          ├─ resolve: path → descriptors under the root
-//!                                          ├─ text, listing, walk: reading
-//!                                          └─ store: writing, whole or not at all; editor, history: edits
+//!  routes, transfer (HTTP) ─► service, edits, exchange ─► worker: a thread with the user's rights
+//!                                                            ├─ resolve: path → descriptors under the root
+//!                                                            ├─ text, listing, walk: reading
+//!                                                            └─ store: writing, whole or not at all
 //! ```
 //!
 //! Owns nothing but what edits can be undone, and who writes a file now. Never decides by a path's text where it leads.
 
 mod editor;
+mod edits;
 mod error;
+mod exchange;
 mod history;
 mod listing;
 mod resolve;
@@ -23,13 +25,15 @@ mod walk;
 mod worker;
 
 pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplaceEditorResult};
+pub use edits::edit;
 pub use error::{Failure, FileError, FileOperationError, Operation};
+pub use exchange::{Download, FileUploadResult, Upload, open_download};
 pub use listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 pub use routes::{FilesApi, router};
 pub use service::{
-    Download, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest,
-    FileSearchResult, FileUploadResult, FileWriteRequest, FileWriteResult, Files, Upload, edit, find, list, open_download,
-    read, replace, search, write,
+    FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest,
+    FileSearchResult, FileWriteRequest, FileWriteResult, Files, find, list, read, replace, search,
+    write,
 };
 pub use text::FileContentEncoding;
 pub(crate) use worker::Kind;

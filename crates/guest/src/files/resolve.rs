@@ -42,7 +42,9 @@ impl Place {
     /// Looks again at what stands there.
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.existing = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Some(stat),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                Some(stat)
+            }
             // Changed under us into something that is not written to.
             Ok(_) => return Err(Errno::AGAIN),
             Err(Errno::NOENT) => None,
@@ -60,11 +62,19 @@ impl Place {
 /// Turns a request's path into an absolute one: relative to `base`, and `~` to `home`.
 pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, Failure> {
     if path.trim().is_empty() {
-        return Err(Failure::Os { errno: Errno::INVAL, path: path.to_owned(), note: "a path is required".to_owned() });
+        return Err(Failure::Os {
+            errno: Errno::INVAL,
+            path: path.to_owned(),
+            note: "a path is required".to_owned(),
+        });
     }
     if path.contains('\0') {
         let note = "a path can't hold a NUL byte".to_owned();
-        return Err(Failure::Os { errno: Errno::INVAL, path: path.replace('\0', "\\0"), note });
+        return Err(Failure::Os {
+            errno: Errno::INVAL,
+            path: path.replace('\0', "\\0"),
+            note,
+        });
     }
     let full = match path.strip_prefix('~') {
         Some("") => home.to_owned(),
@@ -77,7 +87,10 @@ pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, 
         clean.push("");
     }
     if clean.as_os_str().len() > MAX_PATH {
-        return Err(Failure::os(Errno::NAMETOOLONG, format!("{}…", path.chars().take(80).collect::<String>())));
+        return Err(Failure::os(
+            Errno::NAMETOOLONG,
+            format!("{}…", path.chars().take(80).collect::<String>()),
+        ));
     }
     Ok(clean)
 }
@@ -98,7 +111,10 @@ pub(super) fn require_regular(stat: &Stat, path: &Path) -> Result<(), Failure> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(Failure::os(Errno::ISDIR, path.to_string_lossy())),
-        kind => Err(Failure::Special { path: path.to_string_lossy().into_owned(), what: special(kind) }),
+        kind => Err(Failure::Special {
+            path: path.to_string_lossy().into_owned(),
+            what: special(kind),
+        }),
     }
 }
 
@@ -114,9 +130,13 @@ impl Root {
 
     /// Any directory, as a root.
     pub(super) fn at(dir: &Path) -> Result<Self, Failure> {
-        rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map(Self)
-            .map_err(|e| Failure::os(e, dir.to_string_lossy()))
+        rustix::fs::open(
+            dir,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map(Self)
+        .map_err(|e| Failure::os(e, dir.to_string_lossy()))
     }
 
     fn raw(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -136,7 +156,9 @@ impl Root {
         require_regular(&self.inspect(path)?.1, path)?;
         let fail = |e| Failure::os(e, path.to_string_lossy());
         // It may have been exchanged since: opened so that a pipe can't hold us, and looked at again.
-        let fd = self.raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(fail)?;
+        let fd = self
+            .raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+            .map_err(fail)?;
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
         require_regular(&stat, path)?;
         Ok((File::from(fd), stat))
@@ -144,7 +166,8 @@ impl Root {
 
     /// Opens a directory for listing.
     pub(super) fn open_dir(&self, path: &Path) -> Result<OwnedFd, Failure> {
-        self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| Failure::os(e, path.to_string_lossy()))
+        self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(|e| Failure::os(e, path.to_string_lossy()))
     }
 
     /// The nearest directory above a path that exists, or the path itself when it is one.
@@ -167,7 +190,9 @@ impl Root {
         for _ in 0..MAX_LINKS {
             // The whole path first: what can't be followed as a whole (a magic link, a loop) is not followed in steps.
             match self.raw(&path, OFlags::PATH) {
-                Ok(fd) => require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?,
+                Ok(fd) => {
+                    require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?
+                }
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(fail(e)),
             }
@@ -200,12 +225,22 @@ impl Root {
                 Err(e) => return Err(fail(e)),
             };
             let canonical = real_path(&dir).map_or_else(|| path.clone(), |dir| dir.join(name));
-            return Ok(Place { name: name.to_owned(), dir, existing, canonical, made });
+            return Ok(Place {
+                name: name.to_owned(),
+                dir,
+                existing,
+                canonical,
+                made,
+            });
         }
         Err(fail(Errno::LOOP))
     }
 
-    fn make_dirs(&self, path: &Path, made: &mut Vec<(OwnedFd, OsString)>) -> Result<OwnedFd, Errno> {
+    fn make_dirs(
+        &self,
+        path: &Path,
+        made: &mut Vec<(OwnedFd, OsString)>,
+    ) -> Result<OwnedFd, Errno> {
         let mut above = self.raw(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
         let mut prefix = PathBuf::new();
         for component in path.components() {
@@ -271,4 +306,152 @@ pub(super) fn open_in(
         }
     }
     Err(Errno::AGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A root of its own with a file in it, beside a file that is out of bounds.
+    struct Jail(PathBuf);
+
+    impl Jail {
+        fn new(name: &str) -> (Self, Root) {
+            let dir =
+                std::env::temp_dir().join(format!("arenite-resolve-{name}-{}", std::process::id()));
+            fs::create_dir_all(dir.join("root/d")).unwrap();
+            fs::write(dir.join("secret"), "outside").unwrap();
+            fs::write(dir.join("root/f"), "inside").unwrap();
+            let root = Root::at(&dir.join("root")).unwrap();
+            (Self(dir), root)
+        }
+
+        fn inside(&self, name: &str) -> PathBuf {
+            self.0.join("root").join(name)
+        }
+    }
+
+    impl Drop for Jail {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn read(root: &Root, path: &str) -> Result<String, &'static str> {
+        let (mut file, _) = root
+            .open_file(Path::new(path))
+            .map_err(|f| f.error_type())?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        Ok(text)
+    }
+
+    #[test]
+    fn no_way_leads_out_of_the_root() {
+        let (jail, root) = Jail::new("out");
+        let secret = jail.0.join("secret");
+        symlink(&secret, jail.inside("absolute")).unwrap();
+        symlink("../secret", jail.inside("relative")).unwrap();
+        symlink("../../secret", jail.inside("d/deeper")).unwrap();
+        symlink(&jail.0, jail.inside("dir")).unwrap();
+        symlink("..", jail.inside("d/up")).unwrap();
+        symlink("/proc/self/root", jail.inside("magic")).unwrap();
+        for path in [
+            "/absolute",
+            "/relative",
+            "/d/deeper",
+            "/dir/secret",
+            "/../secret",
+            "/d/../../secret",
+            "/d/up/../secret",
+            "/magic/etc/passwd",
+        ] {
+            assert_eq!(read(&root, path), Err("not_found"), "{path}");
+        }
+        // Above the root is the root.
+        for path in ["/../../f", "/d/up/f", "/d/../../f", "/d/up/../../f"] {
+            assert_eq!(read(&root, path), Ok("inside".to_owned()), "{path}");
+        }
+        fs::write(jail.inside("secret"), "decoy").unwrap();
+        for path in ["/relative", "/d/deeper", "/../secret"] {
+            assert_eq!(read(&root, path), Ok("decoy".to_owned()), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_through_a_link_lands_inside() {
+        let (jail, root) = Jail::new("write");
+        symlink("../../new", jail.inside("d/relative")).unwrap();
+        symlink("/made/here", jail.inside("absolute")).unwrap();
+        symlink("absolute", jail.inside("twice")).unwrap();
+        symlink("loop", jail.inside("loop")).unwrap();
+        for (path, canonical) in [
+            ("/d/relative", "new"),
+            ("/absolute", "made/here"),
+            ("/twice", "made/here"),
+            ("/f", "f"),
+            ("/d/../x/y", "x/y"),
+        ] {
+            let place = root.locate(Path::new(path)).unwrap();
+            assert_eq!(
+                place.canonical,
+                jail.inside(canonical)
+                    .canonicalize()
+                    .unwrap_or_else(|_| jail.inside(canonical)),
+                "{path}"
+            );
+            assert_eq!(place.existing.is_some(), path == "/f", "{path}");
+            place.abandon();
+        }
+        assert!(
+            !jail.inside("made").exists() && !jail.inside("x").exists(),
+            "made directories are taken back"
+        );
+        for (path, kind) in [
+            ("/loop", "invalid_path"),
+            ("/d", "invalid_target"),
+            ("/", "invalid_target"),
+            ("/new/", "invalid_target"),
+            ("/f/x", "invalid_target"),
+            ("/d/..", "invalid_target"),
+        ] {
+            assert_eq!(
+                root.locate(Path::new(path)).unwrap_err().error_type(),
+                kind,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn paths_are_made_absolute_by_words_alone() {
+        let absolute = |path| {
+            absolute(path, Path::new("/base"), Path::new("/home/u"))
+                .map(|p| p.to_str().unwrap().to_owned())
+        };
+        for (path, expected) in [
+            ("f", "/base/f"),
+            (".", "/base"),
+            ("./a//b/./c", "/base/a/b/c"),
+            ("/x/../y", "/x/../y"),
+            ("~", "/home/u"),
+            ("~/f", "/home/u/f"),
+            ("~other", "/base/~other"),
+            ("d/", "/base/d/"),
+            ("/", "/"),
+        ] {
+            assert_eq!(absolute(path).unwrap(), expected, "{path}");
+        }
+        for path in ["", " ", "a\0b"] {
+            assert_eq!(
+                absolute(path).unwrap_err().error_type(),
+                "invalid_path",
+                "{path:?}"
+            );
+        }
+    }
 }

@@ -28,7 +28,10 @@ pub(crate) struct Workers {
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { brief: Arc::new(Semaphore::new(BRIEF_WORKERS)), scans: Arc::new(Semaphore::new(SCANNERS)) }
+        Self {
+            brief: Arc::new(Semaphore::new(BRIEF_WORKERS)),
+            scans: Arc::new(Semaphore::new(SCANNERS)),
+        }
     }
 }
 
@@ -51,11 +54,15 @@ pub(crate) struct Work {
 impl Work {
     /// Fails when nobody waits for the result any more or time is up. Call it every few hundred microseconds of work.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let Some(deadline) = self.deadline else { return Ok(()) };
+        let Some(deadline) = self.deadline else {
+            return Ok(());
+        };
         if self.cancelled.load(Ordering::Relaxed) {
             Err(Failure::Cancelled)
         } else if Instant::now() > deadline {
-            Err(Failure::TimedOut { seconds: SCAN_SECONDS })
+            Err(Failure::TimedOut {
+                seconds: SCAN_SECONDS,
+            })
         } else {
             Ok(())
         }
@@ -63,7 +70,10 @@ impl Work {
 
     /// A reader that checks before each read.
     pub(crate) fn watch<R: Read>(&self, inner: R) -> Watched<R> {
-        Watched { inner, work: self.clone() }
+        Watched {
+            inner,
+            work: self.clone(),
+        }
     }
 }
 
@@ -112,25 +122,41 @@ impl Workers {
             Kind::Brief => &self.brief,
             Kind::Scan => &self.scans,
         };
-        let permit = permits.clone().acquire_owned().await.expect("the semaphores are never closed");
+        let permit = permits
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the semaphores are never closed");
         let cancelled = Arc::new(AtomicBool::new(false));
         let _guard = CancelOnDrop(cancelled.clone());
         let context = Work {
             cancelled,
-            deadline: (kind == Kind::Scan).then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)),
+            deadline: (kind == Kind::Scan)
+                .then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)),
         };
         let (sender, receiver) = oneshot::channel();
-        let no_thread = |error: &io::Error| Failure::os(Errno::from_io_error(error).unwrap_or(Errno::PERM), &*user.name);
-        identity::spawn_as(identity(user), move || work(&context), move |result| {
-            // Held to the thread's end, also when the caller has gone: it bounds the threads.
-            drop(permit);
-            drop(sender.send(result));
-        })
+        let no_thread = |error: &io::Error| {
+            Failure::os(
+                Errno::from_io_error(error).unwrap_or(Errno::PERM),
+                &*user.name,
+            )
+        };
+        identity::spawn_as(
+            identity(user),
+            move || work(&context),
+            move |result| {
+                // Held to the thread's end, also when the caller has gone: it bounds the threads.
+                drop(permit);
+                drop(sender.send(result));
+            },
+        )
         .map_err(|error| no_thread(&error))?;
         match receiver.await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(no_thread(&error)),
-            Err(_) => Err(Failure::invalid("the file service failed in itself; please report it")),
+            Err(_) => Err(Failure::invalid(
+                "the file service failed in itself; please report it",
+            )),
         }
     }
 }

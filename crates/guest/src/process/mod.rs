@@ -40,6 +40,13 @@ pub struct Command<'a> {
     pub controlling_tty: bool,
 }
 
+/// Seconds as clients send them, made sane: never negative, at most some years.
+pub fn seconds(value: f64) -> std::time::Duration {
+    const LONGEST: f64 = 1e8;
+    let value = if value.is_nan() { LONGEST } else { value };
+    std::time::Duration::from_secs_f64(value.clamp(0.0, LONGEST))
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -217,8 +224,9 @@ impl Processes {
         loop {
             {
                 let mut table = self.lock();
+                // Of any child: commands lead process groups of their own.
                 while let Ok(Some((pid, status))) =
-                    rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG)
+                    rustix::process::wait(rustix::process::WaitOptions::NOHANG)
                 {
                     let exit = match (status.exit_status(), status.terminating_signal()) {
                         (Some(code), _) => Exit::Code(code),

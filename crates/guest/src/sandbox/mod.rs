@@ -8,6 +8,7 @@ mod programs;
 mod routes;
 mod service;
 mod system;
+mod tools;
 
 pub use packages::Package;
 pub use programs::Versions;

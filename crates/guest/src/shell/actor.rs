@@ -32,6 +32,7 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 /// How long the terminal must be quiet after ^C before a command goes to it.
 const SETTLE: Duration = Duration::from_millis(30);
+const MAX_SETTLE: Duration = Duration::from_secs(1);
 /// How often a command that its shell never read is tried again, and a shell that ends at its start.
 const ATTEMPTS: u32 = 3;
 /// Shells of one session whose left-over processes are remembered, to end them with the session.
@@ -62,6 +63,8 @@ pub(super) struct Actor {
     stage: Stage,
     /// When the stage has lasted too long.
     stage_ends: Option<Instant>,
+    /// When ^C was last typed to clear the prompt.
+    cleared: Instant,
     pty: Option<Pty>,
     child: Option<Child>,
     marks: Option<super::marks::Marks>,
@@ -71,7 +74,6 @@ pub(super) struct Actor {
     plain: bool,
     failures: u32,
     keep_links: bool,
-    queue: VecDeque<Arc<Run>>,
     /// The one that is being handed over or runs.
     current: Option<Arc<Run>>,
     attempts: u32,
@@ -117,6 +119,7 @@ impl Actor {
             budget,
             stage: Stage::Down,
             stage_ends: None,
+            cleared: Instant::now(),
             pty: None,
             child: None,
             marks: None,
@@ -124,7 +127,6 @@ impl Actor {
             plain: false,
             failures: 0,
             keep_links,
-            queue: VecDeque::new(),
             current: None,
             attempts: 0,
             body: String::new(),
@@ -152,7 +154,7 @@ impl Actor {
         if let Some((all_processes, reply)) = closing {
             self.kill_shells(all_processes).await;
             // Whoever asked may have left.
-            drop(reply.send(()));
+            let _ = reply.send(());
         } else {
             self.kill_shells(false).await;
         }
@@ -247,24 +249,32 @@ impl Actor {
     }
 
     fn needs_shell(&mut self) -> bool {
-        !self.queue.is_empty() || !self.held.is_empty() || self.viewers.count() > 0
+        let waiting = !self.session.state().queue.is_empty();
+        waiting || !self.held.is_empty() || self.viewers.count() > 0
     }
 
     fn message(&mut self, message: Message) {
         match message {
-            Message::Run(run) => self.queue.push_back(run),
+            // The command is in the queue already; `serve` looks there after each message.
+            Message::Look => {}
             Message::Type { bytes, reply } => {
                 let accepted = self.type_in(&bytes);
                 if let Some(reply) = reply {
                     // Whoever asked may have left.
-                    drop(reply.send(accepted));
+                    let _ = reply.send(accepted);
                 }
             }
             Message::Stop(reply) => {
-                if self.current.is_none() {
-                    drop(reply.send(()));
-                } else {
+                if self.current.is_some() {
                     self.begin_stop(ShellStatus::Terminated).replies.push(reply);
+                } else {
+                    let next = self.session.state().queue.pop_front();
+                    if let Some(run) = next {
+                        run.end(ShellStatus::Terminated, None, None);
+                        self.session.ended(&run);
+                    }
+                    // Whoever asked may have left.
+                    let _ = reply.send(());
                 }
             }
             Message::Resize { columns, rows } => {
@@ -314,11 +324,13 @@ impl Actor {
         if self.stage != Stage::Idle {
             return;
         }
-        while self.queue.front().is_some_and(|run| run.phase() != Phase::Queued) {
-            self.queue.pop_front();
-        }
-        if self.queue.is_empty() {
-            return;
+        {
+            let queue = &mut self.session.state().queue;
+            // Some may have been withdrawn.
+            queue.retain(|run| run.phase() == Phase::Queued);
+            if queue.is_empty() {
+                return;
+            }
         }
         let (Some(pty), Some(child)) = (&self.pty, &self.child) else {
             return;
@@ -332,7 +344,13 @@ impl Actor {
             self.clear_prompt();
             return;
         }
-        let Some(run) = self.queue.pop_front() else {
+        let run = {
+            let mut state = self.session.state();
+            let run = state.queue.pop_front();
+            state.current.clone_from(&run);
+            run
+        };
+        let Some(run) = run else {
             return;
         };
         let dir = run.dir.as_ref().map(|(dir, keep)| (dir.as_str(), *keep));
@@ -345,6 +363,7 @@ impl Actor {
 
     fn clear_prompt(&mut self) {
         self.outbox.push(0x03);
+        self.cleared = Instant::now();
         self.dirty = false;
         self.typed.clear();
         self.enter(Stage::Clearing, Some(ANSWER_PATIENCE));
@@ -369,13 +388,16 @@ impl Actor {
     fn text(&mut self, text: &[u8]) {
         match self.stage {
             Stage::Down | Stage::Booting | Stage::Asking | Stage::Starting => return,
-            Stage::Settling => self.enter(Stage::Settling, Some(SETTLE)),
+            // Not for ever: a background job may print on and on.
+            Stage::Settling if self.cleared.elapsed() < MAX_SETTLE => {
+                self.enter(Stage::Settling, Some(SETTLE));
+            }
             Stage::Running | Stage::Typed => {
                 if let Some(run) = &self.current {
                     run.push(text);
                 }
             }
-            Stage::Idle | Stage::Clearing => {}
+            Stage::Idle | Stage::Clearing | Stage::Settling => {}
         }
         self.viewers.show(text);
     }
@@ -422,6 +444,7 @@ impl Actor {
         let line = line.trim_matches(|c: char| c.is_control() || c.is_whitespace());
         let run = Run::new(line.to_owned(), None, None, &self.budget);
         run.begin();
+        self.session.state().current = Some(Arc::clone(&run));
         self.current = Some(run);
         self.session.touch();
         self.enter(Stage::Typed, None);
@@ -470,8 +493,11 @@ impl Actor {
         self.body.clear();
         self.attempts += 1;
         if self.attempts < ATTEMPTS && self.stop.is_none() {
-            self.queue.extend(self.current.take());
-            self.queue.rotate_right(1);
+            let mut state = self.session.state();
+            state.current = None;
+            if let Some(run) = self.current.take() {
+                state.queue.push_front(run);
+            }
         } else {
             self.attempts = 0;
             let status = match &self.stop {
@@ -490,7 +516,7 @@ impl Actor {
         if let Some(stop) = self.stop.take() {
             for reply in stop.replies {
                 // Whoever asked may have left.
-                drop(reply.send(()));
+                let _ = reply.send(());
             }
         }
     }
@@ -539,7 +565,7 @@ impl Actor {
 
     /// What was typed while the prompt was cleared for a command comes after that command.
     fn release_held_at_prompt(&mut self) {
-        if self.queue.is_empty() {
+        if self.session.state().queue.is_empty() {
             self.release_held();
         }
     }
@@ -654,29 +680,22 @@ impl Actor {
     fn publish(&mut self) {
         let viewers = self.viewers.count();
         let mut state = self.session.state();
-        state.queued = self.queue.len();
         state.viewers = viewers;
         state.shell = self.child.as_ref().map(|c| c.pid);
-        state.current.clone_from(&self.current);
     }
 
-    /// Ends all commands, also those that are still on their way.
+    /// Ends all commands, and refuses more.
     fn end_everything(&mut self) {
-        self.messages.close();
-        while let Ok(message) = self.messages.try_recv() {
-            match message {
-                Message::Run(run) => self.queue.push_back(run),
-                // Their channels close, which is an answer.
-                Message::Type { .. } | Message::Stop(_) | Message::Resize { .. } => {}
-                Message::Attach(_) | Message::Close { .. } => {}
-            }
-        }
+        let queue = {
+            let mut state = self.session.state();
+            state.closed = true;
+            std::mem::take(&mut state.queue)
+        };
         let hint = || Some("the session was closed".to_owned());
         self.finish(ShellStatus::Terminated, None, hint());
-        for run in std::mem::take(&mut self.queue) {
+        for run in queue {
             run.end(ShellStatus::Terminated, None, hint());
         }
-        self.publish();
     }
 
     /// Ends the shell, or all processes of all shells that this session had.

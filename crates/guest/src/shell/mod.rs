@@ -21,7 +21,6 @@
 //! When a shell ends (`exit`, `exec`, a killed process), its command ends with it and the session goes on with a new
 //! shell in the same directory. When a shell no longer answers, it is killed and replaced.
 
-mod console;
 mod actor;
 mod bash;
 mod driver;

@@ -103,7 +103,7 @@ impl Pty {
     pub(super) fn interrupt(&self) {
         if let Some(group) = self.foreground() {
             // It may have ended just now.
-            drop(kill_process_group(group, Signal::INT));
+            let _ = kill_process_group(group, Signal::INT);
         }
     }
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::actor::MAX_QUEUED;
 use super::run::{Phase, Run};
 use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
 
@@ -26,7 +27,8 @@ pub(super) const MAILBOX: usize = 64;
 /// What the task is asked to do.
 #[derive(Debug)]
 pub(super) enum Message {
-    Run(Arc<Run>),
+    /// A command was put into the queue.
+    Look,
     /// Type something. The answer is false when too much waits to be read already.
     Type {
         bytes: Vec<u8>,
@@ -68,7 +70,9 @@ pub(super) struct State {
     pub(super) no_change_timeout: Option<Duration>,
     pub(super) current: Option<Arc<Run>>,
     /// Commands that wait for their turn.
-    pub(super) queued: usize,
+    pub(super) queue: VecDeque<Arc<Run>>,
+    /// Its task is gone.
+    pub(super) closed: bool,
     pub(super) viewers: usize,
     pub(super) shell: Option<i32>,
     pub(super) last: Option<Last>,
@@ -105,7 +109,8 @@ impl Session {
                 last_used: Instant::now(),
                 no_change_timeout,
                 current: None,
-                queued: 0,
+                queue: VecDeque::new(),
+                closed: false,
                 viewers: 0,
                 shell: None,
                 last: None,
@@ -131,9 +136,25 @@ impl Session {
         self.mailbox.send(message).await.is_ok()
     }
 
+    /// Puts a command at the end of the queue; false: it is full.
+    pub(super) fn submit(&self, run: Arc<Run>) -> bool {
+        {
+            let mut state = self.state();
+            state.last_used = Instant::now();
+            state.last_used_at = Timestamp::now();
+            if state.queue.len() >= MAX_QUEUED || state.closed {
+                return false;
+            }
+            state.queue.push_back(run);
+        }
+        // A full mailbox is as good: the task looks at the queue after each message.
+        drop(self.mailbox.try_send(Message::Look));
+        true
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         let state = self.state();
-        state.current.is_some() || state.queued > 0
+        state.current.is_some() || !state.queue.is_empty()
     }
 
     /// When something last happened that a waiting command may wait for.
@@ -194,7 +215,7 @@ impl Session {
 
     pub(super) fn status(&self) -> ShellStatus {
         let state = self.state();
-        if state.current.is_some() || state.queued > 0 {
+        if state.current.is_some() || !state.queue.is_empty() {
             return ShellStatus::Running;
         }
         state.last.as_ref().map_or(ShellStatus::Completed, |last| last.status)

@@ -239,9 +239,14 @@ impl Building<'_> {
         let dir = lexical(&Path::new(base).join(given));
         let lower = self.lower();
         let wanted = dir.clone();
-        let resolved = self
-            .view(move |view| view.resolve(Path::new(&wanted), true))
-            .await?;
+        let looked_up = self.view(move |view| Ok(view.resolve(Path::new(&wanted), true)));
+        let resolved = looked_up.await?.map_err(|e| {
+            refused(
+                source,
+                format!("{dir:?} can't be a directory in the image: {e}"),
+                None,
+            )
+        })?;
         let bytes = match resolved.entry {
             Entry::Directory(_) => 0,
             Entry::Missing => {

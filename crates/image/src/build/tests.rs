@@ -308,6 +308,7 @@ async fn steps_that_can_not_be_carried_out_say_so_with_their_line() {
     for (step, message) in [
         ("USER nobody", "there is no user \"nobody\""),
         ("USER 4242", "there is no user \"4242\""),
+        ("WORKDIR /etc/passwd/x", "can't be a directory in the image"),
         ("WORKDIR /etc/passwd", "is not a directory in the image"),
         ("ENV A=$NOPE", "the variable NOPE is not set"),
         ("COPY *.txt /x/", "wildcards"),

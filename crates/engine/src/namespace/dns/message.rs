@@ -126,7 +126,9 @@ impl Query {
 
 /// Whether a resolver says that it can't or won't answer, so that another one may be asked.
 pub(super) fn is_refusal(answer: &[u8]) -> bool {
-    answer.get(3).is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
+    answer
+        .get(3)
+        .is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
 }
 
 /// `start` is a query's header, with its question or without.
@@ -225,7 +227,7 @@ mod tests {
             good[..good.len() - 1].to_vec(),
             vec![0; MAX_QUERY + 1],
             answer(&good, [1, 2]),
-            query(&"x".repeat(63).repeat(1), 1)[..30].to_vec(),
+            query(&"x".repeat(63), 1)[..30].to_vec(),
             query(&[&"x".repeat(63)[..]; 4].join("."), 1),
         ];
         let mut pointer = good.clone();
@@ -237,7 +239,11 @@ mod tests {
             cases.push(counts);
         }
         for case in cases {
-            assert_eq!(Query::parse(&case).unwrap_err(), Fault::Malformed, "{case:x?}");
+            assert_eq!(
+                Query::parse(&case).unwrap_err(),
+                Fault::Malformed,
+                "{case:x?}"
+            );
         }
     }
 

@@ -100,7 +100,10 @@ mod tests {
         .unwrap();
         assert_eq!(
             *resolvers.current(),
-            ["192.0.2.1:53".parse().unwrap(), "[2001:db8::1]:53".parse().unwrap()]
+            [
+                "192.0.2.1:53".parse().unwrap(),
+                "[2001:db8::1]:53".parse().unwrap()
+            ]
         );
         // As tools do it: a new file in place of the old one.
         let new = dir.path().join("new");

@@ -21,6 +21,8 @@
 //!   reported, not changed.
 
 mod addresses;
+mod config;
+mod error;
 mod rtnl;
 mod rules;
 mod subnet;
@@ -35,148 +37,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arenite_isolation::netns;
-use ipnet::{IpNet, Ipv4Net};
-use thiserror::Error;
+use ipnet::Ipv4Net;
 use tokio::sync::Semaphore;
 
 use self::addresses::Addresses;
+pub use self::config::{DENIED, NetworkConfig};
+pub use self::error::NetworkError;
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
-
-/// What sandboxes may not reach under `open`: this host, private and shared networks, metadata services, and what is no
-/// unicast address. The documentation ranges are left out on purpose: nothing of value is there, and closed build
-/// networks put their package mirrors on them.
-pub const DENIED: &[(&str, &str)] = &[
-    ("0.0.0.0/8", "this network"),
-    ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "shared by carriers"),
-    ("127.0.0.0/8", "loopback"),
-    ("169.254.0.0/16", "link-local, metadata services"),
-    ("172.16.0.0/12", "private"),
-    ("192.0.0.0/24", "protocol assignments"),
-    ("192.168.0.0/16", "private"),
-    ("198.18.0.0/15", "benchmarks"),
-    ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "reserved, broadcast"),
-    ("::/0", "all of IPv6"),
-];
-
-/// How sandboxes are connected.
-#[derive(Debug, Clone)]
-pub struct NetworkConfig {
-    /// A /16 for the sandboxes' addresses; none: the first of 10.209.0.0/16 to 10.240.0.0/16 that nobody uses.
-    pub subnet: Option<Ipv4Net>,
-    /// What sandboxes may not reach. IPv6 is never reached, whatever stands here.
-    pub denied: Vec<IpNet>,
-    /// Exceptions to `denied`. The host itself and other sandboxes stay closed.
-    pub allowed: Vec<IpNet>,
-    /// Where names are asked for; none: the host's `/etc/resolv.conf`, read again when it changes.
-    pub resolvers: Option<Vec<SocketAddr>>,
-    /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all that is made on the host.
-    pub tag: String,
-}
-
-impl Default for NetworkConfig {
-    /// [`DENIED`], the host's resolvers, and no tag: that must be set.
-    fn default() -> Self {
-        Self {
-            subnet: None,
-            denied: DENIED
-                .iter()
-                .map(|(net, _)| net.parse().expect("the list holds networks"))
-                .collect(),
-            allowed: Vec::new(),
-            resolvers: None,
-            tag: String::new(),
-        }
-    }
-}
-
-/// Why the network could not be set up.
-#[derive(Debug, Error)]
-pub enum NetworkError {
-    #[error("{tag:?} is no network tag: 4 to 6 lower-case letters and digits")]
-    BadTag { tag: String },
-    #[error("{subnet} is no subnet for sandboxes: a whole /16, such as 10.209.0.0/16")]
-    BadSubnet { subnet: Ipv4Net },
-    #[error("another server uses {subnet} for its sandboxes")]
-    SubnetTaken { subnet: Ipv4Net },
-    #[error("the sandboxes of this data directory live in {has}, so {wanted} can't be used")]
-    SubnetFixed { wanted: Ipv4Net, has: Ipv4Net },
-    #[error("none of 10.209.0.0/16 to 10.240.0.0/16 is free")]
-    NoSubnet,
-    #[error("another server already runs the network of this data directory ({tag})")]
-    Running { tag: String },
-    #[error("all {most} addresses of {subnet} are in use")]
-    Full { subnet: Ipv4Net, most: u32 },
-    #[error("could not run {program}: {source}")]
-    Program {
-        program: &'static str,
-        source: io::Error,
-    },
-    #[error("the firewall's rules were refused: {message}")]
-    Rules { message: String },
-    #[error("could not {what}: {source}")]
-    Netlink { what: String, source: io::Error },
-    #[error("could not set {path} to {value}: {source}")]
-    Setting {
-        path: String,
-        value: &'static str,
-        source: io::Error,
-    },
-    #[error("could not listen for names on {address}: {source}")]
-    Dns {
-        address: SocketAddr,
-        source: io::Error,
-    },
-    #[error("could not {what}: {source}")]
-    Host { what: String, source: io::Error },
-}
-
-impl NetworkError {
-    fn netlink(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Netlink { what, source }
-    }
-
-    fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Host { what, source }
-    }
-
-    pub fn hint(&self) -> Option<String> {
-        let text = match self {
-            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "install nftables (Debian, Ubuntu: apt install nftables)"
-            }
-            Self::SubnetTaken { .. } | Self::NoSubnet => "choose another subnet in the configuration",
-            Self::SubnetFixed { .. } => {
-                "remove the sandboxes and close the network before its subnet is changed"
-            }
-            Self::Running { .. } => "stop it first, or give this one another data directory",
-            Self::Full { .. } => "delete sandboxes",
-            Self::Dns { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
-                "a name server of this host holds port 53 on all addresses: bind it to its own (dnsmasq: bind-interfaces)"
-            }
-            Self::Netlink { source, .. } | Self::Setting { source, .. } | Self::Host { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                "the namespace engine needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)"
-            }
-            _ => return None,
-        };
-        Some(text.to_owned())
-    }
-}
-
-impl From<io::Error> for NetworkError {
-    fn from(source: io::Error) -> Self {
-        Self::Host {
-            what: "make a network namespace".to_owned(),
-            source,
-        }
-    }
-}
 
 type Result<T> = std::result::Result<T, NetworkError>;
 
@@ -264,7 +132,8 @@ impl Network {
     pub fn prepare_closed(&self) -> Result<OwnedFd> {
         let (netns, ()) = netns::create(|_| {
             configure_namespace()?;
-            let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
+            let mut inside =
+                Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
             inside
                 .up(LOOPBACK)
                 .map_err(NetworkError::netlink("bring loopback up"))
@@ -297,7 +166,10 @@ impl Network {
         let shared = self.shared.clone();
         let mut all = self.shared.notes.clone();
         if !self.forwarder.has_resolvers() {
-            all.push("no resolver is known (none in /etc/resolv.conf): sandboxes can't look names up".to_owned());
+            all.push(
+                "no resolver is known (none in /etc/resolv.conf): sandboxes can't look names up"
+                    .to_owned(),
+            );
         }
         let found = blocking(move || Ok(rules::obstacles(&shared.tag))).await;
         all.extend(found.unwrap_or_default());
@@ -325,7 +197,7 @@ impl Shared {
         if !right {
             return Err(NetworkError::BadTag { tag });
         }
-        let reserved = subnet::reserve(&format!("network-{tag}"))
+        let reserved = subnet::reserve_again(&format!("network-{tag}"))
             .map_err(NetworkError::host("reserve the network's tag"))?
             .ok_or_else(|| NetworkError::Running { tag: tag.clone() })?;
         let mut host = host_netlink()?;
@@ -334,16 +206,21 @@ impl Shared {
         let claim = subnet::claim(&mut host, found.as_ref(), config.subnet)?;
         let subnet = claim.subnet;
         // The policy stands before anything can be connected.
-        rules::apply(&rules::text(&tag, subnet, &config.denied, &config.allowed))?;
+        let counted = rules::install(&tag, subnet, &config.denied, &config.allowed)?;
         set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
         let mut notes = Vec::new();
+        if !counted {
+            notes.push("this kernel can't limit a sandbox's connections (no nft connlimit): one sandbox can fill the host's connection table".to_owned());
+        }
         for path in [
             "/proc/sys/net/ipv4/ip_forward",
             "/proc/sys/net/ipv4/conf/default/forwarding",
         ] {
             if fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
                 set(path, "1")?;
-                notes.push(format!("{path} was 0 and is now 1: this host forwards packets"));
+                notes.push(format!(
+                    "{path} was 0 and is now 1: this host forwards packets"
+                ));
             }
         }
         Ok(Self {
@@ -358,7 +235,9 @@ impl Shared {
     }
 
     fn addresses(&self) -> MutexGuard<'_, Addresses> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare(&self) -> Result<PreparedNet> {
@@ -405,7 +284,12 @@ impl Shared {
             host.add_veth(&ends[0], &ends[1], netns, self.mtu)
                 .map_err(NetworkError::netlink(format!("make the link {outside}")))?;
             connect_host(host, &outside, address, gateway)?;
-            connect_inside(address, gateway)
+            connect_inside(address, gateway)?;
+            // The host's end came up without a peer, and sends only after the kernel's link watcher has run, which may take
+            // a while on a busy host. Asking for the link makes that happen now (kernel 6.8); else a first answer is lost.
+            host.link(&outside)
+                .map(|_| ())
+                .map_err(NetworkError::netlink(format!("ask for the link {outside}")))
         })?;
         Ok(PreparedNet {
             netns,
@@ -444,12 +328,7 @@ impl Shared {
     }
 }
 
-fn connect_host(
-    host: &mut Rtnl,
-    name: &str,
-    address: Ipv4Addr,
-    gateway: Ipv4Addr,
-) -> Result<()> {
+fn connect_host(host: &mut Rtnl, name: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
     let what = |step: &str| NetworkError::netlink(format!("{step} {name}"));
     let link = host.link(name).map_err(what("find the link"))?;
     no_ipv6(host, link.index).map_err(what("keep IPv6 off the link"))?;
@@ -580,9 +459,11 @@ fn set(path: &str, value: &'static str) -> Result<()> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|e| Err(NetworkError::host("work on the network")(io::Error::other(e))))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
+        Err(NetworkError::host("work on the network")(io::Error::other(
+            e,
+        )))
+    })
 }
 
 /// How the names of an installation's interfaces begin. The dash ends the tag, which keeps `abcd` from matching `abcde`.

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{NetworkError, Result, gateway_of, gateway_name, interface_prefix};
+use super::{NetworkError, Result, gateway_name, gateway_of, interface_prefix};
 
 const PROGRAM: &str = "nft";
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -19,15 +19,45 @@ pub(super) fn table(tag: &str) -> String {
     format!("arenite_{tag}")
 }
 
-/// The rules as `nft -f` reads them, replacing what the table held.
-pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet]) -> String {
+/// Connections that a sandbox may have at once, as far as the host tracks them (some minutes beyond their end). The table
+/// that tracks them is shared by the whole host.
+const MAX_CONNECTIONS: u32 = 4096;
+
+/// Puts the rules in place of whatever the table held. Returns false when this kernel can't count connections.
+pub(super) fn install(
+    tag: &str,
+    subnet: Ipv4Net,
+    denied: &[IpNet],
+    allowed: &[IpNet],
+) -> Result<bool> {
+    match apply(&text(tag, subnet, denied, allowed, true)) {
+        Err(NetworkError::Rules { message }) => {
+            tracing::debug!(message, "trying rules without a count of connections");
+            apply(&text(tag, subnet, denied, allowed, false)).map(|()| false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+/// The rules as `nft -f` reads them.
+fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted: bool) -> String {
     let table = table(tag);
     let sandboxes = format!("\"{}*\"", interface_prefix(tag));
     let bridge = format!("\"{}\"", gateway_name(tag));
     let gateway = gateway_of(subnet);
+    let limit = if counted {
+        format!(
+            "ct state new add @connections {{ ip saddr ct count over {MAX_CONNECTIONS} }} goto refuse"
+        )
+    } else {
+        String::new()
+    };
     let mut out = String::new();
     // `table` before `delete` makes it exist, so that the delete never fails.
-    let _ = writeln!(out, "table inet {table}\ndelete table inet {table}\ntable inet {table} {{");
+    let _ = writeln!(
+        out,
+        "table inet {table}\ndelete table inet {table}\ntable inet {table} {{"
+    );
     for (name, list) in [("denied", denied), ("allowed", allowed)] {
         let nets: Vec<String> = list
             .iter()
@@ -49,11 +79,16 @@ pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNe
     }
     let _ = write!(
         out,
-        r#"
+        r#"  set connections {{ type ipv4_addr; flags dynamic; size 65535; }}
+
   chain refuse {{
     # The kernel limits how many ICMP errors it sends; resets it does not.
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
+  }}
+
+  chain limited {{
+    {limit}
   }}
 
   chain source {{
@@ -69,8 +104,9 @@ pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNe
     oifname {sandboxes} goto refuse
     # A port that the host publishes and forwards to a service behind it.
     ct status dnat goto refuse
-    ip daddr @allowed accept
+    ip daddr @allowed goto limited
     ip daddr @denied goto refuse
+    goto limited
   }}
 
   chain to_sandbox {{
@@ -87,6 +123,7 @@ pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNe
   }}
 
   chain from_sandbox_to_host {{
+    {limit}
     ip daddr {gateway} udp dport 53 accept
     ip daddr {gateway} tcp dport 53 accept
     ct state established,related accept
@@ -103,7 +140,7 @@ pub(super) fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNe
     out
 }
 
-pub(super) fn apply(text: &str) -> Result<()> {
+fn apply(text: &str) -> Result<()> {
     let mut child = command(&["-f", "-"])
         .stdin(Stdio::piped())
         .spawn()
@@ -135,7 +172,10 @@ pub(super) fn obstacles(tag: &str) -> Vec<String> {
                 ));
             }
             found.extend(chains.iter().filter(|c| c.drops_forwards(tag)).map(|c| {
-                forward_dropped(&format!("nftables chain {} {} {}", c.family, c.table, c.name))
+                forward_dropped(&format!(
+                    "nftables chain {} {} {}",
+                    c.family, c.table, c.name
+                ))
             }));
         }
         Err(error) => found.push(format!("the firewall's rules could not be listed: {error}")),
@@ -255,7 +295,10 @@ mod tests {
             .filter(|c| c.drops_forwards("abcd"))
             .collect();
         assert_eq!(dropping.len(), 1);
-        assert_eq!((dropping[0].table.as_str(), dropping[0].name.as_str()), ("filter", "FORWARD"));
+        assert_eq!(
+            (dropping[0].table.as_str(), dropping[0].name.as_str()),
+            ("filter", "FORWARD")
+        );
         assert!(parse_chains(b"not json").is_empty());
     }
 }

@@ -8,6 +8,8 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::thread;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
@@ -27,6 +29,15 @@ pub(super) struct Claim {
     _reservation: UnixListener,
 }
 
+impl Claim {
+    fn new(subnet: Ipv4Net, reservation: UnixListener) -> Self {
+        Self {
+            subnet,
+            _reservation: reservation,
+        }
+    }
+}
+
 /// Takes a name for this process in this network namespace; none when another process has it.
 pub(super) fn reserve(name: &str) -> io::Result<Option<UnixListener>> {
     let address = SocketAddr::from_abstract_name(format!("arenite-{name}"))?;
@@ -35,6 +46,18 @@ pub(super) fn reserve(name: &str) -> io::Result<Option<UnixListener>> {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// Takes a name that only an earlier server of this data directory can have had. A process that it forked a moment before
+/// it ended keeps the name until it runs its program, so this tries for a fraction of a second.
+pub(super) fn reserve_again(name: &str) -> io::Result<Option<UnixListener>> {
+    for _ in 0..20 {
+        if let Some(listener) = reserve(name)? {
+            return Ok(Some(listener));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(None)
 }
 
 /// The subnet of an earlier start, the wanted one, or the first that nobody uses.
@@ -58,10 +81,10 @@ pub(super) fn claim(
                 has,
             });
         }
-        return take(subnet)?.ok_or(NetworkError::SubnetTaken { subnet });
+        return take_again(subnet);
     }
     if let Some(subnet) = ours {
-        return take(subnet)?.ok_or(NetworkError::SubnetTaken { subnet });
+        return take_again(subnet);
     }
     let routes = host
         .routes()
@@ -102,12 +125,19 @@ fn take_fresh(host: &mut Rtnl, subnet: Ipv4Net) -> Result<Option<Claim>> {
 }
 
 fn take(subnet: Ipv4Net) -> Result<Option<Claim>> {
-    Ok(reserve(&format!("subnet-{}", subnet.network()))
+    let reserved = reserve(&name_of(subnet)).map_err(NetworkError::host("reserve a subnet"))?;
+    Ok(reserved.map(|listener| Claim::new(subnet, listener)))
+}
+
+fn take_again(subnet: Ipv4Net) -> Result<Claim> {
+    reserve_again(&name_of(subnet))
         .map_err(NetworkError::host("reserve a subnet"))?
-        .map(|listener| Claim {
-            subnet,
-            _reservation: listener,
-        }))
+        .map(|listener| Claim::new(subnet, listener))
+        .ok_or(NetworkError::SubnetTaken { subnet })
+}
+
+fn name_of(subnet: Ipv4Net) -> String {
+    format!("subnet-{}", subnet.network())
 }
 
 fn check(subnet: Ipv4Net) -> Result<Ipv4Net> {
@@ -137,7 +167,12 @@ mod tests {
     #[test]
     fn overlaps() {
         let ours = net("10.209.0.0/16");
-        for other in ["10.0.0.0/8", "10.209.3.4/32", "10.208.0.0/15", "10.209.0.0/16"] {
+        for other in [
+            "10.0.0.0/8",
+            "10.209.3.4/32",
+            "10.208.0.0/15",
+            "10.209.0.0/16",
+        ] {
             assert!(overlap(net(other), ours), "{other}");
         }
         for other in ["10.208.0.0/16", "10.210.0.0/15", "192.168.0.0/16"] {

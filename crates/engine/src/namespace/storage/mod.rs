@@ -17,6 +17,7 @@
 //! A btrfs of the host's without quotas is left alone: simple quotas mark a file system as unmountable by older kernels.
 //! It gets a pool image like any other file system, not copied on write itself.
 
+mod error;
 mod pool;
 mod tree;
 
@@ -31,7 +32,8 @@ use std::thread;
 use arenite_isolation::btrfs;
 use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
-use thiserror::Error;
+
+pub use self::error::StorageError;
 
 /// How to keep writable layers.
 #[derive(Debug, Clone, Default)]
@@ -65,51 +67,6 @@ pub enum StorageKind {
 impl StorageKind {
     pub fn disk_limit_enforced(self) -> bool {
         self != Self::Plain
-    }
-}
-
-/// Why storage could not do it.
-#[derive(Debug, Error)]
-pub enum StorageError {
-    #[error("could not run {program}: {source}")]
-    Program {
-        program: &'static str,
-        source: io::Error,
-    },
-    #[error("{program} failed: {message}")]
-    Failed {
-        program: &'static str,
-        message: String,
-    },
-    #[error("a pool of {bytes} bytes is too small; the least is {least}")]
-    TooSmall { bytes: u64, least: u64 },
-    #[error("{id:?} is not a layer's id: lower-case letters, digits and dashes, at most 64")]
-    BadId { id: String },
-    #[error("there is no layer {id}")]
-    NoLayer { id: String },
-    #[error("{what}: {source}")]
-    Io { what: String, source: io::Error },
-}
-
-impl StorageError {
-    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Io { what, source }
-    }
-
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => Some(
-                "install btrfs-progs (Debian, Ubuntu: apt install btrfs-progs), or turn the pool off: disk limits are not enforced then".to_owned(),
-            ),
-            Self::TooSmall { .. } => {
-                Some("free some space, or put the data directory on a larger disk".to_owned())
-            }
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                Some("the namespace engine needs root (CAP_SYS_ADMIN) and access to loop devices".to_owned())
-            }
-            _ => None,
-        }
     }
 }
 
@@ -322,11 +279,8 @@ impl Storage {
         }
         let uppers = self.uppers()?;
         let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id) {
-            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                tree::remove_contents(&path).and_then(|()| {
-                    btrfs::delete_subvolume(uppers.as_fd(), id)
-                })
-            }
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => tree::remove_contents(&path)
+                .and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id)),
             other => other,
         };
         match deleted {
@@ -509,9 +463,7 @@ fn quota_mode(qgroups: &Path) -> Option<StorageKind> {
 fn qgroup_directory(inside: &File) -> Result<PathBuf> {
     let id = btrfs::file_system_id(inside.as_fd())
         .map_err(StorageError::io("ask for the file system's id"))?;
-    Ok(Path::new("/sys/fs/btrfs")
-        .join(uuid(&id))
-        .join("qgroups"))
+    Ok(Path::new("/sys/fs/btrfs").join(uuid(&id)).join("qgroups"))
 }
 
 fn uuid(id: &[u8; 16]) -> String {
@@ -530,8 +482,9 @@ fn read_number(path: &Path) -> Option<u64> {
 }
 
 fn space(path: &Path) -> Result<(u64, u64)> {
-    let s = statvfs(path)
-        .map_err(|e| StorageError::io(format!("ask for the space on {}", path.display()))(e.into()))?;
+    let s = statvfs(path).map_err(|e| {
+        StorageError::io(format!("ask for the space on {}", path.display()))(e.into())
+    })?;
     Ok((s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize))
 }
 

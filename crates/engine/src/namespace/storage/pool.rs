@@ -68,10 +68,20 @@ fn format(image: &Path) -> Result<()> {
     const PROGRAM: &str = "mkfs.btrfs";
     // One copy of the metadata: both would lie in the same file of the same disk.
     let output = Command::new(PROGRAM)
-        .args(["--quiet", "--nodiscard", "--data", "single", "--metadata", "single"])
+        .args([
+            "--quiet",
+            "--nodiscard",
+            "--data",
+            "single",
+            "--metadata",
+            "single",
+        ])
         .args(["--label", "arenite", "--"])
         .arg(image)
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
         .stdin(Stdio::null())
         .output()
         .map_err(|source| StorageError::Program {
@@ -176,8 +186,10 @@ fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
         .map_err(StorageError::io("look through the loop devices"))?;
     let device = match found {
         Some(device) => device,
-        None => loopdev::LoopDevice::attach(file)
-            .map_err(StorageError::io(format!("attach {} to a loop device", path.display())))?,
+        None => loopdev::LoopDevice::attach(file).map_err(StorageError::io(format!(
+            "attach {} to a loop device",
+            path.display()
+        )))?,
     };
     rustix::mount::mount(
         device.path(),

@@ -8,9 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 /// Directories that are kept in mind at once.

@@ -1,0 +1,478 @@
+//! The command line: what can be said, and its help.
+
+use std::path::PathBuf;
+
+use arenite_model::{ImageName, SandboxName};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::client::DEFAULT_SERVER;
+use crate::config::values::{Size, Span};
+use crate::config::{DEFAULT_DATA_DIR, Settings};
+
+/// Gives every AI agent its own computer, and records every step it takes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "arenite",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  arenite doctor                       what this host can do
+  sudo arenite image build base        build the image that sandboxes use
+  sudo arenite serve                   start the server on 127.0.0.1:8080
+  arenite create demo                  make a sandbox
+  arenite exec demo                    a shell in it
+  arenite exec demo -- python3 -c 'print(6 * 7)'
+  arenite cp report.csv demo:/home/gem/
+  arenite trajectory show demo         what was done there, step by step
+  arenite rm demo
+
+'arenite COMMAND --help' shows a command's own examples."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where the server is, for commands that speak to one.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Server {
+    /// The server to speak to
+    #[arg(long, env = "ARENITE_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
+    pub(crate) server: String,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Format {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the server
+    Serve(Box<ServeArgs>),
+    /// Make a sandbox
+    Create(Box<CreateArgs>),
+    /// List sandboxes
+    Ls(LsArgs),
+    /// Run a command in a sandbox, or open a shell
+    Exec(ExecArgs),
+    /// Copy files into, out of or between sandboxes
+    Cp(CpArgs),
+    /// Show what a sandbox's main command or its guest wrote
+    Logs(LogsArgs),
+    /// Delete sandboxes
+    Rm(RmArgs),
+    /// Freeze sandboxes; a call wakes them
+    Pause(NamesArgs),
+    /// Wake paused sandboxes
+    Resume(NamesArgs),
+    /// Build and look after images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// See the recorded steps
+    #[command(subcommand)]
+    Trajectory(TrajectoryCommand),
+    /// Check what this host can do
+    Doctor(DoctorArgs),
+    /// Run the server inside a sandbox; started by Arenite itself
+    #[command(hide = true)]
+    Guest,
+    /// Run the process that sets sandboxes up; started by Arenite itself
+    #[command(hide = true)]
+    Launcher,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every setting has one name, in this order of precedence: a flag (--pool-size), a variable (ARENITE_POOL_SIZE), a line of the
+TOML file (pool_size = 16), the default. Lists in variables are separated by commas.
+
+Examples:
+  sudo arenite serve
+  sudo arenite serve --listen 127.0.0.1:9000 --data-dir /srv/arenite
+  arenite serve --show-config          the effective configuration, and where each value is from
+  sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
+
+The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
+next start; with --remove-sandboxes they are removed.")]
+pub(crate) struct ServeArgs {
+    /// Configuration file [default: /etc/arenite.toml when it exists]
+    #[arg(long, env = "ARENITE_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the effective configuration and end
+    #[arg(long)]
+    pub(crate) show_config: bool,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite create                                   a sandbox with a name made up
+  arenite create demo
+  arenite create small --memory 512MiB --cpu 0.5 --network none
+  arenite create web --env PORT=3000 --port 3000 --timeout 2h -- python3 -m http.server 3000")]
+pub(crate) struct CreateArgs {
+    /// Its name: lower-case letters, digits and inner hyphens
+    pub(crate) name: Option<SandboxName>,
+    /// Image to make it of [default: the template's, else the server's]
+    #[arg(long, short, value_name = "IMAGE")]
+    pub(crate) image: Option<ImageName>,
+    /// Template to begin with
+    #[arg(long, short, value_name = "TEMPLATE")]
+    pub(crate) template: Option<String>,
+    /// Environment of its commands; without =VALUE the value here is passed on
+    #[arg(long, short, value_name = "KEY[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// Cores it may use, such as 0.5 or 2
+    #[arg(long, value_name = "CORES", value_parser = cores)]
+    pub(crate) cpu: Option<u32>,
+    /// Memory it may use
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// Disk space it may write
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) disk: Option<Size>,
+    /// Size of its /dev/shm
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) shm: Option<Size>,
+    /// Processes and threads it may have
+    #[arg(long, value_name = "N")]
+    pub(crate) pids: Option<u32>,
+    /// What it may reach
+    #[arg(long, value_enum)]
+    pub(crate) network: Option<Network>,
+    /// Default directory of its commands
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Its host name [default: its name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname: Option<String>,
+    /// A port that it means to serve
+    #[arg(long, short, value_name = "PORT")]
+    pub(crate) port: Vec<u16>,
+    /// Delete it after this time [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Apply the idle policy after this time without a call [default: never]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) idle_timeout: Option<Span>,
+    /// What happens when it was idle for that time
+    #[arg(long, value_enum)]
+    pub(crate) idle_policy: Option<Idle>,
+    /// A label
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    pub(crate) label: Vec<String>,
+    /// Its main command, run once, with its output logged
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) args: Vec<String>,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+fn cores(text: &str) -> Result<u32, String> {
+    match text.parse::<f64>() {
+        Ok(cores) if (0.01..=1024.0).contains(&cores) => Ok((cores * 1000.0).round() as u32),
+        _ => Err("write a number of cores from 0.01 to 1024, such as 0.5 or 2".to_owned()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Network {
+    /// Its own loopback only
+    None,
+    /// The public internet, but not metadata addresses, private ranges or the host
+    Open,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Idle {
+    /// Delete it
+    Delete,
+    /// Freeze it until the next call
+    Pause,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite ls
+  arenite ls --json | jq -r '.sandboxes[].name'
+  arenite ls -q                        names only")]
+pub(crate) struct LsArgs {
+    /// Print names only
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+On a terminal the command gets a terminal of its own; elsewhere its stdout and stderr stay apart and stdin is passed to it.
+The exit code is the command's; 125 means that Arenite failed. Input and output are text: bytes that are not UTF-8 are
+replaced, so copy binary files with 'arenite cp'.
+
+Examples:
+  arenite exec demo                                a shell
+  arenite exec demo -- ls -l /home/gem
+  arenite exec demo -c 'cd /tmp && ls | wc -l'     a line for bash
+  echo 'print(6 * 7)' | arenite exec demo -- python3
+  arenite exec demo --no-tty -- make test")]
+pub(crate) struct ExecArgs {
+    /// The sandbox; 'default' is made when it isn't there
+    pub(crate) sandbox: SandboxName,
+    /// A line for bash instead of a command with its arguments
+    #[arg(short = 'c', long = "script", value_name = "LINE", conflicts_with = "command")]
+    pub(crate) script: Option<String>,
+    /// Directory to run it in [default: the sandbox's]
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// A variable for the command; without =VALUE the value here is passed on
+    #[arg(long, short, value_name = "KEY[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// Kill the command after this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Use no terminal, even on one
+    #[arg(long)]
+    pub(crate) no_tty: bool,
+    /// The command and its arguments; none: a shell
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One side names a sandbox, as NAME:/PATH; '-' is stdin or stdout. A directory is copied with all that is in it, and lands in the
+target when that is a directory.
+
+Examples:
+  arenite cp report.csv demo:/home/gem/
+  arenite cp ./project demo:/home/gem/
+  arenite cp demo:/home/gem/out.png .
+  arenite cp demo:/var/log/dpkg.log - | tail
+  tar c src | arenite cp - demo:/tmp/src.tar")]
+pub(crate) struct CpArgs {
+    /// What to copy: PATH, NAME:/PATH or -
+    pub(crate) source: String,
+    /// Where to: PATH, NAME:/PATH or -
+    pub(crate) target: String,
+    /// Say nothing
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite logs web
+  arenite logs -f web
+  arenite logs --guest web             the log of the server inside it")]
+pub(crate) struct LogsArgs {
+    /// The sandbox
+    pub(crate) sandbox: SandboxName,
+    /// The guest's own log instead of the main command's output
+    #[arg(long)]
+    pub(crate) guest: bool,
+    /// Go on as more is written
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite rm demo
+  arenite rm --all")]
+pub(crate) struct RmArgs {
+    /// The sandboxes
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) sandboxes: Vec<SandboxName>,
+    /// Every sandbox
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Do not mind sandboxes that aren't there
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NamesArgs {
+    /// The sandboxes
+    #[arg(required = true)]
+    pub(crate) sandboxes: Vec<SandboxName>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// Where this host's images are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataDir {
+    /// The server's data directory
+    #[arg(long, env = "ARENITE_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Build an image from an Imagefile
+    Build(BuildArgs),
+    /// List images
+    Ls(ImageLsArgs),
+    /// Remove images
+    Rm(ImageRmArgs),
+    /// Show an image's layers and configuration
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+An Imagefile has the syntax of a Dockerfile with FROM, RUN, COPY, ENV, WORKDIR, USER and LABEL. FROM debootstrap:bookworm begins
+with a fresh Debian, FROM IMAGE with an image of this host. Steps whose input didn't change are taken from earlier builds.
+
+Examples:
+  sudo arenite image build base                    the image that comes with Arenite
+  sudo arenite image build tools -f Imagefile      with the directory of Imagefile as context
+  sudo arenite image build tools -f ci/Imagefile --context .")]
+pub(crate) struct BuildArgs {
+    /// The image's name; 'base' needs no Imagefile
+    pub(crate) name: ImageName,
+    /// The Imagefile
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Directory that COPY takes from [default: the Imagefile's]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) context: Option<PathBuf>,
+    /// Build every step anew
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Show the output of every step
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageLsArgs {
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageRmArgs {
+    /// The images
+    #[arg(required = true)]
+    pub(crate) images: Vec<ImageName>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The image
+    pub(crate) image: ImageName,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrajectoryCommand {
+    /// List trajectories
+    Ls(TrajectoryLsArgs),
+    /// Show the steps of one
+    Show(TrajectoryShowArgs),
+    /// Write steps out for other programs
+    Export(TrajectoryExportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrajectoryLsArgs {
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite trajectory show demo
+  arenite trajectory show demo --after 100 --limit 20
+  arenite trajectory show demo --json | jq '.steps[].action'")]
+pub(crate) struct TrajectoryShowArgs {
+    /// A trajectory's id or a sandbox's name, which means the latest of that name
+    pub(crate) trajectory: String,
+    /// Begin after this step
+    #[arg(long, default_value_t = 0, value_name = "STEP")]
+    pub(crate) after: u64,
+    /// Most steps to show
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite trajectory export demo --format jsonl > demo.jsonl
+  arenite trajectory export --all -o steps.jsonl")]
+pub(crate) struct TrajectoryExportArgs {
+    /// A trajectory's id or a sandbox's name, which means the latest of that name
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) trajectory: Option<String>,
+    /// Every trajectory
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The form of the export
+    #[arg(long, value_enum, default_value = "jsonl")]
+    pub(crate) format: ExportFormat,
+    /// File to write [default: stdout]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// One step a line, as JSON
+    Jsonl,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each line is ok, degraded (it works, with what is said there lacking) or missing (sandboxes can't be made without it).
+The exit code is 1 when something is missing.")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}

@@ -1,0 +1,221 @@
+//! The client of a running server: HTTP/1.1 to its one port.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Where a server is looked for unless told otherwise.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
+/// The largest JSON answer that is read, in bytes. Above the guest's own bound on a command's inline output.
+const MAX_ANSWER: usize = 64 << 20;
+/// The largest error body that is read, in bytes.
+const MAX_ERROR: usize = 1 << 20;
+
+type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// What stays as it is in a query's value or a path's segment.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Text as a query's value or a path's segment.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+/// Speaks to one server.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    /// Scheme, authority and an optional path, without a slash at the end.
+    base: String,
+    http: HttpClient<HttpConnector, RequestBody>,
+}
+
+impl Client {
+    /// Takes a server's URL. Nothing is connected yet.
+    pub(crate) fn new(server: &str) -> Result<Self, Failure> {
+        let refuse = |why: &str| {
+            let message = format!("the server's address {server:?} is not valid: {why}");
+            Err(Failure::new(message).hint("write it as http://127.0.0.1:8080").exit_code(2))
+        };
+        let Ok(uri) = server.parse::<http::Uri>() else {
+            return refuse("it is not a URL");
+        };
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return refuse("only plain http is spoken; put a tunnel between"),
+            _ => return refuse("it doesn't begin with http://"),
+        }
+        if uri.query().is_some() || uri.authority().is_some_and(|a| a.as_str().contains('@')) {
+            return refuse("it has a query or a user name");
+        }
+        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+        Ok(Self { base: server.trim_end_matches('/').to_owned(), http })
+    }
+
+    /// The server's URL, for people.
+    pub(crate) fn server(&self) -> &str {
+        &self.base
+    }
+
+    /// The URL of a WebSocket at `path`.
+    pub(crate) fn websocket_url(&self, path: &str) -> String {
+        format!("ws{}{path}", self.base.strip_prefix("http").unwrap_or(&self.base))
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        decode(self.send(Method::GET, path, None, empty()).await?).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.send(Method::DELETE, path, None, empty()).await.map(drop)
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let json = serde_json::to_vec(body).map_err(|error| Failure::new(format!("could not write the request: {error}")))?;
+        let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed_unsync();
+        decode(self.send(Method::POST, path, Some("application/json"), body).await?).await
+    }
+
+    /// The raw bytes of an answer, as they come.
+    pub(crate) async fn download(&self, path: &str) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>, Failure> {
+        let response = self.send(Method::GET, path, None, empty()).await?;
+        Ok(response.into_body().into_data_stream().map_err(io::Error::other))
+    }
+
+    /// Sends a file as AIO's upload wants it: a multipart form with `path`, then `file`.
+    pub(crate) async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        target: &str,
+        content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let mut random = [0u8; 16];
+        getrandom::fill(&mut random).map_err(|error| Failure::new(format!("no random bytes: {error}")))?;
+        let boundary = format!("arenite-{:032x}", u128::from_ne_bytes(random));
+        let head = format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"path\"\r\n\r\n{target}\r\n\
+             --{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
+             Content-Type: application/octet-stream\r\n\r\n"
+        );
+        let tail = format!("\r\n--{boundary}--\r\n");
+        let once = |text: String| futures_util::stream::once(async move { Ok(Bytes::from(text)) });
+        let whole = once(head).chain(content).chain(once(tail)).map_ok(Frame::data);
+        let body = StreamBody::new(whole).boxed_unsync();
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        decode(self.send(Method::POST, path, Some(&kind), body).await?).await
+    }
+
+    /// Sends a request and returns an answer whose status is a success.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        body: RequestBody,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        request = request.header(header::USER_AGENT, concat!("arenite-cli/", env!("CARGO_PKG_VERSION")));
+        if let Some(kind) = content_type {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        let request = request.body(body).map_err(|error| Failure::new(format!("the request can't be sent: {error}")))?;
+        let response = self.http.request(request).await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ERROR).collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        Err(refusal(status, &body))
+    }
+
+    /// The failure of a connection that nobody took.
+    pub(crate) fn no_answer(&self) -> Failure {
+        Failure::new(format!("no server answers at {}", self.base))
+            .hint("start one with: sudo arenite serve; or name another with --server URL or ARENITE_SERVER")
+    }
+
+    fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> Failure {
+        if error.is_connect() {
+            return self.no_answer();
+        }
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        Failure::new(format!("the connection to {} failed: {cause}", self.base))
+    }
+}
+
+fn empty() -> RequestBody {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    let body = body.map_err(|error| Failure::new(format!("the server's answer broke off: {error}")))?.to_bytes();
+    // An answer without content stands for null.
+    let body: &[u8] = if body.is_empty() { b"null" } else { &body };
+    serde_json::from_slice(body).map_err(|error| {
+        Failure::new(format!("the server's answer is not understood: {error}"))
+            .hint("is it an Arenite server, and of this version? compare with: arenite --version")
+    })
+}
+
+/// The failure that an error body tells of, whichever dialect it is in.
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|t| !t.is_empty());
+    let message = ["/error/message", "/message", "/error", "/data/message"].into_iter().find_map(text);
+    let message = message.map_or_else(
+        || match String::from_utf8_lossy(body).lines().next().map(str::trim) {
+            Some(line) if !line.is_empty() && value.is_null() => {
+                format!("the server answered {status}: {}", line.chars().take(200).collect::<String>())
+            }
+            _ => format!("the server answered {status}"),
+        },
+        str::to_owned,
+    );
+    let hint = ["/error/hint", "/hint"].into_iter().find_map(text).map(str::to_owned);
+    Failure::new(message).maybe_hint(hint).of_status(status.as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_bodies_of_every_dialect_give_their_message() {
+        for body in [
+            r#"{"error":{"code":"not_found","message":"there is no sandbox x"}}"#,
+            r#"{"success":false,"message":"there is no sandbox x","data":null}"#,
+            r#"{"code":"404","error":"there is no sandbox x"}"#,
+        ] {
+            assert_eq!(refusal(StatusCode::NOT_FOUND, body.as_bytes()).to_string(), "there is no sandbox x");
+        }
+        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"").to_string(), "the server answered 502 Bad Gateway");
+        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>\nx").to_string(), "the server answered 502 Bad Gateway: <html>");
+    }
+
+    #[test]
+    fn addresses_that_could_not_work_are_refused_before_anything_is_sent() {
+        for bad in ["127.0.0.1:8080", "https://x", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
+            assert!(Client::new(bad).is_err(), "{bad}");
+        }
+        let client = Client::new("http://localhost:1/prefix/").unwrap();
+        assert_eq!(client.websocket_url("/v1"), "ws://localhost:1/prefix/v1");
+        assert_eq!(encoded("/a b&c=ä"), "%2Fa%20b%26c%3D%C3%A4");
+    }
+}

@@ -1,0 +1,336 @@
+//! `cp`: files and directories into, out of and between sandboxes.
+//!
+//! A single file streams through the file service. A directory goes as a tar archive, packed and unpacked by `tar` on the
+//! sandbox's side and by [`archive`] on this one.
+
+mod archive;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use arenite_model::SandboxName;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use tokio_util::io::ReaderStream;
+
+use super::exec::Command;
+use super::quoted;
+use crate::cli::CpArgs;
+use crate::client::{Client, encoded};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::{output, wire};
+
+/// One side of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Side {
+    Local(PathBuf),
+    /// Stdin or stdout.
+    Stream,
+    Sandbox(Place),
+}
+
+/// A path in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    name: SandboxName,
+    path: String,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.name, self.path)
+    }
+}
+
+impl Side {
+    fn parse(text: &str) -> Result<Self, Failure> {
+        if text == "-" {
+            return Ok(Self::Stream);
+        }
+        // Like scp: a colon before any slash ends the sandbox's name.
+        let Some((name, path)) = text.split_once(':').filter(|(name, _)| !name.contains('/')) else {
+            return Ok(Self::Local(text.into()));
+        };
+        let bad = |message: String, hint: String| Err(Failure::new(message).hint(hint).exit_code(2));
+        let name: SandboxName = match name.parse() {
+            Ok(name) => name,
+            Err(error) => return bad(format!("{error}"), format!("a local path with a colon is written ./{text}")),
+        };
+        if path.contains(['\0', '\n', '\r']) {
+            return bad(format!("the path {path:?} has a line break or a NUL byte"), "rename it, or copy its directory".to_owned());
+        }
+        if !path.starts_with('/') {
+            return bad(format!("the path {path:?} in sandbox {name} is not absolute"), format!("write it as {name}:/home/gem/{path}"));
+        }
+        Ok(Self::Sandbox(Place { name, path: path.to_owned() }))
+    }
+}
+
+pub(crate) async fn copy(args: CpArgs) -> Outcome {
+    let copy = Copy { client: Client::new(&args.server.server)?, progress: Progress::new(args.quiet) };
+    match (Side::parse(&args.source)?, Side::parse(&args.target)?) {
+        (Side::Local(from), Side::Sandbox(to)) => copy.into_sandbox(&from, &to).await?,
+        (Side::Sandbox(from), Side::Local(to)) => copy.out_of_sandbox(&from, &to).await?,
+        (Side::Sandbox(from), Side::Sandbox(to)) => copy.between(&from, &to).await?,
+        (Side::Stream, Side::Sandbox(to)) => {
+            if to.path.ends_with('/') {
+                return Err(Failure::new(format!("{to} is a directory, and stdin has no name")).hint("add a file name to it").exit_code(2));
+            }
+            copy.upload(&to, ReaderStream::new(tokio::io::stdin())).await?;
+        }
+        (Side::Sandbox(from), Side::Stream) => {
+            let mut content = copy.download(&from).await?;
+            while let Some(piece) = content.next().await {
+                output::bytes(&piece.attempt(|| format!("{from} broke off"))?);
+            }
+        }
+        (Side::Local(_) | Side::Stream, Side::Local(_) | Side::Stream) => {
+            return Err(Failure::new("neither side names a sandbox").hint("write NAME:/PATH for the side that is in one").exit_code(2));
+        }
+    }
+    copy.progress.0.finish_and_clear();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a path in a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
+    Other,
+    Absent,
+}
+
+fn base_name(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
+}
+
+#[derive(Debug, Deserialize)]
+struct Uploaded {}
+
+struct Copy {
+    client: Client,
+    progress: Progress,
+}
+
+impl Copy {
+    /// Runs a line in the sandbox and returns its output.
+    async fn run(&self, name: &SandboxName, line: String) -> Result<String, Failure> {
+        Command::new(name.as_str(), line).capture(&self.client).await
+    }
+
+    async fn kind(&self, place: &Place) -> Result<Kind, Failure> {
+        let path = quoted(&place.path);
+        let line = format!("if [ -d {path} ]; then echo d; elif [ -f {path} ]; then echo f; elif [ -e {path} ]; then echo o; else echo a; fi");
+        Ok(match self.run(&place.name, line).await?.trim() {
+            "d" => Kind::Directory,
+            "f" => Kind::File,
+            "o" => Kind::Other,
+            _ => Kind::Absent,
+        })
+    }
+
+    /// Where a file lands: in the target when that is a directory, else at it.
+    async fn landing(&self, target: &Place, file: &str) -> Result<Place, Failure> {
+        if !target.path.ends_with('/') && self.kind(target).await? != Kind::Directory {
+            return Ok(target.clone());
+        }
+        Ok(Place { name: target.name.clone(), path: format!("{}/{file}", target.path.trim_end_matches('/')) })
+    }
+
+    async fn upload(&self, to: &Place, content: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Result<(), Failure> {
+        let path = format!("/sandbox/{}/v1/file/upload", to.name);
+        let answer: wire::Envelope<Uploaded> = self.client.upload(&path, &to.path, self.progress.watch(content)).await?;
+        answer.into_data().map(|Uploaded {}| ())
+    }
+
+    async fn download(&self, from: &Place) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static + use<>, Failure> {
+        let path = format!("/sandbox/{}/v1/file/download?path={}", from.name, encoded(&from.path));
+        Ok(Box::pin(self.progress.watch(self.client.download(&path).await?)))
+    }
+
+    async fn between(&self, from: &Place, to: &Place) -> Result<(), Failure> {
+        if self.kind(from).await? == Kind::Directory {
+            return Err(Failure::new(format!("{from} is a directory, and only files are copied from sandbox to sandbox"))
+                .hint("copy it out to this host first, then in"));
+        }
+        let to = self.landing(to, base_name(&from.path)).await?;
+        let content = self.download(from).await?;
+        // Counted on the way in; once is enough.
+        self.upload(&to, content).await
+    }
+
+    async fn into_sandbox(&self, from: &Path, to: &Place) -> Result<(), Failure> {
+        let unreadable = || format!("could not read {}", from.display());
+        let data = std::fs::metadata(from).attempt(unreadable)?;
+        let whole = from.canonicalize().attempt(unreadable)?;
+        let Some(own_name) = whole.file_name().and_then(|f| f.to_str()) else {
+            return Err(Failure::new(format!("{} has no name to copy it under", from.display())));
+        };
+        if data.is_dir() {
+            return self.directory_in(&whole, own_name, to).await;
+        }
+        // A link is copied as what it leads to, under the link's name.
+        let name = from.file_name().and_then(|f| f.to_str()).unwrap_or(own_name);
+        let to = self.landing(to, name).await?;
+        let source = tokio::fs::File::open(from).await.attempt(unreadable)?;
+        self.progress.expect(data.len());
+        self.upload(&to, ReaderStream::with_capacity(source, 256 << 10)).await?;
+        if data.permissions().mode() & 0o111 != 0 {
+            self.run(&to.name, format!("chmod +x {}", quoted(&to.path))).await?;
+        }
+        Ok(())
+    }
+
+    /// Into a directory that is there, else as a new one of the target's name, as `cp -r` does it.
+    async fn directory_in(&self, from: &Path, own_name: &str, to: &Place) -> Result<(), Failure> {
+        let path = match to.path.trim_end_matches('/') {
+            "" => "/",
+            path => path,
+        };
+        let (parent, member) = match self.kind(to).await? {
+            Kind::Directory => (path, own_name),
+            Kind::Absent => match path.rsplit_once('/') {
+                Some(("", member)) => ("/", member),
+                Some((parent, member)) => (parent, member),
+                None => ("/", path),
+            },
+            Kind::File | Kind::Other => return Err(Failure::new(format!("{to} is there and is not a directory"))),
+        };
+        let temporary = self.temporary(&to.name).await?;
+        let packed = self.upload(&temporary, archive::pack(from.to_owned(), member.to_owned())).await;
+        let result = match packed {
+            Ok(()) => {
+                let line = format!("mkdir -p -- {0} && tar -C {0} -xf {1}", quoted(parent), quoted(&temporary.path));
+                self.run(&to.name, line).await.map(drop)
+            }
+            Err(failure) => Err(failure),
+        };
+        self.remove(&temporary).await;
+        result
+    }
+
+    async fn out_of_sandbox(&self, from: &Place, to: &Path) -> Result<(), Failure> {
+        match self.kind(from).await? {
+            Kind::Directory => {}
+            Kind::File => {
+                let target = if to.is_dir() { to.join(base_name(&from.path)) } else { to.to_owned() };
+                return write_file(&target, self.download(from).await?).await;
+            }
+            Kind::Absent => return Err(Failure::new(format!("there is no {from}"))),
+            Kind::Other => return Err(Failure::new(format!("{from} is neither a file nor a directory"))),
+        }
+        let into = if to.is_dir() { to.join(base_name(&from.path)) } else { to.to_owned() };
+        std::fs::create_dir_all(&into).attempt(|| format!("could not make {}", into.display()))?;
+        let temporary = self.temporary(&from.name).await?;
+        let line = format!("tar -C {} --one-file-system -cf {} .", quoted(&from.path), quoted(&temporary.path));
+        let result = match self.run(&from.name, line).await {
+            Ok(_) => match self.download(&temporary).await {
+                Ok(content) => archive::unpack(content, into).await,
+                Err(failure) => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        };
+        self.remove(&temporary).await;
+        result
+    }
+
+    /// A temporary file in a sandbox, on its disk: `/tmp` is small there.
+    async fn temporary(&self, name: &SandboxName) -> Result<Place, Failure> {
+        let line = "command -v tar >/dev/null || { echo 'the image has no tar, which copying a directory needs' >&2; exit 1; }\n\
+                    mktemp -p /var/tmp arenite-cp.XXXXXXXX 2>/dev/null || mktemp -p /tmp arenite-cp.XXXXXXXX";
+        let path = self.run(name, line.to_owned()).await?.trim().to_owned();
+        // The answer goes into a form: it must be a path and nothing else.
+        if !path.starts_with('/') || path.contains(char::is_whitespace) {
+            return Err(Failure::new(format!("sandbox {name} gave no usable name for a temporary file")));
+        }
+        Ok(Place { name: name.clone(), path })
+    }
+
+    async fn remove(&self, temporary: &Place) {
+        if let Err(failure) = self.run(&temporary.name, format!("rm -f -- {}", quoted(&temporary.path))).await {
+            eprintln!("warning: {temporary} was left behind: {failure}");
+        }
+    }
+}
+
+/// Writes beside the target and renames, so that a copy that breaks off leaves what was there.
+async fn write_file(target: &Path, mut content: impl Stream<Item = io::Result<Bytes>> + Unpin) -> Result<(), Failure> {
+    let what = || format!("could not write {}", target.display());
+    // A pipe or a device is written as it is.
+    let special = std::fs::metadata(target).is_ok_and(|data| !data.is_file());
+    let part = if special {
+        target.to_owned()
+    } else {
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        target.with_file_name(name)
+    };
+    let writing = async {
+        let mut file = if special { File::options().write(true).open(&part) } else { File::create_new(&part) }.attempt(what)?;
+        while let Some(piece) = content.next().await {
+            file.write_all(&piece.attempt(|| "the copy broke off".into())?).attempt(what)?;
+        }
+        if special { Ok(()) } else { std::fs::rename(&part, target).attempt(what) }
+    };
+    let result = writing.await;
+    if result.is_err() && !special {
+        // What is left of it is of no use; that it may not be there is fine.
+        let _ = std::fs::remove_file(&part);
+    }
+    result
+}
+
+/// Shows how far a copy is, on a terminal.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::no_length() };
+        bar.set_style(ProgressStyle::with_template("{spinner} {bytes} at {bytes_per_sec}").expect("the template is valid"));
+        Self(bar)
+    }
+
+    fn expect(&self, bytes: u64) {
+        let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes} at {bytes_per_sec}, {eta} left");
+        self.0.set_style(style.expect("the template is valid"));
+        self.0.set_length(bytes);
+    }
+
+    fn watch<S: Stream<Item = io::Result<Bytes>>>(&self, content: S) -> impl Stream<Item = io::Result<Bytes>> + use<S> {
+        let bar = self.0.clone();
+        content.inspect_ok(move |piece| bar.inc(piece.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_told_apart_as_scp_does() {
+        assert_eq!(Side::parse("-").unwrap(), Side::Stream);
+        assert_eq!(Side::parse("./a:b").unwrap(), Side::Local("./a:b".into()));
+        let place = Place { name: "demo".parse().unwrap(), path: "/x y".into() };
+        assert_eq!(Side::parse("demo:/x y").unwrap(), Side::Sandbox(place));
+        for bad in ["demo:x", "Demo:/x", "demo:", ":/x", "demo:/a\r\nb"] {
+            assert!(Side::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_breaks_off_leaves_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("file");
+        std::fs::write(&target, "old").unwrap();
+        let pieces = [Ok(Bytes::from_static(b"new")), Err(io::Error::other("cut"))];
+        assert!(write_file(&target, futures_util::stream::iter(pieces)).await.is_err());
+        assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

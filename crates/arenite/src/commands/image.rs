@@ -1,0 +1,275 @@
+//! `image build|ls|rm|inspect`: worked on in this process, on the server's data directory, whether a server runs or not.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use arenite_engine::namespace::Builder;
+use arenite_engine::namespace::storage::{Storage, StorageConfig};
+use arenite_image::{BuildEnv, BuildEvent, BuildRequest, Image, ImageError, ImageStore, Imagefile};
+use arenite_model::ImageName;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::{BuildArgs, ImageLsArgs, ImageRmArgs, InspectArgs};
+use crate::config::values::Size;
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::{output, serve};
+
+/// The image that comes with Arenite.
+const BASE: &str = include_str!("../../../../images/base.Imagefile");
+
+fn refused(error: &ImageError) -> Failure {
+    if let ImageError::Failed { tail, .. } = error {
+        for line in tail {
+            eprintln!("  {line}");
+        }
+    }
+    Failure::new(error.to_string()).maybe_hint(error.hint())
+}
+
+fn must_be_root() -> Result<(), Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new("images are worked on by the host's root").hint("put sudo before the command"))
+}
+
+pub(crate) fn build(args: &BuildArgs) -> Outcome {
+    must_be_root()?;
+    let (imagefile, beside) = read(args)?;
+    let context = args.context.clone().unwrap_or(beside);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
+    let image = runtime.block_on(async {
+        tokio::select! {
+            built = build_in(args, &imagefile, &context) => built,
+            _ = tokio::signal::ctrl_c() => Err(Failure::new("the build was interrupted; the steps that were done are kept").exit_code(130)),
+        }
+    })?;
+    eprintln!("image {} is built: {}, {}", image.name, Size(image.size_bytes).short(), &image.digest[..12]);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The Imagefile and the directory that it is in.
+fn read(args: &BuildArgs) -> Result<(Imagefile, PathBuf), Failure> {
+    let Some(path) = &args.file else {
+        if args.name.as_str() != "base" {
+            return Err(Failure::new(format!("no Imagefile is given for image \"{}\"", args.name))
+                .hint(format!("name it: arenite image build {} -f Imagefile; only base comes with Arenite", args.name))
+                .exit_code(2));
+        }
+        let imagefile = Imagefile::parse(BASE.as_bytes()).map_err(|error| refused(&error.into()))?;
+        // It copies nothing, so any directory does.
+        return Ok((imagefile, ".".into()));
+    };
+    let imagefile = Imagefile::read(path).map_err(|error| {
+        let failure = refused(&error);
+        Failure::new(format!("{}: {failure}", path.display())).maybe_hint(error.hint())
+    })?;
+    let beside = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((imagefile, beside.to_owned()))
+}
+
+/// The wiring of a build: the engine runs its steps, the image crate does the rest.
+async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Result<Image, Failure> {
+    let config = serve::namespace_config(&args.data_dir.data_dir)?;
+    let builder = Builder::open(config)
+        .await
+        .map_err(|error| Failure::new(format!("the build could not begin: {error}")).maybe_hint(error.hint()))?;
+    let env = BuildEnv::of_host();
+    let request = BuildRequest { imagefile, context_dir: context, name: &args.name, env: &env, use_cache: !args.no_cache };
+    let mut progress = Progress::new(args.verbose);
+    let built = arenite_image::build(builder.images(), request, &builder, &mut |event| progress.show(&event)).await;
+    progress.bar.finish_and_clear();
+    built.map_err(|error| refused(&error))
+}
+
+/// Tells how a build goes on: a line for each step, and while it runs the last line of its output.
+struct Progress {
+    bar: ProgressBar,
+    verbose: bool,
+}
+
+impl Progress {
+    fn new(verbose: bool) -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}").expect("the template is valid"));
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self { bar, verbose }
+    }
+
+    fn show(&mut self, event: &BuildEvent<'_>) {
+        let line = match event {
+            BuildEvent::Waiting => "another build or removal is under way; waiting for its end".to_owned(),
+            BuildEvent::StepStarted { number, of, text } => {
+                let first = text.lines().next().unwrap_or_default();
+                format!("[{number}/{of}] {}", first.chars().take(100).collect::<String>())
+            }
+            BuildEvent::Cached { bytes } => format!("  taken from an earlier build, {}", Size(*bytes).short()),
+            BuildEvent::Output { line } => {
+                if !self.verbose {
+                    self.bar.set_message((*line).to_owned());
+                    return;
+                }
+                format!("  {line}")
+            }
+            BuildEvent::StepDone { took, bytes } => {
+                self.bar.set_message("");
+                format!("  done in {:.1} s, {}", took.as_secs_f64(), Size(*bytes).short())
+            }
+            BuildEvent::Done { took, built, .. } => format!("{built} steps were carried out, in {:.1} s", took.as_secs_f64()),
+        };
+        // Where the bar is hidden, as in a log, println would swallow the line.
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+}
+
+/// The images of a data directory. None: nothing was ever built or served there.
+fn open(data_dir: &Path) -> Result<Option<ImageStore>, Failure> {
+    must_be_root()?;
+    if !data_dir.is_dir() {
+        return Ok(None);
+    }
+    let data_dir = data_dir.canonicalize().attempt(|| format!("could not find {}", data_dir.display()))?;
+    let storage = Storage::open(&data_dir, &StorageConfig::default())
+        .map_err(|error| Failure::new(format!("the storage could not be opened: {error}")).maybe_hint(error.hint()))?;
+    ImageStore::open(storage.root().to_owned()).map(Some).map_err(|error| refused(&error))
+}
+
+fn not_built(name: &ImageName) -> Failure {
+    refused(&ImageError::NotFound { name: name.clone() })
+}
+
+pub(crate) fn ls(args: &ImageLsArgs) -> Outcome {
+    let images = match open(&args.data_dir.data_dir)? {
+        Some(store) => store.list().map_err(|error| refused(&error))?,
+        None => Vec::new(),
+    };
+    if args.format.json {
+        let value = serde_json::to_value(&images).attempt(|| "could not write the list".into())?;
+        output::json(&serde_json::json!({ "images": value }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if images.is_empty() {
+        eprintln!("no image is built here; build one with: arenite image build base");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = jiff::Timestamp::now();
+    let mut rows = output::table(&["name", "size", "layers", "built", "digest"]);
+    for image in &images {
+        rows.add_row([
+            image.name.to_string(),
+            Size(image.size_bytes).short(),
+            image.layers.len().to_string(),
+            format!("{} ago", output::distance(image.created_at, now)),
+            image.digest.chars().take(12).collect(),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
+    let store = open(&args.data_dir.data_dir)?.ok_or_else(|| not_built(&args.image))?;
+    let image = store.get(&args.image).map_err(|error| refused(&error))?;
+    if args.format.json {
+        output::json(&serde_json::to_value(&image).attempt(|| "could not write the image".into())?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = &image.config;
+    output::line(format_args!("name     {}", image.name));
+    output::line(format_args!("digest   {}", image.digest));
+    output::line(format_args!("built    {}", image.created_at));
+    output::line(format_args!("size     {}", Size(image.size_bytes).short()));
+    output::line(format_args!("user     {}", config.user.as_deref().unwrap_or("gem, else root")));
+    output::line(format_args!("workdir  {}", config.workdir.as_deref().unwrap_or("the user's home")));
+    for (key, value) in &config.env {
+        output::line(format_args!("env      {key}={}", output::harmless(value)));
+    }
+    for (key, value) in &config.labels {
+        output::line(format_args!("label    {}={}", output::harmless(key), output::harmless(value)));
+    }
+    output::line("");
+    let mut rows = output::table(&["layer", "size", "made by"]);
+    for layer in &image.layers {
+        let made_by: String = output::harmless(&layer.created_by).chars().take(100).collect();
+        rows.add_row([layer.digest.chars().take(12).collect(), Size(layer.bytes).short(), made_by]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
+    let Some(store) = open(&args.data_dir.data_dir)? else {
+        return Err(args.images.first().map_or_else(|| Failure::new("no image is named"), not_built));
+    };
+    let used = layers_in_use(&args.data_dir.data_dir)?;
+    let mut code = ExitCode::SUCCESS;
+    for name in &args.images {
+        match store.remove(name, &|digest| used.contains(digest)) {
+            Ok(removed) => {
+                output::line(name);
+                eprintln!("freed {}", Size(removed.freed_bytes).short());
+                if !removed.kept.is_empty() {
+                    eprintln!("{} layers stay until the sandboxes that use them are deleted", removed.kept.len());
+                }
+            }
+            Err(error) => code = refused(&error).report(),
+        }
+    }
+    Ok(code)
+}
+
+/// The digests of layers that sandboxes stand on, by the engine's records: `run/<id>/sandbox.json` lists their directories.
+fn layers_in_use(data_dir: &Path) -> Result<BTreeSet<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Record {
+        layers: Vec<PathBuf>,
+    }
+    let run = data_dir.join("run");
+    let entries = match std::fs::read_dir(&run) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(Failure::new(format!("could not read {}: {error}", run.display()))),
+    };
+    let mut used = BTreeSet::new();
+    for entry in entries.flatten() {
+        let path = entry.path().join("sandbox.json");
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Failure::new(format!("could not read {}: {error}", path.display()))),
+        };
+        let record: Record = serde_json::from_slice(&text)
+            .attempt(|| format!("{} can't be understood, so it can't be told which layers are in use", path.display()))?;
+        // .../layers/<digest>/files
+        let digests = record.layers.iter().flat_map(|dir| dir.iter()).filter_map(|part| part.to_str());
+        used.extend(digests.filter(|part| part.len() == 64).map(str::to_owned));
+    }
+    Ok(used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_base_image_that_comes_along_is_valid_and_copies_nothing() {
+        Imagefile::parse(BASE.as_bytes()).unwrap();
+        assert!(!BASE.lines().any(|line| line.starts_with("COPY")));
+    }
+
+    #[test]
+    fn layers_of_sandboxes_are_known_and_an_unreadable_record_stops_a_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(layers_in_use(dir.path()).unwrap().is_empty());
+        let digest = "a".repeat(64);
+        let sandbox = dir.path().join("run/s1");
+        std::fs::create_dir_all(&sandbox).unwrap();
+        let record = format!(r#"{{"id": "s1", "layers": ["/pool/layers/{digest}/files"]}}"#);
+        std::fs::write(sandbox.join("sandbox.json"), record).unwrap();
+        assert_eq!(layers_in_use(dir.path()).unwrap(), [digest].into());
+        std::fs::write(sandbox.join("sandbox.json"), "{").unwrap();
+        assert!(layers_in_use(dir.path()).is_err());
+    }
+}

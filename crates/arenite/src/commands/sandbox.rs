@@ -1,0 +1,144 @@
+//! `create`, `ls`, `rm`, `pause`, `resume`: the life of sandboxes.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::environment;
+use crate::cli::{CreateArgs, Idle, LsArgs, NamesArgs, Network, RmArgs};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::{output, wire};
+
+const SANDBOXES: &str = "/api/v2/sandboxes";
+
+pub(crate) async fn create(args: CreateArgs) -> Outcome {
+    let client = Client::new(&args.server.server)?;
+    let labels = args.label.iter().map(|word| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
+    });
+    let request = wire::Create {
+        name: args.name.map(String::from),
+        template: args.template,
+        image: args.image.map(String::from),
+        env: environment(&args.env)?,
+        args: args.args,
+        workdir: args.workdir,
+        hostname: args.hostname,
+        labels: labels.collect::<Result<_, _>>()?,
+        resources: wire::Resources {
+            memory_bytes: args.memory.map(|s| s.0),
+            cpu_millis: args.cpu,
+            pids: args.pids,
+            disk_bytes: args.disk.map(|s| s.0),
+            shm_bytes: args.shm.map(|s| s.0),
+        },
+        network: args.network.map(|n| match n {
+            Network::None => "none",
+            Network::Open => "open",
+        }),
+        ports: args.port,
+        timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
+        idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
+        idle_policy: args.idle_policy.map(|p| match p {
+            Idle::Delete => "delete",
+            Idle::Pause => "pause",
+        }),
+    };
+    if args.format.json {
+        output::json(&client.post::<Value>(SANDBOXES, &request).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let sandbox: wire::Sandbox = client.post(SANDBOXES, &request).await?;
+    let took: f64 = sandbox.stages.iter().map(|s| s.ms).sum();
+    // The name alone on stdout, so that NAME=$(arenite create) works.
+    output::line(&sandbox.name);
+    let path = sandbox.urls.get("path").cloned().unwrap_or_else(|| format!("{}/sandbox/{}/", client.server(), sandbox.name));
+    eprintln!("made {} of {} in {took:.0} ms, isolated by {}", sandbox.id, sandbox.spec.image, sandbox.isolation.join(", "));
+    eprintln!("its API is at {path}; a shell: arenite exec {}", sandbox.name);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn ls(args: LsArgs) -> Outcome {
+    let client = Client::new(&args.server.server)?;
+    if args.format.json {
+        output::json(&client.get::<Value>(SANDBOXES).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: wire::Sandboxes = client.get(SANDBOXES).await?;
+    if args.quiet {
+        for sandbox in &list.sandboxes {
+            output::line(&sandbox.name);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if list.sandboxes.is_empty() {
+        eprintln!("there are no sandboxes; make one with: arenite create NAME");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = Timestamp::now();
+    let mut rows = output::table(&["name", "state", "image", "created", "used", "ends in", "id"]);
+    for sandbox in &list.sandboxes {
+        let ago = |at: Timestamp| format!("{} ago", output::distance(at, now));
+        rows.add_row(vec![
+            sandbox.name.clone().into(),
+            output::state(&sandbox.state),
+            sandbox.spec.image.clone().into(),
+            ago(sandbox.created_at).into(),
+            sandbox.last_used_at.map_or("-".to_owned(), ago).into(),
+            sandbox.expires_at.map_or("-".to_owned(), |at| output::distance(now, at)).into(),
+            sandbox.id.clone().into(),
+        ]);
+    }
+    output::rows(&rows);
+    for sandbox in &list.sandboxes {
+        if let Some(reason) = &sandbox.reason {
+            output::line(format_args!("{}: {}", sandbox.name, output::harmless(reason)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn rm(args: RmArgs) -> Outcome {
+    let client = Client::new(&args.server.server)?;
+    let mut names: Vec<String> = args.sandboxes.into_iter().map(String::from).collect();
+    if args.all {
+        let list: wire::Sandboxes = client.get(SANDBOXES).await?;
+        names.extend(list.sandboxes.into_iter().map(|s| s.name));
+    }
+    each(names, async |name| match client.delete(&format!("{SANDBOXES}/{name}")).await {
+        Err(failure) if args.force && failure.status() == Some(404) => Ok(()),
+        other => other,
+    })
+    .await
+}
+
+pub(crate) async fn pause(args: NamesArgs) -> Outcome {
+    transition(args, "pause").await
+}
+
+pub(crate) async fn resume(args: NamesArgs) -> Outcome {
+    transition(args, "resume").await
+}
+
+async fn transition(args: NamesArgs, verb: &str) -> Outcome {
+    let client = Client::new(&args.server.server)?;
+    let names = args.sandboxes.into_iter().map(String::from).collect();
+    each(names, async |name| client.post::<Value>(&format!("{SANDBOXES}/{name}/{verb}"), &json!({})).await.map(drop)).await
+}
+
+/// Does it to every sandbox, names those where it was done, and goes on after a failure.
+async fn each(names: Vec<String>, act: impl AsyncFn(&str) -> Result<(), Failure>) -> Outcome {
+    let mut code = ExitCode::SUCCESS;
+    for name in names {
+        match act(&name).await {
+            Ok(()) => output::line(name),
+            // Without a server every other name would fail the same way.
+            Err(failure) if failure.status().is_none() => return Err(failure),
+            Err(failure) => code = failure.report(),
+        }
+    }
+    Ok(code)
+}

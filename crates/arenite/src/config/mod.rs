@@ -1,0 +1,407 @@
+//! The server's configuration: flag over `ARENITE_*` variable over file over default.
+//!
+//! One struct, [`Settings`], is read from the command line, the environment and TOML alike, so a setting has one name:
+//! `--pool-size`, `ARENITE_POOL_SIZE` and `pool_size`. [`Settings::resolve`] makes the complete [`Config`] of it.
+
+pub(crate) mod values;
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use arenite_model::ImageName;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use values::{AddressRange, LogFormat, OptionalListen, Resolver, Size};
+
+/// Where the file is looked for when none is named.
+const DEFAULT_FILE: &str = "/etc/arenite.toml";
+/// The data directory unless another is named.
+pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/arenite";
+
+/// Why the configuration was refused.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("could not read the configuration file {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("the configuration file {} is not valid: {reason}", path.display())]
+    Syntax { path: PathBuf, reason: String },
+    #[error("listening on {address} would let anyone who reaches it use the sandboxes: no authentication is configured")]
+    Exposed { address: SocketAddr },
+    #[error("{setting} is {given}, and {rule}")]
+    Refused { setting: &'static str, given: String, rule: &'static str },
+    #[error("{setting} names {}, which can't be read: {source}", path.display())]
+    NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
+}
+
+impl ConfigError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Read { .. } => format!("--config names the file; without it {DEFAULT_FILE} is read when it exists"),
+            Self::Syntax { .. } => "arenite serve --show-config prints every setting with its name and value".to_owned(),
+            Self::Exposed { address } => format!(
+                "listen on 127.0.0.1:{0} and reach it through an SSH tunnel (ssh -L {0}:127.0.0.1:{0} HOST) or a proxy that authenticates",
+                address.port()
+            ),
+            Self::Refused { .. } | Self::NoFile { .. } => return None,
+        })
+    }
+}
+
+/// Declares every setting once: its flag, its variable, its key in the file, and how one layer lies over another.
+macro_rules! settings {
+    ($($(#[$meta:meta])* $field:ident: $type:ty,)*) => {
+        /// What was asked for in one place; unset means: look further down.
+        #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(crate) struct Settings {
+            $($(#[$meta])* #[serde(skip_serializing_if = "Option::is_none")] $field: Option<$type>,)*
+        }
+
+        impl Settings {
+            /// The names of all settings, as the file and clap's ids have them.
+            const NAMES: &[&str] = &[$(stringify!($field)),*];
+
+            /// These settings where they are set, else those.
+            pub(crate) fn over(self, under: Self) -> Self {
+                Self { $($field: self.$field.or(under.$field),)* }
+            }
+
+            fn is_set(&self, name: &str) -> bool {
+                match name {
+                    $(stringify!($field) => self.$field.is_some(),)*
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    /// Address to listen on; may be given several times [default: 127.0.0.1:8080]
+    #[arg(long, env = "ARENITE_LISTEN", value_name = "ADDR:PORT", value_delimiter = ',')]
+    listen: Vec<SocketAddr>,
+    /// Second address, where AgentFlow's client looks; off for none [default: 127.0.0.1:18890]
+    #[arg(long, env = "ARENITE_AGENTFLOW_LISTEN", value_name = "ADDR:PORT|off")]
+    agentflow_listen: OptionalListen,
+    /// Where images, sandboxes and trajectories are kept [default: /var/lib/arenite]
+    #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Image of sandboxes whose creator names none [default: base]
+    #[arg(long, env = "ARENITE_DEFAULT_IMAGE", value_name = "IMAGE")]
+    default_image: ImageName,
+    /// Sandboxes kept prepared, so that a create doesn't wait [default: 8]
+    #[arg(long, env = "ARENITE_POOL_SIZE", value_name = "N")]
+    pool_size: u32,
+    /// Largest size of the storage pool [default: 80 % of the free space, at most 256GiB]
+    #[arg(long, env = "ARENITE_STORAGE_SIZE", value_name = "SIZE")]
+    storage_size: Size,
+    /// A /16 that sandboxes get their addresses from [default: the first free one of 10.209.0.0/16 to 10.240.0.0/16]
+    #[arg(long, env = "ARENITE_SUBNET", value_name = "RANGE")]
+    subnet: AddressRange,
+    /// Ranges closed to sandboxes besides metadata addresses, private ranges and the host
+    #[arg(long, env = "ARENITE_DENY", value_name = "RANGE", value_delimiter = ',')]
+    deny: Vec<AddressRange>,
+    /// Ranges open to sandboxes although they are closed by default
+    #[arg(long, env = "ARENITE_ALLOW", value_name = "RANGE", value_delimiter = ',')]
+    allow: Vec<AddressRange>,
+    /// Resolvers that answer the sandboxes' name look-ups [default: those of /etc/resolv.conf]
+    #[arg(long, env = "ARENITE_RESOLVER", value_name = "IP[:PORT]", value_delimiter = ',')]
+    resolver: Vec<Resolver>,
+    /// PEM file of certificate authorities that sandboxes trust besides their image's, for networks that intercept TLS
+    #[arg(long, env = "ARENITE_EXTRA_CA", value_name = "FILE")]
+    extra_ca: PathBuf,
+    /// Most sandboxes at a time [default: 20000]
+    #[arg(long, env = "ARENITE_MAX_SANDBOXES", value_name = "N")]
+    max_sandboxes: u32,
+    /// Creates worked on at a time [default: 2 for each core, from 4 to 64]
+    #[arg(long, env = "ARENITE_MAX_CONCURRENT_CREATES", value_name = "N")]
+    max_concurrent_creates: u32,
+    /// Creates that may wait; one more is answered 429 [default: 256]
+    #[arg(long, env = "ARENITE_CREATE_QUEUE", value_name = "N")]
+    create_queue: u32,
+    /// Memory of the host that creates leave free [default: 512MiB]
+    #[arg(long, env = "ARENITE_MEMORY_RESERVE", value_name = "SIZE")]
+    memory_reserve: Size,
+    /// Disk space that creates leave free [default: 1GiB]
+    #[arg(long, env = "ARENITE_DISK_RESERVE", value_name = "SIZE")]
+    disk_reserve: Size,
+    /// Directory of templates, one file each
+    #[arg(long, env = "ARENITE_TEMPLATES_DIR", value_name = "DIR")]
+    templates_dir: PathBuf,
+    /// Agent-Sandbox's environments: a JSON array of {name, image, description}
+    #[arg(long, env = "ARENITE_ENVIRONMENTS_FILE", value_name = "FILE")]
+    environments_file: PathBuf,
+    /// Answer Agent-Sandbox's routes with status 200 always, as the original does
+    #[arg(long, env = "ARENITE_AGENT_SANDBOX_ALWAYS_200", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    agent_sandbox_always_200: bool,
+    /// Host names that clients may use besides localhost and addresses
+    #[arg(long, env = "ARENITE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',')]
+    allowed_host: Vec<String>,
+    /// Origins of pages elsewhere that may call every route, such as https://ui.example.com
+    #[arg(long, env = "ARENITE_ALLOWED_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    allowed_origin: Vec<String>,
+    /// Domain under which each sandbox has a host of its own, besides {id}.localhost
+    #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
+    domain: String,
+    /// Proxies whose X-Forwarded headers are believed
+    #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
+    trusted_proxy: Vec<IpAddr>,
+    /// Remove all sandboxes at a graceful stop; without it they live on and are found again
+    #[arg(long, env = "ARENITE_REMOVE_SANDBOXES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    remove_sandboxes: bool,
+    /// What is logged: a level, or one for each part, such as info,arenite_engine=debug [default: info]
+    #[arg(long, env = "ARENITE_LOG", value_name = "FILTER")]
+    log: String,
+    /// How log lines look [default: text]
+    #[arg(long, env = "ARENITE_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+/// The complete configuration of a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) agentflow_listen: OptionalListen,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) default_image: ImageName,
+    pub(crate) pool_size: u32,
+    /// None: the engine's default.
+    pub(crate) storage_size: Option<Size>,
+    /// None: the first free one of the engine's.
+    pub(crate) subnet: Option<AddressRange>,
+    pub(crate) deny: Vec<AddressRange>,
+    pub(crate) allow: Vec<AddressRange>,
+    /// Empty: those of the host.
+    pub(crate) resolver: Vec<Resolver>,
+    pub(crate) extra_ca: Option<PathBuf>,
+    pub(crate) max_sandboxes: u32,
+    pub(crate) max_concurrent_creates: u32,
+    pub(crate) create_queue: u32,
+    pub(crate) memory_reserve: Size,
+    pub(crate) disk_reserve: Size,
+    pub(crate) templates_dir: Option<PathBuf>,
+    pub(crate) environments_file: Option<PathBuf>,
+    pub(crate) agent_sandbox_always_200: bool,
+    pub(crate) allowed_host: Vec<String>,
+    pub(crate) allowed_origin: Vec<String>,
+    pub(crate) domain: Option<String>,
+    pub(crate) trusted_proxy: Vec<IpAddr>,
+    pub(crate) remove_sandboxes: bool,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Settings {
+    /// What holds where nothing is asked for.
+    fn defaults() -> Self {
+        let limits = arenite_control::Limits::default();
+        let count = |n: usize| Some(u32::try_from(n).unwrap_or(u32::MAX));
+        Self {
+            listen: Some(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
+            agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
+            data_dir: Some(DEFAULT_DATA_DIR.into()),
+            default_image: Some("base".parse().expect("the default image's name is valid")),
+            pool_size: Some(8),
+            storage_size: None,
+            subnet: None,
+            deny: Some(Vec::new()),
+            allow: Some(Vec::new()),
+            resolver: Some(Vec::new()),
+            extra_ca: None,
+            max_sandboxes: count(limits.max_sandboxes),
+            max_concurrent_creates: count(limits.max_concurrent_creates),
+            create_queue: count(limits.create_queue),
+            memory_reserve: Some(Size(limits.memory_reserve_bytes)),
+            disk_reserve: Some(Size(limits.disk_reserve_bytes)),
+            templates_dir: None,
+            environments_file: None,
+            agent_sandbox_always_200: Some(false),
+            allowed_host: Some(Vec::new()),
+            allowed_origin: Some(Vec::new()),
+            domain: None,
+            trusted_proxy: Some(Vec::new()),
+            remove_sandboxes: Some(false),
+            log: Some("info".to_owned()),
+            log_format: Some(LogFormat::Text),
+        }
+    }
+
+    /// The settings of a file and where it is. `named` is what `--config` says; without it the default file is read when it exists.
+    pub(crate) fn of_file(named: Option<&Path>) -> Result<(Self, Option<PathBuf>), ConfigError> {
+        let path = named.unwrap_or(Path::new(DEFAULT_FILE)).to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok((Self::default(), None)),
+            Err(source) => return Err(ConfigError::Read { path, source }),
+        };
+        match toml::from_str(&text) {
+            Ok(settings) => Ok((settings, Some(path))),
+            Err(error) => Err(ConfigError::Syntax { path, reason: error.to_string().trim_end().to_owned() }),
+        }
+    }
+
+    /// Fills in the defaults and refuses what could not work.
+    pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
+        let all = self.over(Self::defaults());
+        let complete = "every required setting has a default";
+        let config = Config {
+            listen: all.listen.expect(complete),
+            agentflow_listen: all.agentflow_listen.expect(complete),
+            data_dir: absolute(all.data_dir.expect(complete)),
+            default_image: all.default_image.expect(complete),
+            pool_size: all.pool_size.expect(complete),
+            storage_size: all.storage_size,
+            subnet: all.subnet,
+            deny: all.deny.expect(complete),
+            allow: all.allow.expect(complete),
+            resolver: all.resolver.expect(complete),
+            extra_ca: all.extra_ca.map(absolute),
+            max_sandboxes: all.max_sandboxes.expect(complete),
+            max_concurrent_creates: all.max_concurrent_creates.expect(complete),
+            create_queue: all.create_queue.expect(complete),
+            memory_reserve: all.memory_reserve.expect(complete),
+            disk_reserve: all.disk_reserve.expect(complete),
+            templates_dir: all.templates_dir.map(absolute),
+            environments_file: all.environments_file.map(absolute),
+            agent_sandbox_always_200: all.agent_sandbox_always_200.expect(complete),
+            allowed_host: all.allowed_host.expect(complete),
+            allowed_origin: all.allowed_origin.expect(complete),
+            domain: all.domain,
+            trusted_proxy: all.trusted_proxy.expect(complete),
+            remove_sandboxes: all.remove_sandboxes.expect(complete),
+            log: all.log.expect(complete),
+            log_format: all.log_format.expect(complete),
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// The server's working directory is nobody's business later on.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+impl Config {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            let rule = "at least one address is needed";
+            return Err(ConfigError::Refused { setting: "listen", given: "empty".to_owned(), rule });
+        }
+        let agentflow = match self.agentflow_listen {
+            OptionalListen::At(address) => Some(address),
+            OptionalListen::Off => None,
+        };
+        // No authentication exists yet, so every bind that others could reach is refused.
+        let mut all = self.listen.iter().copied().chain(agentflow);
+        if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback()) {
+            return Err(ConfigError::Exposed { address });
+        }
+        let numbers = [
+            ("pool_size", self.pool_size, 0, 256, "it is from 0 to 256"),
+            ("max_sandboxes", self.max_sandboxes, 1, 100_000, "it is from 1 to 100000"),
+            ("max_concurrent_creates", self.max_concurrent_creates, 1, 256, "it is from 1 to 256"),
+            ("create_queue", self.create_queue, 0, 100_000, "it is from 0 to 100000"),
+        ];
+        for (setting, value, least, most, rule) in numbers {
+            if !(least..=most).contains(&value) {
+                return Err(ConfigError::Refused { setting, given: value.to_string(), rule });
+            }
+        }
+        if let Some(subnet) = self.subnet.filter(|s| !s.address.is_ipv4() || s.prefix != 16) {
+            let rule = "it is a whole IPv4 /16, such as 10.209.0.0/16";
+            return Err(ConfigError::Refused { setting: "subnet", given: subnet.to_string(), rule });
+        }
+        let files =
+            [("extra_ca", &self.extra_ca), ("templates_dir", &self.templates_dir), ("environments_file", &self.environments_file)];
+        for (setting, path) in files {
+            if let Some(path) = path {
+                let opened = std::fs::File::open(path).map(drop);
+                opened.map_err(|source| ConfigError::NoFile { setting, path: path.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The effective configuration as TOML that could be used as the file, each line saying where its value is from.
+pub(crate) fn show(matches: &ArgMatches, flags: &Settings, file: &Settings, path: Option<&Path>) -> String {
+    let effective = flags.clone().over(file.clone()).over(Settings::defaults());
+    let table = toml::Table::try_from(&effective).expect("settings are plain TOML values");
+    let mut out = String::new();
+    for name in Settings::NAMES {
+        let source = match matches.value_source(name) {
+            Some(ValueSource::CommandLine) => format!("flag --{}", name.replace('_', "-")),
+            Some(ValueSource::EnvVariable) => format!("variable ARENITE_{}", name.to_uppercase()),
+            _ if file.is_set(name) => path.map_or("file".to_owned(), |p| format!("file {}", p.display())),
+            _ => "default".to_owned(),
+        };
+        // Writing to a String can't fail.
+        let _ = match table.get(*name) {
+            Some(value) => writeln!(out, "{name} = {value}  # {source}"),
+            None => writeln!(out, "# {name} is not set"),
+        };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Settings {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_upper_layer_wins_setting_by_setting() {
+        let flags = parse("pool_size = 1");
+        let file = parse("pool_size = 2\ncreate_queue = 3");
+        let config = flags.over(file).resolve().unwrap();
+        assert_eq!((config.pool_size, config.create_queue, config.memory_reserve), (1, 3, Size(512 << 20)));
+    }
+
+    #[test]
+    fn a_bind_that_others_reach_is_refused_with_a_way_out() {
+        for address in ["0.0.0.0:8080", "[::]:8080", "192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
+            for setting in ["listen", "agentflow_listen"] {
+                let value = if setting == "listen" { format!("[{address:?}]") } else { format!("{address:?}") };
+                let error = parse(&format!("{setting} = {value}")).resolve().unwrap_err();
+                assert!(matches!(error, ConfigError::Exposed { .. }), "{setting} {address}: {error}");
+                assert!(error.hint().unwrap().contains("tunnel"));
+            }
+        }
+        for address in ["127.0.0.1:0", "127.8.8.8:1", "[::1]:8080", "[::ffff:127.0.0.1]:80"] {
+            parse(&format!("listen = [{address:?}]")).resolve().unwrap();
+        }
+    }
+
+    #[test]
+    fn numbers_and_ranges_out_of_bounds_are_refused_by_name() {
+        for (text, setting) in [
+            ("max_sandboxes = 0", "max_sandboxes"),
+            ("pool_size = 10000", "pool_size"),
+            ("subnet = \"fd00::/16\"", "subnet"),
+            ("subnet = \"10.0.0.0/8\"", "subnet"),
+            ("listen = []", "listen"),
+            ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
+        ] {
+            let message = parse(text).resolve().unwrap_err().to_string();
+            assert!(message.starts_with(setting), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_variable_and_a_flag_of_its_name() {
+        let command = Settings::augment_args(clap::Command::new("serve"));
+        for name in Settings::NAMES {
+            let arg = command.get_arguments().find(|a| a.get_id() == *name).unwrap();
+            assert_eq!(arg.get_long().unwrap(), name.replace('_', "-"));
+            assert_eq!(arg.get_env().unwrap().to_str().unwrap(), format!("ARENITE_{}", name.to_uppercase()));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The value types of settings: read from text, written back as the same text.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Gives a type that has `FromStr` and `Display` the same text in TOML.
+macro_rules! as_text {
+    ($name:ty) => {
+        impl TryFrom<String> for $name {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+/// A size in bytes, written as a number with an optional unit: `512MiB`, `10GiB`, `1048576`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Size(pub(crate) u64);
+
+as_text!(Size);
+
+const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not a size: write a number and a unit, such as 512MiB or 10GiB");
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "ki" | "kib" => 1 << 10,
+            "m" | "mi" | "mib" => 1 << 20,
+            "g" | "gi" | "gib" => 1 << 30,
+            "t" | "ti" | "tib" => 1 << 40,
+            _ => return Err(bad()),
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(factor).map(Self).ok_or_else(bad);
+        }
+        let fraction: f64 = number.parse().map_err(|_| bad())?;
+        let bytes = fraction * factor as f64;
+        // 2^53: up to there a float holds every whole number of bytes.
+        if !(0.0..9.007e15).contains(&bytes) {
+            return Err(bad());
+        }
+        Ok(Self(bytes as u64))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = UNITS.iter().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor));
+        let (unit, factor) = exact.copied().unwrap_or(("B", 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl Size {
+    /// For tables: a rounded number of the largest unit that fits.
+    pub(crate) fn short(self) -> String {
+        let (unit, factor) = UNITS.into_iter().find(|(_, factor)| self.0 >= *factor).unwrap_or(("B", 1));
+        let value = self.0 as f64 / factor as f64;
+        if factor == 1 || value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+    }
+}
+
+/// A length of time, written as a number with an optional unit: `90s`, `10m`, `2h`, `1d`; seconds without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not a time: write a number and a unit, such as 90s, 10m, 2h or 1d");
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor = match unit {
+            "" | "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return Err(bad()),
+        };
+        let seconds = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(bad)?;
+        Ok(Self(Duration::from_secs(seconds)))
+    }
+}
+
+/// A range of addresses, such as `10.0.0.0/8` or `fd00::/8`; a bare address is a range of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct AddressRange {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix: u8,
+}
+
+as_text!(AddressRange);
+
+impl FromStr for AddressRange {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not an address range: write one such as 10.0.0.0/8 or fd00::/8");
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(most);
+        if prefix > most {
+            return Err(bad());
+        }
+        let beyond = match address {
+            IpAddr::V4(v4) => v4.to_bits().checked_shl(prefix.into()).unwrap_or(0) != 0,
+            IpAddr::V6(v6) => v6.to_bits().checked_shl(prefix.into()).unwrap_or(0) != 0,
+        };
+        if beyond {
+            return Err(format!("{text:?} has bits set beyond its /{prefix}: write the first address of the range"));
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// An address to listen on, or `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) enum OptionalListen {
+    Off,
+    At(SocketAddr),
+}
+
+as_text!(OptionalListen);
+
+impl FromStr for OptionalListen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| format!("{text:?} is neither off nor an address with a port such as 127.0.0.1:18890"))
+    }
+}
+
+impl fmt::Display for OptionalListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+/// A name server; port 53 unless another is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Resolver(pub(crate) SocketAddr);
+
+as_text!(Resolver);
+
+impl FromStr for Resolver {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = text.parse::<SocketAddr>().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 53)));
+        address.map(Self).map_err(|_| format!("{text:?} is not a resolver's address: write one such as 192.0.2.53"))
+    }
+}
+
+impl fmt::Display for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.port() == 53 { self.0.ip().fmt(f) } else { self.0.fmt(f) }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_back_as_written() {
+        for (text, bytes) in
+            [("0", 0), ("1048576", 1 << 20), ("512MiB", 512 << 20), ("10g", 10 << 30), ("1.5GiB", 3 << 29), ("2 Ki", 2048)]
+        {
+            let size: Size = text.parse().unwrap();
+            assert_eq!(size.0, bytes, "{text}");
+            assert_eq!(size.to_string().parse::<Size>().unwrap(), size, "{text}");
+        }
+        for bad in ["", "GiB", "-1", "1XB", "1..5G", "99999999999999999999", "999999999TiB"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+        assert_eq!(Size(1536 << 20).short(), "1.5 GiB");
+    }
+
+    #[test]
+    fn times_need_a_known_unit_and_do_not_overflow() {
+        assert_eq!("2h".parse::<Span>().unwrap().0.as_secs(), 7200);
+        assert_eq!("45".parse::<Span>().unwrap().0.as_secs(), 45);
+        for bad in ["", "h", "1w", "1.5h", "-1s", "999999999999999999d"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_range_must_start_at_its_first_address() {
+        for good in ["10.0.0.0/8", "0.0.0.0/0", "::/0", "fd00::/8", "192.0.2.7/32"] {
+            assert_eq!(good.parse::<AddressRange>().unwrap().to_string(), good);
+        }
+        assert_eq!("192.0.2.7".parse::<AddressRange>().unwrap().prefix, 32);
+        for bad in ["10.0.0.1/8", "10.0.0.0/33", "fd00::1/8", "x/8", "10.0.0.0/"] {
+            assert!(bad.parse::<AddressRange>().is_err(), "{bad}");
+        }
+    }
+}

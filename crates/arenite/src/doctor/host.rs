@@ -1,0 +1,115 @@
+//! What the checks look at: files of the kernel and programs. Held as values, so that tests can describe other hosts.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use arenite_isolation::cgroup::Layout;
+
+/// The programs that are looked for.
+const PROGRAMS: [&str; 4] = ["nft", "ip", "mkfs.btrfs", "debootstrap"];
+/// What statfs calls btrfs.
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
+/// Facts about a host.
+#[derive(Debug, Clone)]
+pub(super) struct Host {
+    /// Major and minor.
+    pub(super) kernel: (u32, u32),
+    pub(super) release: String,
+    pub(super) root: bool,
+    /// Effective capabilities, a bit each.
+    pub(super) capabilities: u64,
+    /// None: the kernel has no user namespaces.
+    pub(super) max_user_namespaces: Option<u64>,
+    pub(super) file_systems: BTreeSet<String>,
+    /// The version of the hierarchy, or what is wrong.
+    pub(super) cgroups: Result<u8, String>,
+    pub(super) seccomp_actions: String,
+    /// None: it can't be told.
+    pub(super) security_modules: Option<String>,
+    pub(super) loop_control: bool,
+    pub(super) data_dir: PathBuf,
+    /// The data directory is on btrfs already.
+    pub(super) data_on_btrfs: bool,
+    pub(super) programs: BTreeSet<&'static str>,
+    /// None: the kernel has no IPv4.
+    pub(super) ip_forward: Option<bool>,
+    /// Whether the device can be opened; none: there is none.
+    pub(super) kvm: Option<bool>,
+    /// Bytes.
+    pub(super) memory_available: u64,
+    /// Bytes, where the data directory is or would be.
+    pub(super) disk_available: u64,
+}
+
+impl Host {
+    /// This host, with its server's data in `data_dir`.
+    pub(super) fn here(data_dir: &Path) -> Self {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| text.lines().find_map(|l| l.strip_prefix(name).map(|v| v.trim().to_owned()));
+        let release = text("/proc/sys/kernel/osrelease").trim().to_owned();
+        let status = text("/proc/self/status");
+        let available = field(&text("/proc/meminfo"), "MemAvailable:");
+        let kib = available.and_then(|v| v.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()));
+        // The data directory may not be there yet: what counts is the file system that it would be on.
+        let whole = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+        let existing = whole.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+        let disk = rustix::fs::statvfs(existing).ok();
+        let magic = rustix::fs::statfs(existing).ok().map(|s| s.f_type as u64 & 0xffff_ffff);
+        let kvm = Path::new("/dev/kvm");
+        Self {
+            kernel: version(&release),
+            release,
+            root: rustix::process::geteuid().is_root(),
+            capabilities: field(&status, "CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0),
+            max_user_namespaces: text("/proc/sys/user/max_user_namespaces")
+                .trim()
+                .parse()
+                .ok()
+                .filter(|_| Path::new("/proc/self/ns/user").exists()),
+            file_systems: text("/proc/filesystems").lines().filter_map(|l| l.split_whitespace().last().map(str::to_owned)).collect(),
+            cgroups: Layout::of_host().map(|layout| layout.version()).map_err(|error| error.to_string()),
+            seccomp_actions: text("/proc/sys/kernel/seccomp/actions_avail"),
+            security_modules: std::fs::read_to_string("/sys/kernel/security/lsm").ok(),
+            loop_control: Path::new("/dev/loop-control").exists(),
+            data_on_btrfs: magic == Some(BTRFS_MAGIC),
+            data_dir: whole,
+            programs: PROGRAMS.into_iter().filter(|program| on_path(program)).collect(),
+            ip_forward: text("/proc/sys/net/ipv4/ip_forward").trim().parse::<u8>().ok().map(|n| n == 1),
+            kvm: kvm.exists().then(|| std::fs::File::options().read(true).write(true).open(kvm).is_ok()),
+            memory_available: kib.map_or(0, |kib| kib << 10),
+            disk_available: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
+        }
+    }
+}
+
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Looks on `PATH` and where root's programs are, which isn't on everyone's.
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_all_shapes_give_their_version() {
+        assert_eq!(version("6.18.44-fc-v669"), (6, 18));
+        assert_eq!(version("5.19.0"), (5, 19));
+        assert_eq!(version("6.1"), (6, 1));
+        assert_eq!(version(""), (0, 0));
+    }
+
+    #[test]
+    fn this_host_is_described() {
+        let host = Host::here(Path::new("/does/not/exist"));
+        assert!(host.kernel > (4, 0) && host.memory_available > 0 && host.disk_available > 0);
+        assert!(host.file_systems.contains("proc"));
+    }
+}

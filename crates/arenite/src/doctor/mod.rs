@@ -1,0 +1,104 @@
+//! `doctor`: what this host can do, what it lacks, and what to do about it.
+
+mod checks;
+mod host;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::failure::{Attempt, Outcome};
+use crate::output;
+
+/// How good something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    /// Sandboxes can be made, with what the detail says lacking.
+    Degraded,
+    /// Sandboxes can't be made.
+    Missing,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    /// What was found, and what it means when it isn't ok.
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, status: Status, detail: impl Into<String>) -> Self {
+        Self { name, status, detail: detail.into(), fix: None }
+    }
+
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, detail)
+    }
+
+    fn degraded(name: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(name, Status::Degraded, detail)
+    }
+
+    fn missing(name: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(name, Status::Missing, detail)
+    }
+
+    fn fix(mut self, how: impl Into<String>) -> Self {
+        self.fix = Some(how.into());
+        self
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Sandboxes can be made.
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> Outcome {
+    let checks = checks::all(&host::Host::here(&args.data_dir.data_dir));
+    let report = Report { ok: checks.iter().all(|c| c.status != Status::Missing), checks };
+    if args.format.json {
+        output::json(&serde_json::to_value(&report).attempt(|| "could not write the report".into())?);
+    } else {
+        print(&report);
+    }
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(report: &Report) {
+    let mut rows = output::table(&["check", "", "found"]);
+    for check in &report.checks {
+        let mut found = check.detail.clone();
+        if let Some(fix) = &check.fix {
+            found += &format!("\nto fix: {fix}");
+        }
+        rows.add_row(vec![check.name.into(), output::state(check.status.word()), found.into()]);
+    }
+    output::rows(&rows);
+    let count = |status| report.checks.iter().filter(|c| c.status == status).count();
+    output::line("");
+    output::line(match (count(Status::Missing), count(Status::Degraded)) {
+        (0, 0) => "this host can run sandboxes".to_owned(),
+        (0, n) => format!("this host can run sandboxes; {n} of the checks found something lesser"),
+        (n, _) => format!("this host can't run sandboxes yet: {n} of the checks found something missing"),
+    });
+}

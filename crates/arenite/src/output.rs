@@ -1,0 +1,81 @@
+//! What people and programs read: lines, JSON, tables.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use comfy_table::{Cell, Color, ContentArrangement, Table};
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// Prints a line to stdout. When the reader has gone, as in `arenite ls | head -1`, the process ends as SIGPIPE would end it.
+pub(crate) fn line(text: impl fmt::Display) {
+    or_end(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// Writes raw bytes to stdout at once.
+pub(crate) fn bytes(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    or_end(out.write_all(bytes).and_then(|()| out.flush()));
+}
+
+fn or_end(written: io::Result<()>) {
+    match written {
+        Ok(()) => {}
+        // 128 + SIGPIPE.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(141),
+        Err(error) => {
+            eprintln!("error: could not write to stdout: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Prints a JSON value, for programs.
+pub(crate) fn json(value: &Value) {
+    line(format_args!("{value:#}"));
+}
+
+/// A table without lines, as wide as the terminal.
+pub(crate) fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::style::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header.iter().map(|title| Cell::new(title.to_uppercase())));
+    table
+}
+
+/// Prints a table, without spaces at the ends of lines.
+pub(crate) fn rows(table: &Table) {
+    for row in table.lines() {
+        line(row.trim_end());
+    }
+}
+
+/// A state or a status in its colour. Colours show on terminals only.
+pub(crate) fn state(word: &str) -> Cell {
+    let colour = match word {
+        "running" | "ok" => Some(Color::Green),
+        "paused" | "creating" | "deleting" | "degraded" | "aborted" => Some(Color::Yellow),
+        "failed" | "lost" | "error" | "missing" | "interrupted" => Some(Color::Red),
+        _ => None,
+    };
+    match colour {
+        Some(colour) => Cell::new(word).fg(colour),
+        None => Cell::new(word),
+    }
+}
+
+/// The time between two moments, in its largest unit.
+pub(crate) fn distance(from: Timestamp, to: Timestamp) -> String {
+    let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Text from a sandbox, made safe for a terminal: its control characters can't act there.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,227 @@
+//! `serve`: reads the configuration, puts the parts together, and takes them apart again at a stop.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_control::{Control, ControlConfig};
+use arenite_engine::Engine;
+use arenite_engine::namespace::network::NetworkConfig;
+use arenite_engine::namespace::storage::StorageConfig;
+use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine};
+use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
+use arenite_image::ImageStore;
+use arenite_model::Resources;
+use arenite_trajectory::Recorder;
+use ipnet::{IpNet, Ipv4Net};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::ServeArgs;
+use crate::config::values::{AddressRange, LogFormat, OptionalListen};
+use crate::config::{self, Config, Settings};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::output;
+
+/// Open files of a process in a sandbox.
+const OPEN_FILES: u64 = 65_536;
+
+pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
+    let (file, path) = Settings::of_file(args.config.as_deref())?;
+    if args.show_config {
+        output::line(config::show(matches, &args.settings, &file, path.as_deref()).trim_end());
+        // A configuration that would be refused is shown, and then refused.
+        args.settings.over(file).resolve()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = args.settings.over(file).resolve()?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("the server needs the host's root: ids are mapped and networks made for sandboxes")
+            .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
+    }
+    start_log(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().attempt(|| "could not start".into())?;
+    let outcome = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+fn start_log(config: &Config) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&config.log).map_err(|error| {
+        Failure::new(format!("log is {:?}, and that is no filter: {error}", config.log))
+            .hint("write a level, or one for each part: info,arenite_engine=debug")
+            .exit_code(2)
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+async fn serve(config: Config) -> Outcome {
+    let mut stop = Stop::watch()?;
+    let engine = start_engine(&config).await?;
+    let warnings = engine.warnings();
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let images = Arc::new(Images(engine.images().clone()));
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let trajectories = config.data_dir.join("trajectories");
+    let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
+        .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
+    let control = Control::start(control_config(&config), engine.clone())
+        .await
+        .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
+    let listen = listen(&config);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "serving on {}", words(&listen));
+    let gateway = GatewayConfig {
+        listen,
+        allowed_hosts: config.allowed_host.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        allowed_origins: config.allowed_origin.clone(),
+        domain: config.domain.clone(),
+        trusted_proxies: config.trusted_proxy.clone(),
+        agent_sandbox_always_200: config.agent_sandbox_always_200,
+        images: Some(images),
+        warnings,
+        ..GatewayConfig::default()
+    };
+    let served = arenite_gateway::serve(gateway, control.clone(), recorder, async move { stop.next().await }).await;
+    control.stop(config.remove_sandboxes).await;
+    engine.close().await;
+    served.map_err(|error| Failure::new(error.to_string()))?;
+    tracing::info!("stopped; {}", if config.remove_sandboxes { "all sandboxes are removed" } else { "sandboxes live on" });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failed(what: &str, error: &impl std::fmt::Display, hint: Option<String>) -> Failure {
+    Failure::new(format!("{what}: {error}")).maybe_hint(hint)
+}
+
+/// An engine's configuration with nothing asked for, on a data directory; image builds use it too.
+pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failure> {
+    Ok(NamespaceConfig {
+        data_dir: data_dir.to_owned(),
+        program: std::env::current_exe().attempt(|| "could not find this program's own file".into())?,
+        storage: StorageConfig::default(),
+        // The engine puts its own mark there.
+        network: NetworkConfig::new(""),
+        prepared: 0,
+        default_resources: Resources::default(),
+        open_files: OPEN_FILES,
+        extra_ca: None,
+    })
+}
+
+async fn start_engine(config: &Config) -> Result<NamespaceEngine, Failure> {
+    let mut namespace = namespace_config(&config.data_dir)?;
+    namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
+    namespace.prepared = config.pool_size as usize;
+    namespace.extra_ca = config.extra_ca.clone();
+    let network = &mut namespace.network;
+    network.subnet = config.subnet.and_then(|range| match range.address {
+        IpAddr::V4(address) => Ipv4Net::new(address, range.prefix).ok(),
+        IpAddr::V6(_) => None,
+    });
+    network.denied.extend(config.deny.iter().filter_map(net));
+    network.allowed = config.allow.iter().filter_map(net).collect();
+    network.resolvers = (!config.resolver.is_empty()).then(|| config.resolver.iter().map(|r| r.0).collect());
+    NamespaceEngine::start(namespace).await.map_err(|error| failed("the engine could not start", &error, error.hint()))
+}
+
+fn net(range: &AddressRange) -> Option<IpNet> {
+    IpNet::new(range.address, range.prefix).ok()
+}
+
+fn control_config(config: &Config) -> ControlConfig {
+    let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
+    control.templates_dir = config.templates_dir.clone();
+    control.environments_file = config.environments_file.clone();
+    let limits = &mut control.limits;
+    limits.max_concurrent_creates = config.max_concurrent_creates as usize;
+    limits.create_queue = config.create_queue as usize;
+    limits.memory_reserve_bytes = config.memory_reserve.0;
+    limits.disk_reserve_bytes = config.disk_reserve.0;
+    limits.max_sandboxes = config.max_sandboxes as usize;
+    limits.max_sandboxes_per_tenant = config.max_sandboxes as usize;
+    control
+}
+
+/// All addresses to serve on. AgentFlow's is a convenience: when someone else has it, the server does without.
+fn listen(config: &Config) -> Vec<SocketAddr> {
+    let mut listen = config.listen.clone();
+    if let OptionalListen::At(address) = config.agentflow_listen
+        && !listen.contains(&address)
+    {
+        match std::net::TcpListener::bind(address) {
+            Ok(_) => listen.push(address),
+            Err(error) => tracing::warn!(
+                %address, %error,
+                "AgentFlow's address can't be listened on; going on without it (--agentflow-listen names another, or off)"
+            ),
+        }
+    }
+    listen
+}
+
+fn words(listen: &[SocketAddr]) -> String {
+    listen.iter().map(|address| format!("http://{address}")).collect::<Vec<_>>().join(" and ")
+}
+
+/// The signals that end the server: gracefully at the first, at once at the second.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn watch() -> Result<Self, Failure> {
+        let watch = |kind| signal(kind).attempt(|| "could not watch for signals".to_owned());
+        Ok(Self { terminate: watch(SignalKind::terminate())?, interrupt: watch(SignalKind::interrupt())? })
+    }
+
+    async fn any(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Answers at the first signal, and leaves someone behind who waits for the second.
+    async fn next(&mut self) {
+        let name = self.any().await;
+        tracing::info!("{name}: stopping; a second signal stops at once");
+        let mut again = match Self::watch() {
+            Ok(again) => again,
+            Err(failure) => return tracing::warn!(%failure, "a second signal will not be noticed"),
+        };
+        tokio::spawn(async move {
+            let name = again.any().await;
+            tracing::warn!("{name}: stopping at once");
+            // Everything that matters is on disk by then: a crash is always allowed.
+            std::process::exit(130);
+        });
+    }
+}
+
+/// The engine's images, for the gateway to list.
+struct Images(ImageStore);
+
+impl ImageCatalog for Images {
+    fn list(&self) -> Result<Vec<ImageEntry>, String> {
+        let images = self.0.list().map_err(|error| error.to_string())?;
+        let entry = |image: arenite_image::Image| ImageEntry {
+            name: image.name.to_string(),
+            digest: image.digest,
+            size_bytes: image.size_bytes,
+            created_at: image.created_at.to_string(),
+            layers: image.layers.len(),
+            labels: image.config.labels,
+        };
+        Ok(images.into_iter().map(entry).collect())
+    }
+}

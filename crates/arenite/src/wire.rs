@@ -1,0 +1,205 @@
+//! The JSON of the control API, `/api/v2`, as the commands read it. The gateway's `api.rs` is its definition.
+//!
+//! Answers are read leniently: a newer server may say more.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Create {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) template: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) env: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) args: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) workdir: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hostname: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Resources::is_empty")]
+    pub(crate) resources: Resources,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_policy: Option<&'static str>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Resources {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_millis: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pids: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shm_bytes: Option<u64>,
+}
+
+impl Resources {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Sandboxes {
+    pub(crate) sandboxes: Vec<Sandbox>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) state: String,
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
+    #[serde(default)]
+    pub(crate) isolation: Vec<String>,
+    pub(crate) created_at: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) last_used_at: Option<jiff::Timestamp>,
+    #[serde(default)]
+    pub(crate) expires_at: Option<jiff::Timestamp>,
+    #[serde(default)]
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) spec: Spec,
+    #[serde(default)]
+    pub(crate) urls: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Stage {
+    pub(crate) ms: f64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) image: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Trajectories {
+    pub(crate) trajectories: Vec<Summary>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) trajectory: String,
+    pub(crate) sandbox_name: String,
+    pub(crate) first_at: jiff::Timestamp,
+    pub(crate) last_at: jiff::Timestamp,
+    pub(crate) steps: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) ended: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Steps {
+    pub(crate) steps: Vec<Step>,
+    #[serde(default)]
+    pub(crate) next_after: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) step: u64,
+    pub(crate) dialect: String,
+    pub(crate) action: String,
+    pub(crate) started_at: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) duration_ms: Option<f64>,
+    #[serde(default)]
+    pub(crate) outcome: Option<String>,
+    #[serde(default)]
+    pub(crate) status: Option<u16>,
+    #[serde(default)]
+    pub(crate) arguments: Option<serde_json::Value>,
+}
+
+/// AIO's envelope, around what a guest answers.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Envelope<T> {
+    #[serde(default = "yes")]
+    pub(crate) success: bool,
+    #[serde(default)]
+    pub(crate) message: Option<String>,
+    pub(crate) data: Option<T>,
+    #[serde(default)]
+    pub(crate) hint: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl<T> Envelope<T> {
+    /// Its data, or the failure that it tells of.
+    pub(crate) fn into_data(self) -> Result<T, Failure> {
+        match self.data {
+            Some(data) if self.success => Ok(data),
+            _ => {
+                let message = self.message.unwrap_or_else(|| "the sandbox gave no reason".to_owned());
+                Err(Failure::new(message).maybe_hint(self.hint))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BashExec {
+    pub(crate) session_id: String,
+    pub(crate) command_id: String,
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) stdout: Option<String>,
+    #[serde(default)]
+    pub(crate) stderr: Option<String>,
+    #[serde(default)]
+    pub(crate) exit_code: Option<i32>,
+    #[serde(default)]
+    pub(crate) offset: u64,
+    #[serde(default)]
+    pub(crate) stderr_offset: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BashOutput {
+    #[serde(default)]
+    pub(crate) stdout: Option<String>,
+    #[serde(default)]
+    pub(crate) stderr: Option<String>,
+    #[serde(default)]
+    pub(crate) offset: u64,
+    #[serde(default)]
+    pub(crate) stderr_offset: u64,
+    #[serde(default)]
+    pub(crate) command: Option<BashCommand>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BashCommand {
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) exit_code: Option<i32>,
+}

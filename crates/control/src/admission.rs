@@ -1,0 +1,166 @@
+//! Whether there is room for one more sandbox.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_engine::{Engine, Room};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::{ControlError, Limits};
+
+/// How long a reading of the host's room is good for; what was admitted since is counted against it.
+const ROOM_AGE: Duration = Duration::from_millis(200);
+
+/// Lets creates pass one by one while the host has room.
+pub(crate) struct Admission {
+    limits: Limits,
+    turns: Arc<Semaphore>,
+    queued: Arc<AtomicUsize>,
+    room: Mutex<Reading>,
+}
+
+#[derive(Default)]
+struct Reading {
+    room: Option<(Room, Instant)>,
+    /// Admitted creates that the reading doesn't show in full.
+    unseen: u64,
+}
+
+/// A create's turn; ends with it.
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Counts a create in the queue, also when its caller goes away.
+struct Queued(Arc<AtomicUsize>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Admission {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(limits.max_concurrent_creates.max(1))),
+            queued: Arc::default(),
+            room: Mutex::default(),
+            limits,
+        }
+    }
+
+    /// Whoever waits is refused, and so is whoever comes.
+    pub(crate) fn close(&self) {
+        self.turns.close();
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.limits
+            .max_concurrent_creates
+            .max(1)
+            .saturating_sub(self.turns.available_permits())
+    }
+
+    /// Waits for a turn, and looks whether memory and disk suffice when it comes.
+    pub(crate) async fn admit(&self, engine: &dyn Engine) -> Result<Turn, ControlError> {
+        let permit = match Arc::clone(&self.turns).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.wait().await?,
+        };
+        self.look(engine).await?;
+        Ok(Turn { _permit: permit })
+    }
+
+    async fn wait(&self) -> Result<OwnedSemaphorePermit, ControlError> {
+        let before = self.queued.fetch_add(1, Ordering::AcqRel);
+        let _queued = Queued(Arc::clone(&self.queued));
+        if before >= self.limits.create_queue {
+            return refuse(
+                format!("{before} creates wait already, which is the most"),
+                Duration::from_secs(2),
+            );
+        }
+        let turn = Arc::clone(&self.turns).acquire_owned();
+        match tokio::time::timeout(self.limits.create_queue_wait, turn).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(ControlError::Stopping),
+            Err(_) => refuse(
+                format!(
+                    "its turn did not come within {:?}",
+                    self.limits.create_queue_wait
+                ),
+                Duration::from_secs(5),
+            ),
+        }
+    }
+
+    async fn look(&self, engine: &dyn Engine) -> Result<(), ControlError> {
+        let fresh = {
+            let reading = self.reading();
+            reading.room.filter(|(_, at)| at.elapsed() < ROOM_AGE)
+        };
+        let room = match fresh {
+            Some((room, _)) => room,
+            None => {
+                let room = engine.room().await?;
+                let mut reading = self.reading();
+                reading.room = Some((room, Instant::now()));
+                reading.unseen = self.under_way().saturating_sub(1) as u64;
+                room
+            }
+        };
+        let mut reading = self.reading();
+        let creates = reading.unseen + 1;
+        let limits = &self.limits;
+        // A total of none means that the engine can't tell.
+        for (what, available, total, reserve, estimate) in [
+            (
+                "memory",
+                room.memory_available_bytes,
+                room.memory_total_bytes,
+                limits.memory_reserve_bytes,
+                limits.memory_estimate_bytes,
+            ),
+            (
+                "disk",
+                room.disk_available_bytes,
+                room.disk_total_bytes,
+                limits.disk_reserve_bytes,
+                limits.disk_estimate_bytes,
+            ),
+        ] {
+            let wanted = reserve.saturating_add(estimate.saturating_mul(creates));
+            if total > 0 && available < wanted {
+                return refuse(
+                    format!(
+                        "{} MiB of {what} are available on the host and {} MiB are needed, {} MiB of that as reserve",
+                        available >> 20,
+                        wanted >> 20,
+                        reserve >> 20,
+                    ),
+                    Duration::from_secs(10),
+                );
+            }
+        }
+        reading.unseen = creates;
+        Ok(())
+    }
+
+    fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn refuse<T>(reason: String, retry_after: Duration) -> Result<T, ControlError> {
+    Err(ControlError::Exhausted {
+        reason,
+        retry_after,
+    })
+}

@@ -1,0 +1,41 @@
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// The wall clock as read at start, carried on by the monotonic one: a step of the host's clock reaps nothing early, and
+/// tests can move time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    wall: Timestamp,
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            wall: Timestamp::now(),
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        later(self.wall, self.start.elapsed())
+    }
+
+    /// When the monotonic clock gets there.
+    pub(crate) fn instant_of(&self, time: Timestamp) -> Instant {
+        let from_start = time.duration_since(self.wall);
+        self.start + std::time::Duration::try_from(from_start).unwrap_or_default()
+    }
+
+    pub(crate) fn started_at(&self) -> Timestamp {
+        self.wall
+    }
+}
+
+/// Saturates at the end of time.
+pub(crate) fn later(time: Timestamp, by: std::time::Duration) -> Timestamp {
+    SignedDuration::try_from(by)
+        .ok()
+        .and_then(|by| time.checked_add(by).ok())
+        .unwrap_or(Timestamp::MAX)
+}

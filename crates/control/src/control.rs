@@ -1,0 +1,247 @@
+//! What the gateway and the command line call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arenite_engine::{Engine, Usage};
+use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use tokio::sync::{Semaphore, broadcast};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::core::Core;
+use crate::life::unfit;
+use crate::store::{SqliteStore, Store};
+use crate::{
+    Change, ControlConfig, ControlError, Counters, CreateRequest, Lease, Sandbox, Template,
+};
+
+/// Sandboxes that a stop removes at once.
+const REMOVE_AT_ONCE: usize = 16;
+
+/// Tenants' sandboxes.
+pub struct Control {
+    core: Arc<Core>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Control {
+    /// Opens the store in the data directory, brings its schema up to date, finds sandboxes again, and starts to reap.
+    ///
+    /// # Errors
+    /// A store that can't be opened or is of a newer version; an engine that can't recover.
+    pub async fn start(
+        config: ControlConfig,
+        engine: Arc<dyn Engine>,
+    ) -> Result<Arc<Self>, ControlError> {
+        let path = config.data_dir.join("control.sqlite");
+        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path))
+            .await
+            .map_err(|_| ControlError::Stopping)??;
+        Self::start_with(config, engine, Arc::new(store)).await
+    }
+
+    /// The same with a given store.
+    pub async fn start_with(
+        config: ControlConfig,
+        engine: Arc<dyn Engine>,
+        store: Arc<dyn Store>,
+    ) -> Result<Arc<Self>, ControlError> {
+        // Before the recovery, so that no end in between is missed.
+        let ended = engine.ended();
+        let core = Arc::new(Core::new(config, engine, store));
+        core.recover().await?;
+        // Says in the log what of the templates can't be used.
+        core.templates.list();
+        let tasks = vec![
+            tokio::spawn(Arc::clone(&core).listen(ended)).abort_handle(),
+            tokio::spawn(Arc::clone(&core).reap_all()).abort_handle(),
+            tokio::spawn(Arc::clone(&core).store_activity()).abort_handle(),
+        ];
+        Ok(Arc::new(Self { core, tasks }))
+    }
+
+    /// Makes a sandbox; when it answers, calls are served. It is made to its end even if the caller goes away, unless it
+    /// still waits for its turn.
+    pub async fn create(
+        &self,
+        tenant: &TenantId,
+        request: CreateRequest,
+    ) -> Result<Sandbox, ControlError> {
+        self.core.create(tenant, request).await
+    }
+
+    pub async fn get(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Sandbox, ControlError> {
+        Ok(self.core.find(tenant, name)?.current())
+    }
+
+    /// A tenant's sandboxes, the oldest first.
+    pub async fn list(&self, tenant: &TenantId) -> Result<Vec<Sandbox>, ControlError> {
+        let mut all: Vec<Sandbox> = {
+            let registry = self.core.registry();
+            let theirs = registry.tenant(tenant);
+            let entries = theirs.iter().flat_map(|tenant| tenant.entries.values());
+            entries.map(|entry| entry.current()).collect()
+        };
+        all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(all)
+    }
+
+    /// Deletes a sandbox in any state; one that is being created is cancelled.
+    pub async fn delete(&self, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
+        self.core.delete(tenant, name).await
+    }
+
+    /// Freezes it until it is resumed or called. Fine for one that is paused.
+    pub async fn pause(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Sandbox, ControlError> {
+        self.core.pause(tenant, name).await
+    }
+
+    /// Fine for one that runs.
+    pub async fn resume(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Sandbox, ControlError> {
+        let entry = self.core.find(tenant, name)?;
+        self.core.resume(entry, None).await
+    }
+
+    /// For one call: finds the sandbox (makes `default` on first use, once for all who call), wakes it when it is
+    /// paused, waits for it when it is being made, and notes that it is in use.
+    pub async fn lease(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Lease, ControlError> {
+        self.core.lease(tenant, name).await
+    }
+
+    /// The same by id, which is found whatever its tenant.
+    pub async fn lease_by_id(&self, id: &SandboxId) -> Result<Lease, ControlError> {
+        self.core.lease_by_id(id).await
+    }
+
+    /// The templates that can be used, by name.
+    pub fn templates(&self) -> Vec<Template> {
+        self.core.templates.list()
+    }
+
+    /// What it uses now. Asked of the engine each time.
+    pub async fn usage(
+        &self,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Usage, ControlError> {
+        let entry = self.core.find(tenant, name)?;
+        let sandbox = entry.sandbox();
+        match sandbox.state {
+            SandboxState::Running | SandboxState::Paused => {
+                let usage = self.core.engine.usage(&entry.id);
+                self.core.bounded("the reading", &entry.name, usage).await
+            }
+            _ => Err(unfit(&sandbox, "measured")),
+        }
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.core.engine
+    }
+
+    /// For metrics. Looks at every sandbox.
+    pub fn counters(&self) -> Counters {
+        use SandboxState::*;
+        let mut sandboxes: Vec<(SandboxState, u64)> =
+            [Creating, Running, Paused, Deleting, Failed, Lost]
+                .map(|state| (state, 0))
+                .into();
+        for entry in self.core.registry().all() {
+            let state = entry.sandbox().state;
+            if let Some((_, number)) = sandboxes.iter_mut().find(|(s, _)| *s == state) {
+                *number += 1;
+            }
+        }
+        let tally = &self.core.tally;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            sandboxes,
+            creates_ok: read(&tally.created),
+            creates_failed: read(&tally.failed),
+            creates_refused: read(&tally.refused),
+            creating: self.core.admission.under_way() as u64,
+            queued: self.core.admission.queued() as u64,
+            deleted: read(&tally.deleted),
+            reaped_timeout: read(&tally.reaped_timeout),
+            reaped_idle: read(&tally.reaped_idle),
+            paused_idle: read(&tally.paused_idle),
+            reaped_lost: read(&tally.reaped_lost),
+            woken: read(&tally.woken),
+            ended: read(&tally.ended),
+            leases: read(&tally.leases),
+        }
+    }
+
+    /// Changes from now on. One who lags more than 1,024 behind misses some and is told so.
+    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
+        self.core.changes.subscribe()
+    }
+
+    /// Accepts no more changes, ends creates under way, waits for the rest, and lets go of engine and store. Sandboxes
+    /// stay unless they are to be removed. A second stop does nothing.
+    pub async fn stop(&self, remove_sandboxes: bool) {
+        let core = &self.core;
+        if core.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        core.admission.close();
+        for claim in core.registry().claims() {
+            claim.cancel();
+        }
+        // Each operation is bounded by the engine's timeout; a create's clean-up comes on top.
+        let wait = core.config.engine_timeout * 2;
+        let rest = tokio::time::timeout(wait, core.operations.write()).await;
+        if rest.is_err() {
+            tracing::error!(?wait, "changes of sandboxes did not end; stopping regardless");
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        if remove_sandboxes {
+            self.remove_all().await;
+        }
+        core.flush_activity().await;
+        core.engine.close().await;
+        core.store.close().await;
+    }
+
+    async fn remove_all(&self) {
+        let turns = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
+        let entries: Vec<_> = self.core.registry().all().cloned().collect();
+        let mut removals = JoinSet::new();
+        for entry in entries {
+            let (core, turns) = (Arc::clone(&self.core), Arc::clone(&turns));
+            removals.spawn(async move {
+                let _turn = turns.acquire().await;
+                if let Err(error) = core.destroy(&entry).await {
+                    tracing::error!(id = %entry.id, %error, "a sandbox could not be removed");
+                }
+            });
+        }
+        while removals.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! From a request to a running sandbox.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_model::{NetworkMode, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
+use tokio::time::Instant;
+
+use crate::admission::{Turn, refuse};
+use crate::clock::later;
+use crate::core::{Core, count, detached};
+use crate::registry::{Claim, Entry};
+use crate::store::StoreError;
+use crate::{ControlError, CreateRequest, Sandbox};
+
+/// A create's place among the sandboxes: its name, and one less of the number that may be. Given back when dropped.
+struct Place {
+    core: Arc<Core>,
+    tenant: TenantId,
+    name: Option<SandboxName>,
+    claim: Arc<Claim>,
+    /// Its number is not yet that of an entry.
+    pending: bool,
+}
+
+impl Place {
+    fn take(
+        core: &Arc<Core>,
+        tenant: &TenantId,
+        name: Option<SandboxName>,
+    ) -> Result<Self, ControlError> {
+        let limits = &core.config.limits;
+        let mut registry = core.registry_mut();
+        if let Some(name) = &name
+            && (registry.by_name(tenant, name).is_some() || registry.claim(tenant, name).is_some())
+        {
+            return Err(ControlError::AlreadyExists { name: name.clone() });
+        }
+        let theirs = registry
+            .tenant(tenant)
+            .map_or(0, |t| t.entries.len() + t.pending);
+        for (whose, number, most) in [
+            ("in all", registry.len() + registry.pending, limits.max_sandboxes),
+            ("of this tenant", theirs, limits.max_sandboxes_per_tenant),
+        ] {
+            if number >= most {
+                return refuse(
+                    format!("there are {number} sandboxes {whose}, which is the most"),
+                    Duration::from_secs(30),
+                );
+            }
+        }
+        let claim = Claim::new();
+        registry.pending += 1;
+        let slot = registry.tenant_mut(tenant);
+        slot.pending += 1;
+        if let Some(name) = &name {
+            slot.claims.insert(name.clone(), Arc::clone(&claim));
+        }
+        drop(registry);
+        Ok(Self {
+            core: Arc::clone(core),
+            tenant: tenant.clone(),
+            name,
+            claim,
+            pending: true,
+        })
+    }
+
+    /// False when the name was taken meanwhile by an unnamed one's id.
+    fn fill(&mut self, entry: &Arc<Entry>) -> bool {
+        let mut registry = self.core.registry_mut();
+        let fits = registry.insert(entry);
+        if fits {
+            self.pending = false;
+            registry.pending -= 1;
+            registry.tenant_mut(&self.tenant).pending -= 1;
+        }
+        fits
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.claim.is_cancelled() || self.core.is_stopping()
+    }
+
+    fn cancelled(&self, name: &SandboxName) -> Result<(), ControlError> {
+        match self.is_cancelled() {
+            true => Err(ControlError::Cancelled { name: name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    fn release(&mut self) {
+        let mut registry = self.core.registry_mut();
+        let pending = std::mem::take(&mut self.pending);
+        registry.pending -= usize::from(pending);
+        let slot = registry.tenant_mut(&self.tenant);
+        slot.pending -= usize::from(pending);
+        if let Some(name) = &self.name
+            && slot
+                .claims
+                .get(name)
+                .is_some_and(|claim| Arc::ptr_eq(claim, &self.claim))
+        {
+            slot.claims.remove(name);
+        }
+        registry.forget_if_empty(&self.tenant);
+    }
+
+    /// The claim is out of the registry before those who wait on it hear of its end, so that they don't find it again.
+    fn finish(mut self, result: Result<(), ControlError>) {
+        self.release();
+        self.claim.finish(result);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.release();
+        // Its caller went away while it queued: those who wait look again for themselves.
+        self.claim.finish_if_open();
+    }
+}
+
+/// A part of a creation's time.
+fn stage(stages: &mut Vec<(String, f64)>, name: &str, since: &mut Instant) {
+    let now = Instant::now();
+    let time = now.duration_since(*since).as_secs_f64() * 1e3;
+    *since = now;
+    match stages.iter_mut().find(|(there, _)| there == name) {
+        Some((_, sum)) => *sum += time,
+        None => stages.push((name.to_owned(), time)),
+    }
+}
+
+impl Core {
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        request: CreateRequest,
+    ) -> Result<Sandbox, ControlError> {
+        let mut since = Instant::now();
+        let operation = self.operation()?;
+        let (template, spec) = self.resolve(&request)?;
+        let place = Place::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
+        // While it waits it belongs to its caller: one that goes away leaves the queue.
+        let turn = tokio::select! {
+            biased;
+            () = place.claim.cancelled() => Err(self.cancelled_in_queue(&place)),
+            turn = self.admission.admit(&*self.engine) => turn,
+        };
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.tally_error(&error);
+                place.finish(Err(error.clone()));
+                return Err(error);
+            }
+        };
+        let mut stages = Vec::with_capacity(8);
+        stage(&mut stages, "admit", &mut since);
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let mut place = place;
+            let made = core
+                .make(&mut place, turn, template, spec, request.origin, stages)
+                .await;
+            match &made {
+                Ok(sandbox) => {
+                    count(&core.tally.created);
+                    tracing::info!(id = %sandbox.id, name = %sandbox.name, "made a sandbox");
+                }
+                Err(error) => {
+                    core.tally_error(error);
+                    tracing::warn!(%error, "a sandbox could not be made");
+                }
+            }
+            place.finish(made.as_ref().map(|_| ()).map_err(ControlError::clone));
+            made
+        })
+        .await
+    }
+
+    fn tally_error(&self, error: &ControlError) {
+        count(match error {
+            ControlError::Exhausted { .. } => &self.tally.refused,
+            _ => &self.tally.failed,
+        });
+    }
+
+    fn cancelled_in_queue(&self, place: &Place) -> ControlError {
+        match &place.name {
+            Some(name) => ControlError::Cancelled { name: name.clone() },
+            None => ControlError::Stopping,
+        }
+    }
+
+    /// Template and spec of a request, checked.
+    fn resolve(
+        &self,
+        request: &CreateRequest,
+    ) -> Result<(Option<String>, SandboxSpec), ControlError> {
+        let (template, mut spec) = match (&request.template, &request.spec.image) {
+            (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
+            (named, _) => {
+                let name = named.as_deref().unwrap_or(&self.config.default_template);
+                let template = self.templates.get(name)?;
+                (Some(template.name), template.spec)
+            }
+        };
+        request.spec.lay_over(&mut spec);
+        spec.check()?;
+        if spec.network == NetworkMode::Host {
+            return Err(ControlError::Spec(SpecError::Invalid {
+                field: "network",
+                reason: "the host's own network is for image builds only".to_owned(),
+            }));
+        }
+        Ok((template, spec))
+    }
+
+    async fn make(
+        &self,
+        place: &mut Place,
+        _turn: Turn,
+        template: Option<String>,
+        spec: SandboxSpec,
+        origin: String,
+        mut stages: Vec<(String, f64)>,
+    ) -> Result<Sandbox, ControlError> {
+        let mut since = Instant::now();
+        let id = tokio::time::timeout(self.config.engine_timeout, self.engine.reserve())
+            .await
+            .map_err(|_| ControlError::Exhausted {
+                reason: "the engine has no id to give".to_owned(),
+                retry_after: Duration::from_secs(5),
+            })??;
+        stage(&mut stages, "reserve", &mut since);
+        let name = match &place.name {
+            Some(name) => name.clone(),
+            // An id is a valid name: both are DNS labels.
+            None => id
+                .as_str()
+                .parse()
+                .map_err(|e: arenite_model::IdError| SpecError::Invalid {
+                    field: "name",
+                    reason: e.to_string(),
+                })?,
+        };
+        let now = self.clock.now();
+        let entry = Arc::new(Entry::new(Sandbox {
+            id,
+            tenant: place.tenant.clone(),
+            name,
+            state: SandboxState::Creating,
+            expires_at: spec
+                .timeout_seconds
+                .map(|seconds| later(now, Duration::from_secs(seconds))),
+            spec,
+            template,
+            reason: None,
+            isolation: Vec::new(),
+            origin,
+            created_at: now,
+            last_used_at: now,
+            state_since: now,
+            stages: Vec::new(),
+        }));
+        let _change = entry.change.lock().await;
+        if !place.fill(&entry) {
+            self.give_back(&entry).await;
+            return Err(ControlError::AlreadyExists {
+                name: entry.name.clone(),
+            });
+        }
+        self.announce(&entry, Some(SandboxState::Creating));
+        match self.build(place, &entry, stages, since).await {
+            Ok(sandbox) => Ok(sandbox),
+            Err(error) => {
+                // An engine that failed by itself has left nothing.
+                let left = !matches!(error, ControlError::Engine(_));
+                self.discard(&entry, left).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Row, sandbox, row again: in this order, so that a crash never leaves a sandbox without a row.
+    async fn build(
+        &self,
+        place: &Place,
+        entry: &Entry,
+        mut stages: Vec<(String, f64)>,
+        mut since: Instant,
+    ) -> Result<Sandbox, ControlError> {
+        let creating = entry.sandbox();
+        place.cancelled(&entry.name)?;
+        self.store
+            .insert(&creating)
+            .await
+            .map_err(|error| match error {
+                StoreError::Taken => ControlError::AlreadyExists {
+                    name: entry.name.clone(),
+                },
+                error => ControlError::store("remember a new sandbox")(error),
+            })?;
+        stage(&mut stages, "store", &mut since);
+        let create = self
+            .engine
+            .create(&entry.id, &entry.name, &creating.spec);
+        let created = self.bounded("the creation", &entry.name, create).await?;
+        place.cancelled(&entry.name)?;
+        let engine = created.stages.into_iter();
+        stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));
+        since = Instant::now();
+        let mut running = self.in_state(entry, SandboxState::Running, None);
+        running.last_used_at = running.state_since;
+        running.isolation = created.isolation;
+        self.store
+            .update(&running)
+            .await
+            .map_err(ControlError::store("remember a running sandbox"))?;
+        stage(&mut stages, "store", &mut since);
+        running.stages = stages;
+        entry.used_at(running.state_since);
+        self.show(entry, running.clone());
+        entry.open();
+        Ok(running)
+    }
+
+    /// Takes back what a create has begun.
+    async fn discard(&self, entry: &Arc<Entry>, left: bool) {
+        if left && !self.give_back(entry).await {
+            // Stays as one to delete, which the reaper tries again.
+            let deleting = self.in_state(entry, SandboxState::Deleting, None);
+            if let Err(error) = self.store.update(&deleting).await {
+                tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
+            }
+            self.show(entry, deleting);
+            return;
+        }
+        if let Err(error) = self.store.remove(&entry.id).await {
+            // The row says creating, so the next start removes it.
+            tracing::error!(id = %entry.id, %error, "the row of a sandbox that was not made stays");
+        }
+        self.vanish(entry);
+    }
+
+    async fn give_back(&self, entry: &Entry) -> bool {
+        let destroy = self.engine.destroy(&entry.id);
+        match self.bounded("the removal", &entry.name, destroy).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(id = %entry.id, %error, "what was begun of a sandbox could not be removed");
+                false
+            }
+        }
+    }
+}

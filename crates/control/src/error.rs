@@ -1,0 +1,153 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_engine::EngineError;
+use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxState, SpecError};
+use thiserror::Error;
+
+use crate::store::StoreError;
+
+/// Why control could not do it. Cheap to clone, since everyone who waits for one creation gets its error.
+#[derive(Debug, Error, Clone)]
+pub enum ControlError {
+    #[error("there is no sandbox {name}")]
+    NotFound { name: SandboxName },
+    #[error("there is no sandbox {id}")]
+    NoSuchId { id: SandboxId },
+    #[error("sandbox {name} already exists")]
+    AlreadyExists { name: SandboxName },
+    #[error("sandbox {name} is {state}, so it can't be {wanted}")]
+    Conflict {
+        name: SandboxName,
+        state: SandboxState,
+        wanted: &'static str,
+    },
+    #[error("the creation of sandbox {name} was cancelled: it was deleted, or the server stops")]
+    Cancelled { name: SandboxName },
+    /// Lost or failed; the reason is the engine's.
+    #[error("sandbox {name} is {state}: {reason}")]
+    Gone {
+        name: SandboxName,
+        state: SandboxState,
+        reason: String,
+    },
+    #[error("there is no template {name:?}")]
+    NoTemplate { name: String, known: Vec<String> },
+    #[error("template {name:?} can't be used: {reason}")]
+    BadTemplate { name: String, reason: String },
+    #[error("environments file {} can't be used: {reason}", path.display())]
+    BadEnvironments { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A bound of admission was met; nothing was made.
+    #[error("no further sandbox is admitted: {reason}")]
+    Exhausted {
+        reason: String,
+        retry_after: Duration,
+    },
+    #[error("the server is stopping")]
+    Stopping,
+    #[error("{what} of sandbox {name} took longer than {limit:?}")]
+    Timeout {
+        what: &'static str,
+        name: SandboxName,
+        limit: Duration,
+    },
+    #[error(transparent)]
+    Engine(Arc<EngineError>),
+    #[error("the store could not {what}: {source}")]
+    Store {
+        what: &'static str,
+        source: StoreError,
+    },
+    #[error(
+        "the store {} has schema version {found}, made by a newer arenite; this one knows up to {known}",
+        path.display()
+    )]
+    NewerStore {
+        path: PathBuf,
+        found: i64,
+        known: i64,
+    },
+    #[error("another server uses the store {}", path.display())]
+    StoreInUse { path: PathBuf },
+}
+
+impl From<EngineError> for ControlError {
+    fn from(source: EngineError) -> Self {
+        Self::Engine(Arc::new(source))
+    }
+}
+
+impl ControlError {
+    pub(crate) fn store(what: &'static str) -> impl Fn(StoreError) -> Self {
+        move |source| Self::Store { what, source }
+    }
+
+    /// The stable code of it.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } => {
+                ErrorCode::NotFound
+            }
+            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+            Self::Conflict { .. } | Self::Cancelled { .. } => ErrorCode::Conflict,
+            Self::Gone { .. } => ErrorCode::SandboxFailed,
+            Self::BadTemplate { .. } | Self::Spec(_) => ErrorCode::InvalidRequest,
+            Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
+            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Engine(source) => source.code(),
+            Self::BadEnvironments { .. }
+            | Self::Store { .. }
+            | Self::NewerStore { .. }
+            | Self::StoreInUse { .. } => ErrorCode::Internal,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotFound { name } => {
+                return Some(format!(
+                    "create it with: arenite create {name}, or POST /api/v1/sandbox with {{\"name\": \"{name}\"}}; only the sandbox called default is made by being called"
+                ));
+            }
+            Self::AlreadyExists { name } => {
+                return Some(format!(
+                    "choose another name, or delete it with: arenite rm {name}"
+                ));
+            }
+            Self::Gone { name, .. } => {
+                return Some(format!(
+                    "delete it with: arenite rm {name}, then create it anew"
+                ));
+            }
+            Self::NoTemplate { known, .. } => {
+                return Some(format!("known templates: {}", known.join(", ")));
+            }
+            Self::Engine(source) => return source.hint(),
+            Self::BadTemplate { .. } | Self::BadEnvironments { .. } => {
+                "correct the file; it is read again at the next create"
+            }
+            Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",
+            Self::NewerStore { .. } => {
+                "start the newer arenite, or give this one another data directory"
+            }
+            Self::StoreInUse { .. } => {
+                "stop the other server, or give this one another data directory"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// When a retry makes sense, for `Retry-After`.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Exhausted { retry_after, .. } => Some(*retry_after),
+            Self::Stopping => Some(Duration::from_secs(5)),
+            _ => None,
+        }
+    }
+}

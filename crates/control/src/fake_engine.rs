@@ -1,0 +1,357 @@
+//! An engine without a kernel: sandboxes are entries in a map. It stands in for the real one where control and the
+//! gateway are tested for what they do around an engine: order, races, refusals, crashes.
+//!
+//! It outlives the control that uses it, as real sandboxes outlive the server: give the same one to a new control to
+//! test recovery.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arenite_engine::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
+use arenite_model::{SandboxId, SandboxName, SandboxSpec};
+use async_trait::async_trait;
+use tokio::io::DuplexStream;
+use tokio::sync::{Notify, broadcast};
+
+/// The guest's side of a dial: gets the sandbox's id and its end of the connection.
+pub type Guest = Arc<
+    dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync,
+>;
+
+/// Where the engine can be made to fail, to wait or to halt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    Reserve,
+    /// Before anything of the sandbox is made.
+    BeforeCreate,
+    /// The sandbox is made, and control has not heard of it.
+    AfterCreate,
+    BeforeDestroy,
+    /// Nothing is left of it, and control has not heard of it.
+    AfterDestroy,
+    Pause,
+    Resume,
+    Dial,
+    Recover,
+}
+
+/// What the engine was asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    Reserve(SandboxId),
+    Create(SandboxId),
+    Destroy(SandboxId),
+    Pause(SandboxId),
+    Resume(SandboxId),
+    Dial(SandboxId),
+    Recover(Vec<SandboxId>),
+    Close,
+}
+
+#[derive(Debug, Clone)]
+enum Live {
+    Running,
+    Paused,
+    /// Only its disk is left.
+    Lost(String),
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeMap<SandboxId, Live>,
+    specs: HashMap<SandboxId, SandboxSpec>,
+    calls: Vec<Call>,
+    delays: HashMap<Point, Duration>,
+    failures: HashMap<Point, usize>,
+    halts: HashMap<Point, Arc<Notify>>,
+    room: Option<Room>,
+    guest: Option<Guest>,
+}
+
+/// See the module.
+pub struct FakeEngine {
+    state: Mutex<State>,
+    ended: broadcast::Sender<Ended>,
+    creating: AtomicUsize,
+    most_creating: AtomicUsize,
+}
+
+impl FakeEngine {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            ended: broadcast::channel(1024).0,
+            creating: AtomicUsize::new(0),
+            most_creating: AtomicUsize::new(0),
+        })
+    }
+
+    /// Every pass of this point takes so long.
+    pub fn delay(&self, point: Point, time: Duration) {
+        self.state().delays.insert(point, time);
+    }
+
+    /// The next `times` passes of this point fail.
+    pub fn fail(&self, point: Point, times: usize) {
+        self.state().failures.insert(point, times);
+    }
+
+    /// Whoever comes to this point stays there for good; what is returned is notified when someone does.
+    pub fn halt(&self, point: Point) -> Arc<Notify> {
+        Arc::clone(self.state().halts.entry(point).or_default())
+    }
+
+    /// Forgets delays, failures and halts. Whoever is halted stays halted.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.delays.clear();
+        state.failures.clear();
+        state.halts.clear();
+    }
+
+    /// Serves the guests' side of dials. Without it a connection is closed at once.
+    pub fn serve<F, Fut>(&self, guest: F)
+    where
+        F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.state().guest = Some(Arc::new(move |id, stream| Box::pin(guest(id, stream))));
+    }
+
+    pub fn set_room(&self, room: Room) {
+        self.state().room = Some(room);
+    }
+
+    /// The sandbox's guest ends by itself.
+    pub fn end(&self, id: &SandboxId, reason: &str) {
+        self.state()
+            .live
+            .insert(id.clone(), Live::Lost(reason.to_owned()));
+        // Nobody listening is fine: then no control runs.
+        let _ = self.ended.send(Ended {
+            id: id.clone(),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// The host was restarted: processes are gone, disks stay.
+    pub fn reboot(&self) {
+        for live in self.state().live.values_mut() {
+            *live = Live::Lost("the host was restarted".to_owned());
+        }
+    }
+
+    /// Puts something there that no control knows.
+    pub fn leak(&self) -> SandboxId {
+        let id = SandboxId::random();
+        self.state().live.insert(id.clone(), Live::Running);
+        id
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// All sandboxes of which anything is left.
+    pub fn ids(&self) -> Vec<SandboxId> {
+        self.state().live.keys().cloned().collect()
+    }
+
+    pub fn is_running(&self, id: &SandboxId) -> bool {
+        matches!(self.state().live.get(id), Some(Live::Running))
+    }
+
+    pub fn spec(&self, id: &SandboxId) -> Option<SandboxSpec> {
+        self.state().specs.get(id).cloned()
+    }
+
+    /// The most creates that were ever under way at once.
+    pub fn most_creating(&self) -> usize {
+        self.most_creating.load(Ordering::SeqCst)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn pass(&self, point: Point) -> Result<(), EngineError> {
+        let (delay, fails, halt) = {
+            let mut state = self.state();
+            let fails = match state.failures.get_mut(&point) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    true
+                }
+                _ => false,
+            };
+            (
+                state.delays.get(&point).copied(),
+                fails,
+                state.halts.get(&point).cloned(),
+            )
+        };
+        if let Some(halt) = halt {
+            halt.notify_one();
+            std::future::pending::<()>().await;
+        }
+        if let Some(delay) = delay {
+            tokio::time::sleep(delay).await;
+        }
+        if fails {
+            return Err(EngineError::Stage {
+                stage: format!("{point:?}"),
+                source: io::Error::other("the fake engine was told to fail"),
+                hint: None,
+            });
+        }
+        Ok(())
+    }
+
+    fn change(&self, id: &SandboxId, to: Live) -> Result<(), EngineError> {
+        match self.state().live.get_mut(id) {
+            Some(live) if !matches!(live, Live::Lost(_)) => {
+                *live = to;
+                Ok(())
+            }
+            _ => Err(EngineError::NotFound { id: id.clone() }),
+        }
+    }
+}
+
+/// Counts a create for as long as it is under way, also when it is dropped midway.
+struct Creating<'a>(&'a FakeEngine);
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.0.creating.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn reserve(&self) -> Result<SandboxId, EngineError> {
+        self.pass(Point::Reserve).await?;
+        let id = SandboxId::random();
+        self.state().calls.push(Call::Reserve(id.clone()));
+        Ok(id)
+    }
+
+    async fn create(
+        &self,
+        id: &SandboxId,
+        _name: &SandboxName,
+        spec: &SandboxSpec,
+    ) -> Result<Created, EngineError> {
+        self.state().calls.push(Call::Create(id.clone()));
+        let now = self.creating.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_creating.fetch_max(now, Ordering::SeqCst);
+        let _counted = Creating(self);
+        self.pass(Point::BeforeCreate).await?;
+        {
+            let mut state = self.state();
+            state.live.insert(id.clone(), Live::Running);
+            state.specs.insert(id.clone(), spec.clone());
+        }
+        if let Err(error) = self.pass(Point::AfterCreate).await {
+            self.state().live.remove(id);
+            return Err(error);
+        }
+        Ok(Created {
+            isolation: vec!["fake".to_owned()],
+            stages: vec![("fake", Duration::from_micros(1))],
+        })
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.state().calls.push(Call::Destroy(id.clone()));
+        self.pass(Point::BeforeDestroy).await?;
+        {
+            let mut state = self.state();
+            state.live.remove(id);
+            state.specs.remove(id);
+        }
+        self.pass(Point::AfterDestroy).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.state().calls.push(Call::Pause(id.clone()));
+        self.pass(Point::Pause).await?;
+        self.change(id, Live::Paused)
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.state().calls.push(Call::Resume(id.clone()));
+        self.pass(Point::Resume).await?;
+        self.change(id, Live::Running)
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
+        self.state().calls.push(Call::Dial(id.clone()));
+        self.pass(Point::Dial).await?;
+        if !self.is_running(id) {
+            return Err(EngineError::NotFound { id: id.clone() });
+        }
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let guest = self.state().guest.clone();
+        if let Some(guest) = guest {
+            tokio::spawn(guest(id.clone(), theirs));
+        }
+        Ok(Box::new(ours))
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
+        match self.state().live.get(id) {
+            Some(Live::Running | Live::Paused) => Ok(Usage {
+                memory_bytes: 1 << 20,
+                pids: 1,
+                ..Usage::default()
+            }),
+            _ => Err(EngineError::NotFound { id: id.clone() }),
+        }
+    }
+
+    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError> {
+        self.state().calls.push(Call::Recover(known.to_vec()));
+        self.pass(Point::Recover).await?;
+        let mut recovery = Recovery::default();
+        self.state().live.retain(|id, live| {
+            if !known.contains(id) {
+                recovery.removed.push(format!("sandbox {id}"));
+                return false;
+            }
+            match live {
+                Live::Running => recovery.running.push(id.clone()),
+                Live::Paused => recovery.paused.push(id.clone()),
+                Live::Lost(reason) => recovery.lost.push((id.clone(), reason.clone())),
+            }
+            true
+        });
+        Ok(recovery)
+    }
+
+    fn ended(&self) -> broadcast::Receiver<Ended> {
+        self.ended.subscribe()
+    }
+
+    async fn room(&self) -> Result<Room, EngineError> {
+        Ok(self.state().room.unwrap_or(Room {
+            memory_available_bytes: 64 << 30,
+            memory_total_bytes: 64 << 30,
+            disk_available_bytes: 1 << 40,
+            disk_total_bytes: 1 << 40,
+        }))
+    }
+
+    async fn close(&self) {
+        self.state().calls.push(Call::Close);
+    }
+}

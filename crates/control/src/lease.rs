@@ -1,0 +1,232 @@
+//! Leases: a call's hold on a running sandbox.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::core::{Core, count};
+use crate::life::unfit;
+use crate::registry::Entry;
+use crate::{ControlError, CreateRequest, Sandbox};
+
+/// Last uses are stored this long after they happened, at most.
+const STORE_EVERY: Duration = Duration::from_secs(5);
+/// Changes of state that one lease waits through before it gives up.
+const MOST_ROUNDS: usize = 16;
+
+/// A call's hold on a running sandbox: as long as it lives the sandbox is not idle. It does not keep it from being
+/// deleted or paused by request.
+pub struct Lease {
+    /// As it was when the lease began.
+    pub sandbox: Arc<Sandbox>,
+    entry: Arc<Entry>,
+    activity: Arc<Activity>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.activity.note(&self.entry);
+        self.entry.leave();
+    }
+}
+
+/// Last uses that wait to be stored.
+pub(crate) struct Activity {
+    clock: Clock,
+    used: Mutex<Vec<Arc<Entry>>>,
+    some: Notify,
+}
+
+impl Activity {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            used: Mutex::default(),
+            some: Notify::new(),
+        }
+    }
+
+    /// The sandbox is in use now. Enqueued once for each time that its last use is stored.
+    fn note(&self, entry: &Arc<Entry>) {
+        entry.used_at(self.clock.now());
+        if !entry.note() {
+            self.used
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Arc::clone(entry));
+            self.some.notify_one();
+        }
+    }
+}
+
+impl Core {
+    /// Stores last uses, all that came together in one write; sleeps while there are none.
+    pub(crate) async fn store_activity(self: Arc<Self>) {
+        loop {
+            self.activity.some.notified().await;
+            tokio::time::sleep(STORE_EVERY).await;
+            self.flush_activity().await;
+        }
+    }
+
+    pub(crate) async fn flush_activity(&self) {
+        let entries = std::mem::take(
+            &mut *self
+                .activity
+                .used
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        if entries.is_empty() {
+            return;
+        }
+        let used = entries
+            .iter()
+            .map(|entry| {
+                // Before the time is read: a use in between enqueues it again.
+                entry.unnote();
+                (entry.id.clone(), entry.last_used())
+            })
+            .collect();
+        if let Err(error) = self.store.touch(used).await {
+            tracing::warn!(%error, "last uses of sandboxes could not be stored");
+        }
+    }
+
+    fn try_lease(&self, entry: &Arc<Entry>) -> Option<Lease> {
+        if !entry.enter() {
+            return None;
+        }
+        count(&self.tally.leases);
+        self.activity.note(entry);
+        Some(Lease {
+            sandbox: entry.sandbox(),
+            entry: Arc::clone(entry),
+            activity: Arc::clone(&self.activity),
+        })
+    }
+
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Lease, ControlError> {
+        for _ in 0..MOST_ROUNDS {
+            let (entry, claim) = {
+                let registry = self.registry();
+                if let Some(entry) = registry.by_name(tenant, name) {
+                    if let Some(lease) = self.try_lease(entry) {
+                        return Ok(lease);
+                    }
+                }
+                (
+                    registry.by_name(tenant, name).cloned(),
+                    registry.claim(tenant, name).cloned(),
+                )
+            };
+            match (entry, claim) {
+                // Being made: everyone who waits gets its error, and nobody tries again for himself.
+                (_, Some(claim)) => claim.finished().await?,
+                (Some(entry), None) => self.ready(&entry, name.is_default()).await?,
+                (None, None) if name.is_default() => self.make_default(tenant, name).await?,
+                (None, None) => return Err(ControlError::NotFound { name: name.clone() }),
+            }
+        }
+        Err(self.restless(tenant, name))
+    }
+
+    pub(crate) async fn lease_by_id(
+        self: &Arc<Self>,
+        id: &SandboxId,
+    ) -> Result<Lease, ControlError> {
+        let gone = || ControlError::NoSuchId { id: id.clone() };
+        let mut last = None;
+        for _ in 0..MOST_ROUNDS {
+            let entry = self.registry().by_id(id).cloned().ok_or_else(gone)?;
+            if let Some(lease) = self.try_lease(&entry) {
+                return Ok(lease);
+            }
+            self.ready(&entry, false).await?;
+            last = Some(entry);
+        }
+        Err(last.map_or_else(gone, |entry| unfit(&entry.sandbox(), "called")))
+    }
+
+    fn restless(&self, tenant: &TenantId, name: &SandboxName) -> ControlError {
+        match self.find(tenant, name) {
+            Ok(entry) => unfit(&entry.sandbox(), "called"),
+            Err(error) => error,
+        }
+    }
+
+    /// Does what it takes to lease the sandbox, or waits for whoever changes it. Then look again.
+    async fn ready(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        renew: bool,
+    ) -> Result<(), ControlError> {
+        let sandbox = entry.sandbox();
+        match sandbox.state {
+            SandboxState::Paused => match self.resume(Arc::clone(entry), Some("it was called")).await {
+                // Something else happened to it first.
+                Ok(_) | Err(ControlError::NotFound { .. } | ControlError::Conflict { .. }) => Ok(()),
+                Err(error) => Err(error),
+            },
+            SandboxState::Failed | SandboxState::Lost if renew => {
+                tracing::warn!(
+                    id = %entry.id, state = %sandbox.state, reason = sandbox.reason.as_deref(),
+                    "the default sandbox is made anew"
+                );
+                self.clear(entry).await
+            }
+            SandboxState::Failed | SandboxState::Lost => Err(unfit(&sandbox, "called")),
+            SandboxState::Creating | SandboxState::Running | SandboxState::Deleting => {
+                drop(entry.change.lock().await);
+                let stuck = entry.sandbox().state == SandboxState::Deleting
+                    && self.registry().holds(entry);
+                match (stuck, renew) {
+                    (true, true) => self.clear(entry).await,
+                    (true, false) => Err(unfit(&entry.sandbox(), "called")),
+                    (false, _) => Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn clear(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), ControlError> {
+        let operation = self.operation()?;
+        let (core, entry) = (Arc::clone(self), Arc::clone(entry));
+        let cleared = crate::core::detached(async move {
+            let _operation = operation;
+            core.destroy(&entry).await
+        });
+        match cleared.await {
+            Err(ControlError::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn make_default(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<(), ControlError> {
+        let mut spec = self.config.default_spec.clone();
+        spec.timeout_seconds = Some(0);
+        spec.idle_timeout_seconds = Some(0);
+        let request = CreateRequest {
+            name: Some(name.clone()),
+            template: None,
+            spec,
+            origin: "first call".to_owned(),
+        };
+        match self.create(tenant, request).await {
+            // Another call was first.
+            Ok(_) | Err(ControlError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

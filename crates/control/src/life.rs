@@ -1,0 +1,223 @@
+//! Changes of a sandbox that is there: delete, pause, resume, and its guest's end.
+
+use std::sync::Arc;
+
+use arenite_engine::Ended;
+use arenite_model::{SandboxName, SandboxState, TenantId};
+use tokio::sync::broadcast;
+
+use crate::core::{Core, count, detached};
+use crate::registry::Entry;
+use crate::{ControlError, Sandbox};
+
+impl Core {
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<(), ControlError> {
+        loop {
+            let operation = self.operation()?;
+            let (claim, entry) = {
+                let registry = self.registry();
+                (
+                    registry.claim(tenant, name).cloned(),
+                    registry.by_name(tenant, name).cloned(),
+                )
+            };
+            if let Some(claim) = claim {
+                claim.cancel();
+                drop(operation);
+                // Cancelled, or it failed by itself: either way there is no such sandbox now.
+                if claim.finished().await.is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let entry = entry.ok_or_else(|| ControlError::NotFound { name: name.clone() })?;
+            let core = Arc::clone(self);
+            return detached(async move {
+                let _operation = operation;
+                core.destroy(&entry).await
+            })
+            .await;
+        }
+    }
+
+    /// Destroys this very sandbox, not another that has its name by then.
+    pub(crate) async fn destroy(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+        let _change = entry.change.lock().await;
+        if !self.registry().holds(entry) {
+            return Err(ControlError::NotFound {
+                name: entry.name.clone(),
+            });
+        }
+        self.destroy_locked(entry).await
+    }
+
+    pub(crate) async fn destroy_locked(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+        let state = entry.sandbox().state;
+        entry.close();
+        if state != SandboxState::Deleting {
+            let deleting = self.in_state(entry, SandboxState::Deleting, None);
+            if let Err(error) = self.store.update(&deleting).await {
+                if state == SandboxState::Running {
+                    entry.open();
+                }
+                return Err(ControlError::store("remember a deletion")(error));
+            }
+            self.show(entry, deleting);
+        }
+        let destroy = self.engine.destroy(&entry.id);
+        self.bounded("the removal", &entry.name, destroy).await?;
+        self.store
+            .remove(&entry.id)
+            .await
+            .map_err(ControlError::store("forget a sandbox"))?;
+        self.vanish(entry);
+        count(&self.tally.deleted);
+        tracing::info!(id = %entry.id, name = %entry.name, "removed a sandbox");
+        Ok(())
+    }
+
+    pub(crate) fn vanish(&self, entry: &Arc<Entry>) {
+        self.registry_mut().remove(entry);
+        self.deadlines.forget(&entry.id);
+        self.announce(entry, None);
+    }
+
+    pub(crate) async fn pause(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &SandboxName,
+    ) -> Result<Sandbox, ControlError> {
+        let operation = self.operation()?;
+        let entry = self.find(tenant, name)?;
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let _change = entry.change.lock().await;
+            core.still_there(&entry)?;
+            let now = entry.current();
+            match now.state {
+                SandboxState::Paused => Ok(now),
+                SandboxState::Running => {
+                    entry.close();
+                    core.pause_closed(&entry).await
+                }
+                _ => Err(unfit(&now, "paused")),
+            }
+        })
+        .await
+    }
+
+    /// Pauses a running sandbox that is closed for leases already; opens it again when that fails.
+    pub(crate) async fn pause_closed(&self, entry: &Entry) -> Result<Sandbox, ControlError> {
+        let pause = self.engine.pause(&entry.id);
+        if let Err(error) = self.bounded("the pause", &entry.name, pause).await {
+            entry.open();
+            return Err(error);
+        }
+        Ok(self.follow(entry, SandboxState::Paused, None).await)
+    }
+
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        entry: Arc<Entry>,
+        woken: Option<&'static str>,
+    ) -> Result<Sandbox, ControlError> {
+        let operation = self.operation()?;
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let _change = entry.change.lock().await;
+            core.still_there(&entry)?;
+            let now = entry.current();
+            match now.state {
+                SandboxState::Running => return Ok(now),
+                SandboxState::Paused => {}
+                _ => return Err(unfit(&now, "resumed")),
+            }
+            let resume = core.engine.resume(&entry.id);
+            core.bounded("the resumption", &entry.name, resume).await?;
+            entry.used_at(core.clock.now());
+            let running = core.follow(&entry, SandboxState::Running, None).await;
+            entry.open();
+            if let Some(why) = woken {
+                count(&core.tally.woken);
+                tracing::info!(id = %entry.id, why, "woke a sandbox");
+            }
+            Ok(running)
+        })
+        .await
+    }
+
+    fn still_there(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
+        match self.registry().holds(entry) {
+            true => Ok(()),
+            false => Err(ControlError::NotFound {
+                name: entry.name.clone(),
+            }),
+        }
+    }
+
+    /// Listens for guests that end by themselves.
+    pub(crate) async fn listen(self: Arc<Self>, mut ended: broadcast::Receiver<Ended>) {
+        loop {
+            match ended.recv().await {
+                Ok(Ended { id, reason }) => {
+                    let entry = self.registry().by_id(&id).cloned();
+                    if let Some(entry) = entry {
+                        // Each by itself: one that is being changed must not keep the others waiting.
+                        tokio::spawn(Arc::clone(&self).ended(entry, reason));
+                    }
+                }
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    tracing::warn!(missed, "ends of guests were missed; looking at all sandboxes");
+                    let all: Vec<_> = self.registry().all().cloned().collect();
+                    for entry in all {
+                        let gone = matches!(
+                            self.engine.usage(&entry.id).await,
+                            Err(arenite_engine::EngineError::NotFound { .. })
+                        );
+                        if gone {
+                            tokio::spawn(
+                                Arc::clone(&self).ended(entry, "its guest ended".to_owned()),
+                            );
+                        }
+                    }
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    }
+
+    async fn ended(self: Arc<Self>, entry: Arc<Entry>, reason: String) {
+        let _change = entry.change.lock().await;
+        let state = entry.sandbox().state;
+        if self.registry().holds(&entry)
+            && matches!(state, SandboxState::Running | SandboxState::Paused)
+        {
+            entry.close();
+            tracing::warn!(id = %entry.id, name = %entry.name, %reason, "a sandbox ended by itself");
+            count(&self.tally.ended);
+            self.follow(&entry, SandboxState::Failed, Some(reason)).await;
+        }
+    }
+}
+
+/// Why a sandbox in this state can't be that.
+pub(crate) fn unfit(sandbox: &Sandbox, wanted: &'static str) -> ControlError {
+    match sandbox.state {
+        SandboxState::Failed | SandboxState::Lost => ControlError::Gone {
+            name: sandbox.name.clone(),
+            state: sandbox.state,
+            reason: sandbox.reason.clone().unwrap_or_default(),
+        },
+        state => ControlError::Conflict {
+            name: sandbox.name.clone(),
+            state,
+            wanted,
+        },
+    }
+}

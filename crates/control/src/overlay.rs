@@ -1,0 +1,82 @@
+//! What a request or a template says of a spec; laid over what it leaves out.
+
+use std::collections::BTreeMap;
+
+use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec};
+use serde::{Deserialize, Serialize};
+
+/// A partial spec. What is set replaces; `env` and `labels` are merged key by key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpecOverlay {
+    pub image: Option<ImageName>,
+    pub args: Option<Vec<String>>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub workdir: Option<String>,
+    pub hostname: Option<String>,
+    pub resources: ResourcesOverlay,
+    pub network: Option<NetworkMode>,
+    pub ports: Option<Vec<u16>>,
+    /// Seconds; 0: unlimited.
+    pub timeout_seconds: Option<u64>,
+    /// Seconds; 0: never idle.
+    pub idle_timeout_seconds: Option<u64>,
+    pub idle_policy: Option<IdlePolicy>,
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// A partial [`Resources`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResourcesOverlay {
+    pub memory_bytes: Option<u64>,
+    pub cpu_millis: Option<u32>,
+    pub pids: Option<u32>,
+    pub disk_bytes: Option<u64>,
+    pub shm_bytes: Option<u64>,
+}
+
+impl SpecOverlay {
+    /// Lays this over `spec`.
+    pub fn lay_over(&self, spec: &mut SandboxSpec) {
+        set(&mut spec.image, &self.image);
+        set(&mut spec.args, &self.args);
+        set(&mut spec.network, &self.network);
+        set(&mut spec.ports, &self.ports);
+        set(&mut spec.idle_policy, &self.idle_policy);
+        if self.workdir.is_some() {
+            spec.workdir.clone_from(&self.workdir);
+        }
+        if self.hostname.is_some() {
+            spec.hostname.clone_from(&self.hostname);
+        }
+        for (theirs, ours) in [(&mut spec.env, &self.env), (&mut spec.labels, &self.labels)] {
+            for (key, value) in ours.iter().flatten() {
+                theirs.insert(key.clone(), value.clone());
+            }
+        }
+        if let Some(seconds) = self.timeout_seconds {
+            spec.timeout_seconds = (seconds > 0).then_some(seconds);
+        }
+        if let Some(seconds) = self.idle_timeout_seconds {
+            spec.idle_timeout_seconds = (seconds > 0).then_some(seconds);
+        }
+        self.resources.lay_over(&mut spec.resources);
+    }
+}
+
+impl ResourcesOverlay {
+    pub fn lay_over(&self, resources: &mut Resources) {
+        set(&mut resources.memory_bytes, &self.memory_bytes);
+        set(&mut resources.cpu_millis, &self.cpu_millis);
+        set(&mut resources.pids, &self.pids);
+        set(&mut resources.disk_bytes, &self.disk_bytes);
+        set(&mut resources.shm_bytes, &self.shm_bytes);
+    }
+}
+
+fn set<T: Clone>(to: &mut T, from: &Option<T>) {
+    if let Some(value) = from {
+        to.clone_from(value);
+    }
+}

@@ -1,0 +1,226 @@
+//! Ends what has had its time: one task, one sleep until the next deadline.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arenite_model::{IdlePolicy, SandboxId, SandboxState};
+use jiff::Timestamp;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::ControlError;
+use crate::clock::later;
+use crate::core::{Core, Tally, count};
+use crate::registry::Entry;
+
+/// Sandboxes that are reaped at once.
+const AT_ONCE: usize = 8;
+/// Until what failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// When to look at which sandbox. A time may be too early, never too late: whoever looks computes it anew, so that a call
+/// need not move it.
+#[derive(Default)]
+pub(crate) struct Deadlines {
+    times: Mutex<Times>,
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct Times {
+    in_order: BTreeSet<(Timestamp, SandboxId)>,
+    of: HashMap<SandboxId, Timestamp>,
+}
+
+impl Times {
+    fn forget(&mut self, id: &SandboxId) {
+        if let Some(at) = self.of.remove(id) {
+            self.in_order.remove(&(at, id.clone()));
+        }
+    }
+}
+
+impl Deadlines {
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, id: &SandboxId, at: Timestamp) {
+        let mut times = self.times();
+        times.forget(id);
+        times.of.insert(id.clone(), at);
+        times.in_order.insert((at, id.clone()));
+        if times.in_order.first().is_some_and(|(_, first)| first == id) {
+            self.earlier.notify_one();
+        }
+    }
+
+    pub(crate) fn forget(&self, id: &SandboxId) {
+        self.times().forget(id);
+    }
+
+    /// Takes out those that are due; and the time of the next.
+    fn due(&self, now: Timestamp) -> (Vec<SandboxId>, Option<Timestamp>) {
+        let mut times = self.times();
+        let mut due = Vec::new();
+        while let Some((at, id)) = times.in_order.first().cloned() {
+            if at > now {
+                return (due, Some(at));
+            }
+            times.forget(&id);
+            due.push(id);
+        }
+        (due, None)
+    }
+}
+
+/// What becomes of a sandbox at its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Its life time is up.
+    Expired,
+    IdleDelete,
+    IdlePause,
+    /// Lost or failed, and kept long enough.
+    Kept,
+    /// A removal that was begun and failed.
+    Retry,
+}
+
+impl Fate {
+    fn counter(self, tally: &Tally) -> Option<&std::sync::atomic::AtomicU64> {
+        match self {
+            Self::Expired => Some(&tally.reaped_timeout),
+            Self::IdleDelete => Some(&tally.reaped_idle),
+            Self::IdlePause => Some(&tally.paused_idle),
+            Self::Kept => Some(&tally.reaped_lost),
+            Self::Retry => None,
+        }
+    }
+}
+
+impl Core {
+    /// Enqueues a sandbox for its next deadline.
+    pub(crate) fn reconsider(&self, entry: &Entry) {
+        match self.deadline(entry) {
+            Some((at, _)) => self.deadlines.set(&entry.id, at),
+            None => self.deadlines.forget(&entry.id),
+        }
+    }
+
+    fn deadline(&self, entry: &Entry) -> Option<(Timestamp, Fate)> {
+        let sandbox = entry.sandbox();
+        let expiry = sandbox.expires_at.map(|at| (at, Fate::Expired));
+        let other = match sandbox.state {
+            SandboxState::Creating => return None,
+            SandboxState::Deleting => {
+                return Some((later(sandbox.state_since, RETRY), Fate::Retry));
+            }
+            // Whoever paused it means to come back.
+            SandboxState::Paused => None,
+            SandboxState::Lost | SandboxState::Failed => Some((
+                later(sandbox.state_since, self.config.lost_keep),
+                Fate::Kept,
+            )),
+            SandboxState::Running => sandbox
+                .spec
+                .idle_timeout_seconds
+                .filter(|_| !sandbox.name.is_default())
+                .map(|seconds| {
+                    let from = if entry.leases() > 0 {
+                        self.clock.now()
+                    } else {
+                        // Nobody could call while the server was down.
+                        entry.last_used().max(self.clock.started_at())
+                    };
+                    let fate = match sandbox.spec.idle_policy {
+                        IdlePolicy::Delete => Fate::IdleDelete,
+                        IdlePolicy::Pause => Fate::IdlePause,
+                    };
+                    (later(from, Duration::from_secs(seconds)), fate)
+                }),
+        };
+        expiry.into_iter().chain(other).min_by_key(|(at, _)| *at)
+    }
+
+    pub(crate) async fn reap_all(self: Arc<Self>) {
+        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        loop {
+            let (due, next) = self.deadlines.due(self.clock.now());
+            for id in due {
+                let Some(entry) = self.registry().by_id(&id).cloned() else {
+                    continue;
+                };
+                match self.deadline(&entry) {
+                    Some((at, _)) if at <= self.clock.now() => {
+                        tokio::spawn(Arc::clone(&self).reap(entry, Arc::clone(&turns)));
+                    }
+                    Some((at, _)) => self.deadlines.set(&id, at),
+                    None => {}
+                }
+            }
+            let next = async {
+                match next {
+                    // The clock's steps are a millisecond: not just before the time, but just after.
+                    Some(at) => {
+                        let at = self.clock.instant_of(at) + Duration::from_millis(1);
+                        tokio::time::sleep_until(at).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = next => {}
+                () = self.deadlines.earlier.notified() => {}
+            }
+        }
+    }
+
+    async fn reap(self: Arc<Self>, entry: Arc<Entry>, turns: Arc<Semaphore>) {
+        let Ok(_turn) = turns.acquire().await else {
+            return;
+        };
+        let Ok(_operation) = self.operation() else {
+            return;
+        };
+        let _change = entry.change.lock().await;
+        if !self.registry().holds(&entry) {
+            return;
+        }
+        // Looked at again under the lock: it may have been used or changed since.
+        let Some(fate) = self.fate_now(&entry) else {
+            return self.reconsider(&entry);
+        };
+        if matches!(fate, Fate::IdleDelete | Fate::IdlePause) {
+            if !entry.close_if_unused() {
+                return self.reconsider(&entry);
+            }
+            if self.fate_now(&entry) != Some(fate) {
+                entry.open();
+                return self.reconsider(&entry);
+            }
+        }
+        let done: Result<(), ControlError> = match fate {
+            Fate::IdlePause => self.pause_closed(&entry).await.map(drop),
+            _ => self.destroy_locked(&entry).await,
+        };
+        match done {
+            Ok(()) => {
+                tracing::info!(id = %entry.id, name = %entry.name, why = ?fate, "reaped a sandbox");
+                if let Some(counter) = fate.counter(&self.tally) {
+                    count(counter);
+                }
+            }
+            Err(error) => {
+                tracing::error!(id = %entry.id, name = %entry.name, %error, "a sandbox could not be reaped; trying again");
+                self.deadlines
+                    .set(&entry.id, later(self.clock.now(), RETRY));
+            }
+        }
+    }
+
+    fn fate_now(&self, entry: &Entry) -> Option<Fate> {
+        let (at, fate) = self.deadline(entry)?;
+        (at <= self.clock.now()).then_some(fate)
+    }
+}

@@ -1,0 +1,95 @@
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use arenite_model::SandboxId;
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::{Store, StoreError};
+use crate::Sandbox;
+
+/// A store that forgets with the process: the twin of the real one, for tests that move time.
+#[derive(Default)]
+pub struct MemoryStore {
+    rows: Mutex<Rows>,
+}
+
+#[derive(Default)]
+struct Rows {
+    by_id: BTreeMap<SandboxId, Sandbox>,
+    closed: bool,
+}
+
+impl MemoryStore {
+    fn rows(&self) -> Result<MutexGuard<'_, Rows>, StoreError> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        match rows.closed {
+            true => Err(StoreError::Closed),
+            false => Ok(rows),
+        }
+    }
+
+    /// Opens it again after a close, as a file can be.
+    pub fn reopen(&self) {
+        self.rows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = false;
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
+        Ok(self.rows()?.by_id.values().cloned().collect())
+    }
+
+    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        let mut rows = self.rows()?;
+        let taken = rows.by_id.values().any(|row| {
+            row.id == sandbox.id || (row.tenant == sandbox.tenant && row.name == sandbox.name)
+        });
+        if taken {
+            return Err(StoreError::Taken);
+        }
+        let row = Sandbox {
+            stages: Vec::new(),
+            ..sandbox.clone()
+        };
+        rows.by_id.insert(row.id.clone(), row);
+        Ok(())
+    }
+
+    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        if let Some(row) = self.rows()?.by_id.get_mut(&sandbox.id) {
+            row.state = sandbox.state;
+            row.reason.clone_from(&sandbox.reason);
+            row.state_since = sandbox.state_since;
+            row.isolation.clone_from(&sandbox.isolation);
+            row.last_used_at = sandbox.last_used_at;
+        }
+        Ok(())
+    }
+
+    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
+        let mut rows = self.rows()?;
+        for (id, at) in used {
+            if let Some(row) = rows.by_id.get_mut(&id) {
+                row.last_used_at = at;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.rows()?.by_id.remove(id);
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.rows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
+    }
+}

@@ -1,0 +1,362 @@
+//! The store in one SQLite file. One thread owns the connection; what waits for it is written in one transaction.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread::JoinHandle;
+
+use arenite_model::SandboxId;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Store, StoreError};
+use crate::{ControlError, Sandbox};
+
+/// Writes that wait for the thread; beyond it callers wait to enqueue.
+const QUEUE: usize = 256;
+/// The most that go into one transaction.
+const BATCH: usize = 64;
+
+/// Each takes the schema from its index to the next. Never edited once released: a new one is appended.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE sandboxes (
+        id           TEXT PRIMARY KEY,
+        tenant       TEXT NOT NULL,
+        name         TEXT NOT NULL,
+        state        TEXT NOT NULL,
+        reason       TEXT,
+        template     TEXT,
+        origin       TEXT NOT NULL,
+        spec         TEXT NOT NULL,  -- JSON
+        isolation    TEXT NOT NULL,  -- JSON
+        created_at   INTEGER NOT NULL,  -- microseconds since 1970, as all times
+        last_used_at INTEGER NOT NULL,
+        state_since  INTEGER NOT NULL,
+        expires_at   INTEGER,
+        UNIQUE (tenant, name)
+    ) WITHOUT ROWID;
+"];
+
+/// Sandboxes in a SQLite file.
+pub struct SqliteStore {
+    jobs: mpsc::Sender<Job>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Job {
+    op: Op,
+    reply: oneshot::Sender<Result<Vec<Sandbox>, StoreError>>,
+}
+
+enum Op {
+    Load,
+    Insert(Box<Sandbox>),
+    Update(Box<Sandbox>),
+    Touch(Vec<(SandboxId, Timestamp)>),
+    Remove(SandboxId),
+    Close,
+}
+
+impl SqliteStore {
+    /// Opens the file, makes it if need be, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// [`ControlError::NewerStore`] for a file of a newer version, which is left as it is;
+    /// [`ControlError::StoreInUse`] when another process has it.
+    pub fn open(path: PathBuf) -> Result<Self, ControlError> {
+        let failed = |what, reason: String| ControlError::Store {
+            what,
+            source: StoreError::Database(reason),
+        };
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)
+                .map_err(|e| failed("make its directory", format!("{}: {e}", dir.display())))?;
+        }
+        let lock = lock(&path)?;
+        let mut db = Connection::open(&path)
+            .and_then(|db| {
+                db.pragma_update(None, "journal_mode", "WAL")?;
+                db.pragma_update(None, "synchronous", "NORMAL")?;
+                db.pragma_update(None, "busy_timeout", 5000)?;
+                db.pragma_update(None, "cache_size", -1024)?;
+                Ok(db)
+            })
+            .map_err(|e| failed("be opened", format!("{}: {e}", path.display())))?;
+        migrate(&mut db, &path)?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || {
+                run(db, queue);
+                drop(lock);
+            })
+            .map_err(|e| failed("start its thread", e.to_string()))?;
+        Ok(Self {
+            jobs,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs
+            .send(Job { op, reply })
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+/// Beside the database rather than on it: SQLite's own locks are dropped when any descriptor of the file is closed.
+fn lock(path: &Path) -> Result<File, ControlError> {
+    let lock = path.with_extension("lock");
+    let failed = |e: std::io::Error| ControlError::Store {
+        what: "be locked",
+        source: StoreError::Database(format!("{}: {e}", lock.display())),
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ControlError::StoreInUse {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
+    let failed = |reason: String| ControlError::Store {
+        what: "bring its schema up to date",
+        source: StoreError::Database(format!("{}: {reason}", path.display())),
+    };
+    let database = |e: rusqlite::Error| failed(e.to_string());
+    let found: i64 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(database)?;
+    let known = MIGRATIONS.len() as i64;
+    let Ok(done) = usize::try_from(found) else {
+        return Err(failed(format!("its version is {found}")));
+    };
+    if done > MIGRATIONS.len() {
+        return Err(ControlError::NewerStore {
+            path: path.to_owned(),
+            found,
+            known,
+        });
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+        let change = db
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(database)?;
+        change.execute_batch(migration).map_err(database)?;
+        change
+            .pragma_update(None, "user_version", index as i64 + 1)
+            .map_err(database)?;
+        change.commit().map_err(database)?;
+    }
+    Ok(())
+}
+
+fn run(mut db: Connection, mut queue: mpsc::Receiver<Job>) {
+    let mut batch = Vec::new();
+    while let Some(job) = queue.blocking_recv() {
+        batch.push(job);
+        while batch.len() < BATCH
+            && let Ok(job) = queue.try_recv()
+        {
+            batch.push(job);
+        }
+        let close = batch.iter().position(|job| matches!(job.op, Op::Close));
+        if close.is_some() {
+            queue.close();
+        }
+        write(&mut db, &mut batch);
+    }
+    if let Err((_, error)) = db.close() {
+        tracing::warn!(%error, "the store did not close cleanly");
+    }
+}
+
+/// A statement that fails takes back only itself; a commit that fails takes back the batch.
+fn write(db: &mut Connection, batch: &mut Vec<Job>) {
+    let mut answers = Vec::with_capacity(batch.len());
+    let done = if batch.len() == 1 {
+        // By itself a statement is its own transaction, with two round trips fewer.
+        answers.extend(batch.iter().map(|job| apply(db, &job.op)));
+        Ok(())
+    } else {
+        db.transaction_with_behavior(TransactionBehavior::Immediate)
+            .and_then(|change| {
+                answers.extend(batch.iter().map(|job| apply(&change, &job.op)));
+                change.commit()
+            })
+    };
+    let mut answers = answers.into_iter();
+    for job in batch.drain(..) {
+        let answer = match &done {
+            Ok(()) => answers.next().unwrap_or(Err(StoreError::Closed)),
+            Err(error) => Err(StoreError::Database(error.to_string())),
+        };
+        // Whoever asked may have gone.
+        let _ = job.reply.send(answer);
+    }
+}
+
+fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
+    match op {
+        Op::Load => return load(db),
+        Op::Close => {}
+        Op::Insert(sandbox) => {
+            db.prepare_cached(
+                "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
+                     created_at, last_used_at, state_since, expires_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            )?
+            .execute(params![
+                sandbox.id.as_str(),
+                sandbox.tenant.as_str(),
+                sandbox.name.as_str(),
+                sandbox.state.as_str(),
+                sandbox.reason,
+                sandbox.template,
+                sandbox.origin,
+                to_json(&sandbox.spec)?,
+                to_json(&sandbox.isolation)?,
+                sandbox.created_at.as_microsecond(),
+                sandbox.last_used_at.as_microsecond(),
+                sandbox.state_since.as_microsecond(),
+                sandbox.expires_at.map(Timestamp::as_microsecond),
+            ])?;
+        }
+        Op::Update(sandbox) => {
+            db.prepare_cached(
+                "UPDATE sandboxes SET state = ?2, reason = ?3, state_since = ?4, isolation = ?5, last_used_at = ?6
+                 WHERE id = ?1",
+            )?
+            .execute(params![
+                sandbox.id.as_str(),
+                sandbox.state.as_str(),
+                sandbox.reason,
+                sandbox.state_since.as_microsecond(),
+                to_json(&sandbox.isolation)?,
+                sandbox.last_used_at.as_microsecond(),
+            ])?;
+        }
+        Op::Touch(used) => {
+            let mut touch =
+                db.prepare_cached("UPDATE sandboxes SET last_used_at = ?2 WHERE id = ?1")?;
+            for (id, at) in used {
+                touch.execute(params![id.as_str(), at.as_microsecond()])?;
+            }
+        }
+        Op::Remove(id) => {
+            db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?
+                .execute([id.as_str()])?;
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
+    let mut select = db.prepare(
+        "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
+                created_at, last_used_at, state_since, expires_at
+         FROM sandboxes ORDER BY created_at",
+    )?;
+    let mut rows = select.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(0)?;
+        all.push(read(row).map_err(|error| StoreError::BadRow {
+            id,
+            reason: error.to_string(),
+        })?);
+    }
+    Ok(all)
+}
+
+fn read(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
+    let text = |at| row.get::<_, String>(at);
+    let time = |at| -> Result<Timestamp, Box<dyn std::error::Error>> {
+        Ok(Timestamp::from_microsecond(row.get(at)?)?)
+    };
+    Ok(Sandbox {
+        id: text(0)?.parse()?,
+        tenant: text(1)?.parse()?,
+        name: text(2)?.parse()?,
+        state: text(3)?.parse()?,
+        reason: row.get(4)?,
+        template: row.get(5)?,
+        origin: text(6)?,
+        spec: serde_json::from_str(&text(7)?)?,
+        isolation: serde_json::from_str(&text(8)?)?,
+        created_at: time(9)?,
+        last_used_at: time(10)?,
+        state_since: time(11)?,
+        expires_at: row
+            .get::<_, Option<i64>>(12)?
+            .map(Timestamp::from_microsecond)
+            .transpose()?,
+        stages: Vec::new(),
+    })
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::ConstraintViolation) => Self::Taken,
+            _ => Self::Database(error.to_string()),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
+        self.ask(Op::Load).await
+    }
+
+    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.ask(Op::Insert(Box::new(sandbox.clone())))
+            .await
+            .map(drop)
+    }
+
+    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.ask(Op::Update(Box::new(sandbox.clone())))
+            .await
+            .map(drop)
+    }
+
+    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
+        self.ask(Op::Touch(used)).await.map(drop)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    async fn close(&self) {
+        // Already closed is as good.
+        let _ = self.ask(Op::Close).await;
+        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        if let Some(thread) = thread {
+            // It has answered the last question and only closes the file.
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!("the store's thread panicked");
+            }
+        }
+    }
+}

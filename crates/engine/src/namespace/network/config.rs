@@ -1,0 +1,54 @@
+//! What an operator decides about sandboxes' networks.
+
+use std::net::SocketAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+/// What sandboxes may not reach under `open`: this host, private and shared networks, metadata services, and what is no
+/// unicast address. The documentation ranges are left out on purpose: nothing of value is there, and closed build
+/// networks put their package mirrors on them.
+pub const DENIED: &[(&str, &str)] = &[
+    ("0.0.0.0/8", "this network"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "shared by carriers"),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local, metadata services"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "protocol assignments"),
+    ("192.168.0.0/16", "private"),
+    ("198.18.0.0/15", "benchmarks"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved, broadcast"),
+    ("::/0", "all of IPv6"),
+];
+
+/// How sandboxes are connected.
+#[derive(Debug, Clone)]
+pub struct NetworkConfig {
+    /// A /16 for the sandboxes' addresses; none: the first of 10.209.0.0/16 to 10.240.0.0/16 that nobody uses.
+    pub subnet: Option<Ipv4Net>,
+    /// What sandboxes may not reach. IPv6 is never reached, whatever stands here.
+    pub denied: Vec<IpNet>,
+    /// Exceptions to `denied`. The host itself and other sandboxes stay closed.
+    pub allowed: Vec<IpNet>,
+    /// Where names are asked for; none: the host's `/etc/resolv.conf`, read again when it changes.
+    pub resolvers: Option<Vec<SocketAddr>>,
+    /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all that is made on the host.
+    pub tag: String,
+}
+
+impl Default for NetworkConfig {
+    /// [`DENIED`], the host's resolvers, and no tag: that must be set.
+    fn default() -> Self {
+        Self {
+            subnet: None,
+            denied: DENIED
+                .iter()
+                .map(|(net, _)| net.parse().expect("the list holds networks"))
+                .collect(),
+            allowed: Vec::new(),
+            resolvers: None,
+            tag: String::new(),
+        }
+    }
+}

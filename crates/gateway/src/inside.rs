@@ -1,0 +1,295 @@
+//! Steps that processes inside a sandbox make, by calling the guest's own port: the guest streams them, the gateway
+//! records them. One reader for each running sandbox, started when it begins to run.
+//!
+//! The stream comes from the sandbox and proves nothing: whoever is root in there can make up steps of their own
+//! sandbox, and of no other. They are bounded in length and in rate, and carry the dialect `inside`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arenite_control::Change;
+use arenite_model::protocol::{INSIDE_STEPS_PATH, InsideStep};
+use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
+use arenite_trajectory::{Intent, Outcome, OutcomeKind, redact};
+use http::StatusCode;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::gateway::Gateway;
+use crate::proxy::{self, InternalAnswer};
+
+/// The longest line: two bodies of 64 KiB, in which every byte may be escaped to six.
+const MAX_LINE_BYTES: usize = 1 << 20;
+/// Steps of one sandbox a second, over [`RATE_WINDOW`]; beyond, reading pauses, and the guest drops and counts.
+const MAX_RATE: u32 = 100;
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// Pauses before a broken stream is opened again: from the first to the last, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+
+struct Whose {
+    tenant: TenantId,
+    id: SandboxId,
+    name: SandboxName,
+}
+
+/// Follows control's changes: starts and ends readers, and closes connections to sandboxes that stopped.
+pub(crate) async fn follow(gateway: Arc<Gateway>) {
+    let mut readers: HashMap<SandboxId, CancellationToken> = HashMap::new();
+    let mut changes = gateway.control.subscribe();
+    reconcile(&gateway, &mut readers).await;
+    loop {
+        let change = tokio::select! {
+            change = changes.recv() => change,
+            () = gateway.stopping.cancelled() => return,
+        };
+        match change {
+            Ok(change) => apply(&gateway, &mut readers, change),
+            // Changes were missed: look at everything again.
+            Err(RecvError::Lagged(_)) => reconcile(&gateway, &mut readers).await,
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn apply(
+    gateway: &Arc<Gateway>,
+    readers: &mut HashMap<SandboxId, CancellationToken>,
+    change: Change,
+) {
+    match change.state {
+        Some(SandboxState::Running) => {
+            readers.entry(change.id.clone()).or_insert_with(|| {
+                start(
+                    gateway,
+                    Whose {
+                        tenant: change.tenant,
+                        id: change.id,
+                        name: change.name,
+                    },
+                )
+            });
+        }
+        Some(SandboxState::Creating) => {}
+        // A frozen guest says nothing, and goes on where it was.
+        Some(SandboxState::Paused) => gateway.pools.retire(&change.id),
+        Some(SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost) | None => {
+            gateway.pools.retire(&change.id);
+            if let Some(reader) = readers.remove(&change.id) {
+                reader.cancel();
+            }
+        }
+    }
+}
+
+async fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>) {
+    // One tenant as long as there is no authentication.
+    let listed = match gateway.control.list(&TenantId::default_tenant()).await {
+        Ok(listed) => listed,
+        Err(error) => {
+            tracing::warn!(%error, "could not list sandboxes to read their inside steps");
+            return;
+        }
+    };
+    readers.retain(|id, reader| {
+        let there = listed.iter().any(|s| {
+            s.id == *id && matches!(s.state, SandboxState::Running | SandboxState::Paused)
+        });
+        if !there {
+            reader.cancel();
+            gateway.pools.retire(id);
+        }
+        there
+    });
+    for sandbox in listed {
+        apply(
+            gateway,
+            readers,
+            Change {
+                id: sandbox.id,
+                tenant: sandbox.tenant,
+                name: sandbox.name,
+                state: Some(sandbox.state),
+            },
+        );
+    }
+}
+
+fn start(gateway: &Arc<Gateway>, whose: Whose) -> CancellationToken {
+    let token = gateway.stopping.child_token();
+    let reader = Arc::clone(gateway);
+    gateway.tasks.spawn({
+        let token = token.clone();
+        async move {
+            tokio::select! {
+                () = read_on(&reader, &whose) => {}
+                () = token.cancelled() => {}
+            }
+        }
+    });
+    token
+}
+
+/// Reads, and opens the stream again when it ends, until it is cancelled or the guest has no such stream.
+async fn read_on(gateway: &Gateway, whose: &Whose) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match read(gateway, whose).await {
+            Ok(true) => pause = FIRST_PAUSE,
+            Ok(false) => {
+                tracing::debug!(sandbox = %whose.id, "the guest streams no inside steps");
+                return;
+            }
+            Err(why) => {
+                tracing::debug!(sandbox = %whose.id, why, "the stream of inside steps ended");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// One stream to its end. True when something was read, false when the guest has no such stream.
+async fn read(gateway: &Gateway, whose: &Whose) -> Result<bool, String> {
+    let (connection, answer) = proxy::internal_get(gateway, &whose.id, INSIDE_STEPS_PATH)
+        .await
+        .map_err(|refusal| refusal.message)?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => return Ok(false),
+        other => return Err(format!("the guest answered {}", other.as_u16())),
+    }
+    let mut stream = InternalAnswer::new(connection, answer.into_body());
+    let mut lines = Lines::default();
+    let mut window = (Instant::now(), 0);
+    let mut any = false;
+    while let Some(next) = stream.next().await {
+        let bytes = next.map_err(|e| e.to_string())?;
+        for line in lines.feed(&bytes) {
+            any = true;
+            match line.and_then(|line| serde_json::from_slice::<InsideStep>(&line).ok()) {
+                Some(step) => record(gateway, whose, step),
+                None => {
+                    gateway.metrics.inside_refused.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            window.1 += 1;
+            if window.1 >= MAX_RATE * RATE_WINDOW.as_secs() as u32 {
+                tokio::time::sleep_until(window.0 + RATE_WINDOW).await;
+                window = (Instant::now(), 0);
+            }
+        }
+        if window.0.elapsed() > RATE_WINDOW {
+            window = (Instant::now(), 0);
+        }
+    }
+    Ok(any)
+}
+
+fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
+    let method: String = inside.method.chars().take(16).collect();
+    let begun = gateway.recorder.begin(Intent {
+        tenant: whose.tenant.clone(),
+        trajectory: whose.id.to_string(),
+        sandbox_name: whose.name.to_string(),
+        dialect: "inside",
+        action: format!("{method} {}", redact(&inside.path)),
+        arguments: inside.arguments,
+        origin: Some("inside".to_owned()),
+        request_id: String::new(),
+    });
+    let done = begun.and_then(|mut step| {
+        if let Some(observation) = &inside.observation
+            && let Ok(bytes) = serde_json::to_vec(observation)
+        {
+            step.response_tap().feed(&bytes);
+        }
+        // The record's own times are those of its writing; when it was and how long it took, the guest says.
+        let note = json!({
+            "started_at": inside.started_at.chars().take(40).collect::<String>(),
+            "duration_ms": inside.duration_ms,
+            "dropped_before": inside.dropped_before,
+        });
+        step.finish(Outcome {
+            status: Some(inside.status),
+            result: if inside.status >= 400 {
+                OutcomeKind::Error
+            } else {
+                OutcomeKind::Ok
+            },
+            error: Some(note.to_string()),
+        })
+    });
+    match done {
+        Ok(()) => gateway.metrics.inside_steps.fetch_add(1, Ordering::Relaxed),
+        Err(error) => {
+            tracing::warn!(sandbox = %whose.id, %error, "an inside step could not be recorded");
+            gateway.metrics.inside_refused.fetch_add(1, Ordering::Relaxed)
+        }
+    };
+}
+
+/// Cuts a stream into lines, none of which is held beyond its bound.
+#[derive(Default)]
+struct Lines {
+    partial: Vec<u8>,
+    /// The line under way is over its bound: skipped to its end.
+    skipping: bool,
+}
+
+impl Lines {
+    /// The lines that these bytes complete; `None` for each that was over the bound.
+    fn feed(&mut self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
+        let mut lines = Vec::new();
+        let mut parts = bytes.split(|b| *b == b'\n').peekable();
+        while let Some(part) = parts.next() {
+            if self.skipping || self.partial.len() + part.len() > MAX_LINE_BYTES {
+                self.skipping = true;
+                self.partial = Vec::new();
+            } else {
+                self.partial.extend_from_slice(part);
+            }
+            if parts.peek().is_some() {
+                let line = std::mem::take(&mut self.partial);
+                let skipped = std::mem::take(&mut self.skipping);
+                if skipped {
+                    lines.push(None);
+                } else if !line.trim_ascii().is_empty() {
+                    lines.push(Some(line));
+                }
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_wherever_the_bytes_are() {
+        let text = b"one\n\ntwo\nthree";
+        for size in 1..text.len() {
+            let mut lines = Lines::default();
+            let got: Vec<_> = text.chunks(size).flat_map(|c| lines.feed(c)).collect();
+            assert_eq!(got, [Some(b"one".to_vec()), Some(b"two".to_vec())], "{size}");
+            assert_eq!(lines.partial, b"three");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_held() {
+        let mut lines = Lines::default();
+        let piece = vec![b'x'; 64 << 10];
+        for _ in 0..64 {
+            assert!(lines.feed(&piece).is_empty());
+            assert!(lines.partial.len() <= MAX_LINE_BYTES);
+        }
+        assert_eq!(lines.feed(b"\nshort\n"), [None, Some(b"short".to_vec())]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Answers that refuse, in the words of each dialect.
+
+use arenite_control::ControlError;
+use arenite_model::ErrorCode;
+use arenite_trajectory::TrajectoryError;
+use axum::body::Body;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Method, Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+/// Why a request is refused.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: ErrorCode,
+    /// The code's own, unless HTTP has a more exact one.
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    /// Seconds.
+    pub(crate) retry_after: Option<u64>,
+    pub(crate) allow: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            status: StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            message: message.into(),
+            hint: None,
+            retry_after: None,
+            allow: None,
+        }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::NotFound, message)
+    }
+
+    pub(crate) fn method_not_allowed(methods: &[Method]) -> Self {
+        let allow = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+        Self {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            allow: Some(allow.clone()),
+            ..Self::new(ErrorCode::InvalidRequest, format!("this path takes {allow}"))
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// As AIO's clients read it: the envelope.
+    pub(crate) fn envelope(&self) -> Response<Body> {
+        let body = json!({ "success": false, "message": self.message, "data": null, "hint": self.hint, "code": self.code });
+        self.finish(json_response(self.status, &body))
+    }
+
+    /// As our own API's clients read it.
+    pub(crate) fn api(&self) -> Response<Body> {
+        let body = json!({ "code": self.code, "message": self.message, "hint": self.hint });
+        self.finish(json_response(self.status, &body))
+    }
+
+    /// The headers that belong to a refusal.
+    pub(crate) fn finish(&self, mut answer: Response<Body>) -> Response<Body> {
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if let Some(allow) = self.allow.as_deref().and_then(|a| HeaderValue::from_str(a).ok()) {
+            answer.headers_mut().insert(ALLOW, allow);
+        }
+        answer
+    }
+}
+
+impl From<ControlError> for Refusal {
+    fn from(error: ControlError) -> Self {
+        Self {
+            hint: error.hint(),
+            retry_after: error.retry_after().map(|d| d.as_secs().max(1)),
+            ..Self::new(error.code(), error.to_string())
+        }
+    }
+}
+
+impl From<TrajectoryError> for Refusal {
+    fn from(error: TrajectoryError) -> Self {
+        Self { hint: error.hint(), ..Self::new(error.code(), error.to_string()) }
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+    let bytes = serde_json::to_vec(body).unwrap_or_else(|_| b"{}".to_vec());
+    let mut answer = Response::new(Body::from(bytes));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}

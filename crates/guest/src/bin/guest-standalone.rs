@@ -1,0 +1,28 @@
+//! The guest on its own, without a sandbox around it: for its tests, and for working on its services.
+//!
+//! `guest-standalone 127.0.0.1:18081` or `guest-standalone unix:/tmp/guest.sock`, and then, if wanted, the path of a
+//! configuration in JSON.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+
+use arenite_guest::server::{Start, run};
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:18081".to_owned());
+    let config = match arguments.next() {
+        Some(path) => serde_json::from_slice(&std::fs::read(path)?)?,
+        None => Default::default(),
+    };
+    let (host_listener, inside) = match address.strip_prefix("unix:") {
+        Some(path) => (Some(UnixListener::bind(path)?.into()), None),
+        None => (None, Some(address.parse().map_err(io::Error::other)?)),
+    };
+    run(Start {
+        config,
+        host_listener,
+        spawner: None,
+        inside,
+    })
+}

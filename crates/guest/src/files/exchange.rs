@@ -1,0 +1,262 @@
+//! Files that come in and go out whole, in plain Rust: [`super::transfer`] streams them.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rustix::fs::Stat;
+use rustix::io::Errno;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use utoipa::ToSchema;
+
+use super::error::{Failure, FileError, Operation};
+use super::resolve::{Root, is_dir};
+use super::service::{Target, run, with_place};
+use super::store::{self, Draft, Existing};
+use super::worker::Kind;
+use crate::Guest;
+
+/// The longest name of a file, in bytes. The kernel's own bound.
+const MAX_NAME: usize = 255;
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct FileUploadResult {
+    pub file_path: String,
+    pub file_size: u64,
+    pub success: bool,
+}
+
+/// A file on its way in. Dropped before [`Upload::finish`], nothing of it is left.
+#[derive(Debug)]
+pub struct Upload {
+    /// The request's path; none: a file of its own name in the default directory.
+    path: Option<String>,
+    name: Option<String>,
+    draft: Draft,
+    writer: tokio::fs::File,
+    size: u64,
+}
+
+fn upload_error(path: Option<&str>, failure: Failure) -> FileError {
+    FileError {
+        operation: Operation::Upload,
+        path: path.unwrap_or_default().to_owned(),
+        failure,
+    }
+}
+
+/// The last part of a name that a client gave for its file.
+fn file_name(name: &str) -> Result<&str, Failure> {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    if last.is_empty()
+        || last == "."
+        || last == ".."
+        || last.contains('\0')
+        || last.len() > MAX_NAME
+    {
+        let note =
+            "the uploaded file has no usable name; give path with the file's name".to_owned();
+        return Err(Failure::Os {
+            errno: Errno::INVAL,
+            path: name.replace('\0', "\\0"),
+            note,
+        });
+    }
+    Ok(last)
+}
+
+/// Where an upload goes: `path`, or `name` in it when it is a directory.
+fn upload_target(root: &Root, target: Target, name: Option<&str>) -> Result<Target, Failure> {
+    let directory = target.path.as_os_str().as_encoded_bytes().ends_with(b"/")
+        || root
+            .inspect(&target.path)
+            .is_ok_and(|(_, stat)| is_dir(&stat));
+    if !directory {
+        return Ok(target);
+    }
+    let path = Path::new(&target.shown).join(file_name(name.unwrap_or_default())?);
+    Ok(Target {
+        shown: path.to_string_lossy().into_owned(),
+        path,
+    })
+}
+
+fn begin_draft(dir: &OwnedFd, path: &Path) -> Result<Draft, Failure> {
+    Draft::begin(dir).map_err(|e| Failure::os(e, path.to_string_lossy()))
+}
+
+impl Upload {
+    /// Starts one. `path` may come later, with [`Upload::finish`].
+    pub async fn begin(
+        guest: &Guest,
+        path: Option<String>,
+        name: Option<String>,
+    ) -> Result<Self, FileError> {
+        let given = path.clone().unwrap_or_else(|| ".".to_owned());
+        let (known, own_name) = (path.is_some(), name.clone());
+        let home = guest.default_dir();
+        let begun = run(
+            guest,
+            Operation::Upload,
+            Kind::Brief,
+            &guest.user,
+            &given,
+            move |_, root, target, _| {
+                let mut first = None;
+                if known {
+                    let target = upload_target(root, target, own_name.as_deref())?;
+                    let exists = match root.inspect(&target.path) {
+                        Ok(_) => true,
+                        Err(failure) if failure.errno() == Some(Errno::NOENT) => false,
+                        Err(failure) => return Err(failure),
+                    };
+                    if exists {
+                        store::check_writable(&root.locate(&target.path)?)?;
+                    }
+                    let above: PathBuf = target
+                        .path
+                        .parent()
+                        .unwrap_or(Path::new("/"))
+                        .components()
+                        .collect();
+                    match root
+                        .nearest_dir(&above)
+                        .and_then(|dir| begin_draft(&dir, &above))
+                    {
+                        Ok(draft) => return Ok(draft),
+                        Err(failure) if !exists => return Err(failure),
+                        // The directory is closed, but the file is open to writing.
+                        Err(failure) => first = Some(failure),
+                    }
+                }
+                for dir in [home.as_path(), Path::new("/tmp"), Path::new("/var/tmp")] {
+                    match root.nearest_dir(dir).and_then(|fd| begin_draft(&fd, dir)) {
+                        Ok(draft) => return Ok(draft),
+                        Err(failure) => first = first.or(Some(failure)),
+                    }
+                }
+                Err(first.unwrap_or_else(|| Failure::os(Errno::NOENT, home.to_string_lossy())))
+            },
+        );
+        let draft = begun.await?;
+        let writer = draft
+            .file()
+            .try_clone()
+            .map_err(|e| upload_error(path.as_deref(), Failure::io(e, &given)))?;
+        Ok(Self {
+            path,
+            name,
+            draft,
+            writer: tokio::fs::File::from_std(writer),
+            size: 0,
+        })
+    }
+
+    /// Adds bytes. They go to disk as they come.
+    pub async fn write(&mut self, bytes: &Bytes) -> Result<(), FileError> {
+        let written = self.writer.write_all(bytes).await;
+        self.size += bytes.len() as u64;
+        written.map_err(|e| self.error(e))
+    }
+
+    fn error(&self, error: std::io::Error) -> FileError {
+        let path = self.path.as_deref().or(self.name.as_deref());
+        upload_error(path, Failure::io(error, path.unwrap_or_default()))
+    }
+
+    /// Puts the file in its place. `path` is for when it was not known at the beginning.
+    pub async fn finish(
+        mut self,
+        guest: &Guest,
+        path: Option<String>,
+    ) -> Result<FileUploadResult, FileError> {
+        if let Err(e) = self.writer.flush().await {
+            return Err(self.error(e));
+        }
+        let Self {
+            path: early,
+            name,
+            draft,
+            writer,
+            size,
+        } = self;
+        drop(writer.into_std().await);
+        let given = early.or(path).unwrap_or_else(|| "./".to_owned());
+        run(
+            guest,
+            Operation::Upload,
+            Kind::Brief,
+            &guest.user,
+            &given,
+            move |files, root, target, _| {
+                let target = upload_target(root, target, name.as_deref())?;
+                with_place(files, root, &target, |place| {
+                    store::check_writable(place)?;
+                    draft.publish(place, Existing::Replace)
+                })?;
+                Ok(FileUploadResult {
+                    file_path: target.shown,
+                    file_size: size,
+                    success: true,
+                })
+            },
+        )
+        .await
+    }
+}
+
+/// A file on its way out.
+#[derive(Debug)]
+pub struct Download {
+    pub file: std::fs::File,
+    pub stat: Stat,
+    pub name: String,
+    /// Absolute, for looking whether another file has taken its place.
+    pub path: PathBuf,
+}
+
+/// Opens a file for download.
+pub async fn open_download(guest: &Guest, path: &str) -> Result<Download, FileError> {
+    run(
+        guest,
+        Operation::Download,
+        Kind::Brief,
+        &guest.user,
+        path,
+        move |_, root, target, _| {
+            let (file, stat) = root.open_file(&target.path)?;
+            let name = target
+                .path
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            Ok(Download {
+                file,
+                stat,
+                name,
+                path: target.path,
+            })
+        },
+    )
+    .await
+}
+
+/// Whether a download's file is still what it was: same content as far as its times tell, and still at its path.
+pub(super) fn unchanged(download: &Download) -> bool {
+    let same = |s: &Stat| {
+        let was = &download.stat;
+        (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec)
+            == (
+                was.st_dev,
+                was.st_ino,
+                was.st_size,
+                was.st_mtime,
+                was.st_mtime_nsec,
+            )
+    };
+    let here = rustix::fs::fstat(&download.file).is_ok_and(|s| same(&s));
+    here && Root::open()
+        .and_then(|root| root.inspect(&download.path))
+        .is_ok_and(|(_, s)| same(&s))
+}

@@ -1,0 +1,215 @@
+//! A session's terminal over a WebSocket, and the address of the page that shows it.
+//!
+//! Text frames hold JSON: `{"type": …, "data": …}`. From us: `session_id`, `ready`, `output` (text as the terminal gets
+//! it), `error`, `ping`. To us: `input`, `resize` (`{"cols", "rows"}`, in `data` or beside `type`), `pong`. What is none
+//! of these is typed as it is, binary frames too.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::extract::ws::{Message as Frame, WebSocket, WebSocketUpgrade};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval_at, timeout};
+
+use super::service::Viewer;
+use super::session::Message;
+use crate::SharedGuest;
+use crate::http::{ApiError, QueryArgs};
+
+/// Between two pings.
+const PING: Duration = Duration::from_secs(30);
+/// For a viewer to take one frame; then it is dropped.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of one frame from a viewer.
+const MAX_FRAME: usize = 1 << 20;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Query {
+    session_id: Option<String>,
+}
+
+/// `GET /v1/shell/ws`. An unknown session is refused at the handshake.
+pub(super) async fn connect(
+    State(guest): State<SharedGuest>,
+    QueryArgs(query): QueryArgs<Query>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, ApiError> {
+    let id = query.session_id.filter(|id| !id.is_empty());
+    let viewer = guest.shell.attach(&guest, id.as_deref()).await?;
+    Ok(upgrade
+        .max_message_size(MAX_FRAME)
+        .max_frame_size(MAX_FRAME)
+        .on_upgrade(move |socket| serve(socket, viewer)))
+}
+
+async fn serve(mut socket: WebSocket, viewer: Viewer) {
+    let Viewer {
+        session,
+        mut output,
+    } = viewer;
+    let hello = [
+        json!({"type": "session_id", "data": session.id}),
+        json!({"type": "ready", "data": {"session_id": session.id}}),
+    ];
+    for frame in hello {
+        if !send(&mut socket, frame).await {
+            return;
+        }
+    }
+    let mut pings = interval_at(Instant::now() + PING, PING);
+    loop {
+        tokio::select! {
+            piece = output.recv() => {
+                let Some(piece) = piece else {
+                    let why = "the session has ended, or this terminal was too slow";
+                    if send(&mut socket, json!({"type": "error", "data": why})).await {
+                        // It is over either way.
+                        drop(timeout(PATIENCE, socket.send(Frame::Close(None))).await);
+                    }
+                    return;
+                };
+                if !send(&mut socket, json!({"type": "output", "data": &*piece})).await {
+                    return;
+                }
+            }
+            _ = pings.tick() => {
+                let timestamp = jiff::Timestamp::now().as_millisecond();
+                let frame = json!({"type": "ping", "timestamp": timestamp, "data": {"timestamp": timestamp}});
+                if !send(&mut socket, frame).await {
+                    return;
+                }
+            }
+            frame = socket.recv() => {
+                let message = match frame {
+                    Some(Ok(Frame::Text(text))) => read(&text),
+                    Some(Ok(Frame::Binary(bytes))) => Some(typed(bytes.to_vec())),
+                    Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => None,
+                    Some(Ok(Frame::Close(_)) | Err(_)) | None => return,
+                };
+                session.touch();
+                if let Some(message) = message && !session.send(message).await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn send(socket: &mut WebSocket, frame: Value) -> bool {
+    let sending = socket.send(Frame::text(frame.to_string()));
+    matches!(timeout(PATIENCE, sending).await, Ok(Ok(())))
+}
+
+fn typed(bytes: Vec<u8>) -> Message {
+    Message::Type { bytes, reply: None }
+}
+
+/// What a text frame asks for; nothing: it is an answer to a ping.
+fn read(text: &str) -> Option<Message> {
+    let raw = || Some(typed(text.as_bytes().to_vec()));
+    let Ok(Value::Object(frame)) = serde_json::from_str(text) else {
+        return raw();
+    };
+    let data = frame.get("data");
+    match frame.get("type").and_then(Value::as_str) {
+        Some("input") => match data.and_then(Value::as_str) {
+            Some(input) => Some(typed(input.as_bytes().to_vec())),
+            None => raw(),
+        },
+        Some("resize") => {
+            let side = |name| {
+                let value = data.and_then(|d| d.get(name)).or(frame.get(name));
+                value.and_then(Value::as_u64).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
+            };
+            match (side("cols"), side("rows")) {
+                (Some(columns), Some(rows)) => Some(Message::Resize { columns, rows }),
+                _ => None,
+            }
+        }
+        Some("ping" | "pong") => None,
+        _ => raw(),
+    }
+}
+
+/// The page that shows a session's terminal, as the caller sees this server.
+pub(super) fn url(headers: &HeaderMap, session_id: &str) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    // Each proxy may have added its own; the first is the one nearest to the caller.
+    let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
+    let is_host = |host: &&str| {
+        !host.is_empty()
+            && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))
+    };
+    let proto = first("x-forwarded-proto").filter(|proto| *proto == "https").unwrap_or("http");
+    let host = first("x-forwarded-host").filter(is_host);
+    let host = host.or_else(|| text(header::HOST.as_str()).filter(is_host)).unwrap_or("localhost");
+    let is_path = |path: &&str| {
+        path.starts_with('/')
+            && !path.starts_with("//")
+            && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~%".contains(&b))
+    };
+    let prefix = first("x-forwarded-prefix").filter(is_path).unwrap_or("");
+    let prefix = prefix.trim_end_matches('/');
+    format!("{proto}://{host}{prefix}/terminal?session_id={session_id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        list.iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect::<HeaderMap>()
+    }
+
+    #[test]
+    fn the_address_is_the_callers() {
+        for (list, address) in [
+            (&[("host", "127.0.0.1:8080")][..], "http://127.0.0.1:8080/terminal?session_id=s"),
+            (
+                &[
+                    ("host", "guest"),
+                    ("x-forwarded-proto", "https"),
+                    ("x-forwarded-host", "box.example:444, inner"),
+                    ("x-forwarded-prefix", "/sandbox/demo/"),
+                ],
+                "https://box.example:444/sandbox/demo/terminal?session_id=s",
+            ),
+            (
+                &[
+                    ("host", "guest"),
+                    ("x-forwarded-host", "evil\"><script>"),
+                    ("x-forwarded-prefix", "//evil"),
+                    ("x-forwarded-proto", "javascript"),
+                ],
+                "http://guest/terminal?session_id=s",
+            ),
+        ] {
+            assert_eq!(url(&headers(list), "s"), address);
+        }
+    }
+
+    #[test]
+    fn frames_that_nobody_knows_are_typed() {
+        let bytes = |text| match read(text) {
+            Some(Message::Type { bytes, .. }) => String::from_utf8(bytes).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bytes(r#"{"type":"input","data":"ls\r"}"#), "ls\r");
+        for raw in ["ls\r", "42", r#"{"a":1}"#, r#"{"type":"other"}"#] {
+            assert_eq!(bytes(raw), raw);
+        }
+        for resize in [
+            r#"{"type":"resize","data":{"cols":80,"rows":24}}"#,
+            r#"{"type":"resize","cols":80,"rows":24}"#,
+        ] {
+            let size = read(resize);
+            assert!(matches!(size, Some(Message::Resize { columns: 80, rows: 24 })));
+        }
+        assert!(read(r#"{"type":"pong","data":{"timestamp":1}}"#).is_none());
+    }
+}

@@ -1,0 +1,72 @@
+use std::io;
+use std::path::PathBuf;
+
+use arenite_model::ErrorCode;
+use thiserror::Error;
+
+/// Why something could not be recorded or read back.
+#[derive(Debug, Error)]
+pub enum TrajectoryError {
+    #[error("could not {what} {}: {source}", path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("another server records into {}", path.display())]
+    InUse { path: PathBuf },
+    #[error(
+        "trajectory id {given:?} is not valid: use 1 to 64 letters, digits, hyphens and underscores"
+    )]
+    BadTrajectory { given: String },
+    #[error("blob digest {given:?} is not valid: it is 64 lower-case hexadecimal digits")]
+    BadDigest { given: String },
+    #[error("there is no trajectory {trajectory}")]
+    NoTrajectory { trajectory: String },
+    #[error("there is no blob {digest}")]
+    NoBlob { digest: String },
+    /// The bound on all logs together: calls are refused rather than made without a record.
+    #[error("the trajectory logs use {used} bytes of {limit}, so no further call is accepted")]
+    LogsFull { used: u64, limit: u64 },
+    #[error("trajectory {trajectory} has {open} calls under way, which is the most it may have")]
+    TooManyOpen { trajectory: String, open: usize },
+    #[error("trajectory {trajectory} has calls under way, so it can't be removed")]
+    Busy { trajectory: String },
+}
+
+impl TrajectoryError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::Io {
+            what,
+            path: path.into(),
+            source,
+        }
+    }
+
+    /// The stable code of it.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Io { .. } | Self::InUse { .. } => ErrorCode::Internal,
+            Self::BadTrajectory { .. } | Self::BadDigest { .. } => ErrorCode::InvalidRequest,
+            Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
+            Self::LogsFull { .. } | Self::TooManyOpen { .. } => ErrorCode::Exhausted,
+            Self::Busy { .. } => ErrorCode::Conflict,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::LogsFull { .. } => {
+                "export and remove old trajectories, or raise the limit on trajectory logs"
+            }
+            Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",
+            Self::InUse { .. } => "stop the other server, or give this one its own data directory",
+            Self::NoBlob { .. } => {
+                "a body over the limit, or met while the blob store was full, has only its hash kept"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

@@ -1,0 +1,532 @@
+//! Where steps are logged, and its implementation as a file for each trajectory.
+
+mod read;
+mod recover;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use arenite_model::TenantId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::record::EndRecord;
+use crate::sync::Syncer;
+use crate::{
+    FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, Step, Summary, TrajectoryError,
+};
+
+/// Names one trajectory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TrajectoryKey {
+    tenant: TenantId,
+    trajectory: String,
+}
+
+impl TrajectoryKey {
+    /// Refuses ids that could leave a path.
+    pub fn new(tenant: &TenantId, trajectory: &str) -> Result<Self, TrajectoryError> {
+        let ok = (1..=64).contains(&trajectory.len())
+            && trajectory
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if !ok {
+            return Err(TrajectoryError::BadTrajectory {
+                given: trajectory.chars().take(80).collect(),
+            });
+        }
+        Ok(Self {
+            tenant: tenant.clone(),
+            trajectory: trajectory.to_owned(),
+        })
+    }
+
+    pub fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
+    pub fn trajectory(&self) -> &str {
+        &self.trajectory
+    }
+}
+
+/// Where steps are logged.
+pub trait StepLog: Send + Sync {
+    /// Logs an intent under the next number of its trajectory, which it answers once the record can't be lost by the
+    /// server's death.
+    fn begin(&self, key: &TrajectoryKey, intent: IntentRecord) -> Result<u64, TrajectoryError>;
+    /// Logs the outcome of a step under way, once; whatever it answers, the step is no longer under way.
+    fn finish(&self, key: &TrajectoryKey, outcome: OutcomeRecord) -> Result<(), TrajectoryError>;
+    /// Notes that the trajectory's sandbox is gone.
+    fn end(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
+    fn remove(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
+    /// A tenant's trajectories, the last used first.
+    fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
+    /// Up to `limit` steps after the given one, in order.
+    fn steps(
+        &self,
+        key: &TrajectoryKey,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Step>, TrajectoryError>;
+    /// Calls `see` with each digest that any record of any tenant refers to.
+    fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError>;
+    /// Bytes of all logs.
+    fn bytes(&self) -> u64;
+    /// Failed attempts to bring records to the disk itself.
+    fn sync_errors(&self) -> u64;
+}
+
+/// A log file for each trajectory.
+pub struct FileLog {
+    dir: PathBuf,
+    limits: Limits,
+    logs: Mutex<HashMap<TrajectoryKey, Arc<Log>>>,
+    used: Arc<AtomicU64>,
+    open_files: AtomicUsize,
+    clock: AtomicU64,
+    syncer: Syncer,
+}
+
+/// What is known of one log while it is used.
+///
+/// Locks are taken in this order: the map of logs, then a log's state.
+struct Log {
+    path: PathBuf,
+    /// When it was last used, by `FileLog::clock`.
+    used: AtomicU64,
+    state: Mutex<LogState>,
+}
+
+#[derive(Default)]
+struct LogState {
+    file: Option<Arc<File>>,
+    /// Whether `last`, `ended` and `torn` are those of the file.
+    loaded: bool,
+    len: u64,
+    last: u64,
+    /// Steps under way.
+    open: BTreeSet<u64>,
+    ended: bool,
+    /// The file doesn't end with a line break.
+    torn: bool,
+    removed: bool,
+}
+
+impl Log {
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileLog {
+    /// `first` runs on the thread that syncs, before anything else.
+    pub(crate) fn open(
+        dir: PathBuf,
+        limits: Limits,
+        first: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, TrajectoryError> {
+        fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
+        let used = Arc::new(AtomicU64::new(0));
+        let count = count_logs(dir.clone(), Arc::clone(&used), SystemTime::now());
+        let syncer = Syncer::start(limits.sync_every, move || {
+            count();
+            first();
+        })
+        .map_err(|e| TrajectoryError::io("start the thread that syncs", &dir, e))?;
+        Ok(Self {
+            dir,
+            limits,
+            logs: Mutex::default(),
+            used,
+            open_files: AtomicUsize::new(0),
+            clock: AtomicU64::new(0),
+            syncer,
+        })
+    }
+
+    fn logs(&self) -> MutexGuard<'_, HashMap<TrajectoryKey, Arc<Log>>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, key: &TrajectoryKey) -> PathBuf {
+        self.dir
+            .join(key.tenant.as_str())
+            .join(format!("{}.jsonl", key.trajectory))
+    }
+
+    fn log(&self, key: &TrajectoryKey) -> Arc<Log> {
+        let mut logs = self.logs();
+        if self.open_files.load(Ordering::Relaxed) >= self.limits.open_files {
+            self.evict(&mut logs);
+        }
+        let log = match logs.get(key) {
+            Some(log) => Arc::clone(log),
+            None => {
+                let log = Arc::new(Log {
+                    path: self.path(key),
+                    used: AtomicU64::new(0),
+                    state: Mutex::default(),
+                });
+                logs.insert(key.clone(), Arc::clone(&log));
+                log
+            }
+        };
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        log.used.store(now, Ordering::Relaxed);
+        log
+    }
+
+    /// Closes the quarter of the files that was used least recently, and forgets logs with no step under way: the last
+    /// line of the file says all that was known of them.
+    fn evict(&self, logs: &mut HashMap<TrajectoryKey, Arc<Log>>) {
+        let mut by_age: Vec<(u64, TrajectoryKey)> = logs
+            .iter()
+            // Only the map holds it, so nobody is about to use it, and nobody can be while the map is locked.
+            .filter(|(_, log)| Arc::strong_count(log) == 1)
+            .map(|(key, log)| (log.used.load(Ordering::Relaxed), key.clone()))
+            .collect();
+        by_age.sort_unstable();
+        let mut to_close = (self.limits.open_files / 4).max(1);
+        for (_, key) in by_age {
+            if to_close == 0 {
+                break;
+            }
+            let Some(log) = logs.get(&key) else { continue };
+            let mut state = log.state();
+            if self.close(&mut state) {
+                to_close -= 1;
+            }
+            if state.open.is_empty() {
+                drop(state);
+                logs.remove(&key);
+            }
+        }
+    }
+
+    fn close(&self, state: &mut LogState) -> bool {
+        let closed = state.file.take().is_some();
+        if closed {
+            self.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+        closed
+    }
+
+    /// Runs `change` on the log's state with its file open and its past known. `make` allows a new log to be made.
+    fn change<T>(
+        &self,
+        key: &TrajectoryKey,
+        make: bool,
+        mut change: impl FnMut(&Log, &mut LogState) -> Result<T, TrajectoryError>,
+    ) -> Result<T, TrajectoryError> {
+        loop {
+            let log = self.log(key);
+            let mut state = log.state();
+            if state.removed {
+                // Taken out of the map before it was marked, so the next look finds another.
+                continue;
+            }
+            self.load(key, &log, &mut state, make)?;
+            return change(&log, &mut state);
+        }
+    }
+
+    fn load(
+        &self,
+        key: &TrajectoryKey,
+        log: &Log,
+        state: &mut LogState,
+        make: bool,
+    ) -> Result<(), TrajectoryError> {
+        let file = match &state.file {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = Arc::new(self.open_file(key, &log.path, make)?);
+                state.file = Some(Arc::clone(&file));
+                self.open_files.fetch_add(1, Ordering::Relaxed);
+                file
+            }
+        };
+        if state.loaded {
+            return Ok(());
+        }
+        let failed = |e| TrajectoryError::io("read", &log.path, e);
+        state.len = file.metadata().map_err(failed)?.len();
+        let past = recover::past(&file, state.len).map_err(failed)?;
+        (state.last, state.ended, state.torn) = (past.last, past.ended, past.torn);
+        // Steps that a dead server left under way stay `open` until said to be interrupted, one after the other, so that
+        // dying here again loses none of them.
+        state.open = past.interrupted.into_iter().collect();
+        while let Some(step) = state.open.pop_first() {
+            let mut record = OutcomeRecord::interrupted(step);
+            if let Err(error) = self.append_outcome(log, state, &mut record) {
+                state.open.clear();
+                return Err(error);
+            }
+        }
+        state.loaded = true;
+        Ok(())
+    }
+
+    fn open_file(
+        &self,
+        key: &TrajectoryKey,
+        path: &Path,
+        make: bool,
+    ) -> Result<File, TrajectoryError> {
+        let mut options = OpenOptions::new();
+        options.read(true).append(true);
+        match options.open(path) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(TrajectoryError::io("open", path, error));
+            }
+            Err(_) if !make => {
+                return Err(TrajectoryError::NoTrajectory {
+                    trajectory: key.trajectory.clone(),
+                });
+            }
+            Err(_) => {}
+        }
+        let dir = self.dir.join(key.tenant.as_str());
+        fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
+        let file = options
+            .create(true)
+            .open(path)
+            .map_err(|e| TrajectoryError::io("make", path, e))?;
+        self.syncer.mark_dir(&dir);
+        self.syncer.mark_dir(&self.dir);
+        Ok(file)
+    }
+
+    /// One record, one `write(2)`: all of it or nothing.
+    fn append(
+        &self,
+        log: &Log,
+        state: &mut LogState,
+        record: &impl Serialize,
+    ) -> Result<(), TrajectoryError> {
+        let failed = |e| TrajectoryError::io("write to", &log.path, e);
+        let Some(file) = state.file.clone() else {
+            return Err(failed(io::Error::other("the log is not open")));
+        };
+        if state.torn {
+            write_whole(&file, b"\n", state.len).map_err(failed)?;
+            state.len += 1;
+            state.torn = false;
+        }
+        let mut line = Vec::with_capacity(512);
+        serde_json::to_writer(&mut line, record).map_err(|e| failed(e.into()))?;
+        line.push(b'\n');
+        if let Err(error) = write_whole(&file, &line, state.len) {
+            // Its length tells whether the part that was written could be taken back.
+            let len = file.metadata().map_or(state.len, |meta| meta.len());
+            state.torn = len != state.len;
+            state.len = len;
+            return Err(failed(error));
+        }
+        state.len += line.len() as u64;
+        self.used.fetch_add(line.len() as u64, Ordering::Relaxed);
+        self.syncer.mark(&log.path, &file);
+        Ok(())
+    }
+
+    fn append_outcome(
+        &self,
+        log: &Log,
+        state: &mut LogState,
+        record: &mut OutcomeRecord,
+    ) -> Result<(), TrajectoryError> {
+        record.last = state.last;
+        record.open = state.open.first().copied();
+        record.ended = state.ended;
+        self.append(log, state, record)
+    }
+
+    /// Drops what is held in memory of a log that nobody uses.
+    fn forget(&self, key: &TrajectoryKey) {
+        let mut logs = self.logs();
+        let idle = logs.get(key).is_some_and(|log| {
+            let state = log.state();
+            Arc::strong_count(log) == 1 && state.open.is_empty() && state.file.is_none()
+        });
+        if idle {
+            logs.remove(key);
+        }
+    }
+}
+
+impl StepLog for FileLog {
+    fn begin(&self, key: &TrajectoryKey, mut intent: IntentRecord) -> Result<u64, TrajectoryError> {
+        let used = self.used.load(Ordering::Relaxed);
+        if used >= self.limits.logs_bytes {
+            return Err(TrajectoryError::LogsFull {
+                used,
+                limit: self.limits.logs_bytes,
+            });
+        }
+        self.change(key, true, |log, state| {
+            if state.open.len() >= self.limits.open_steps {
+                return Err(TrajectoryError::TooManyOpen {
+                    trajectory: key.trajectory.clone(),
+                    open: state.open.len(),
+                });
+            }
+            let step = state.last + 1;
+            intent.step = step;
+            intent.last = step;
+            intent.open = Some(state.open.first().copied().unwrap_or(step));
+            intent.ended = state.ended;
+            self.append(log, state, &intent)?;
+            state.last = step;
+            state.open.insert(step);
+            Ok(step)
+        })
+    }
+
+    fn finish(
+        &self,
+        key: &TrajectoryKey,
+        mut outcome: OutcomeRecord,
+    ) -> Result<(), TrajectoryError> {
+        self.change(key, false, |log, state| {
+            if !state.open.remove(&outcome.step) {
+                return Ok(());
+            }
+            self.append_outcome(log, state, &mut outcome)
+        })
+    }
+
+    fn end(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError> {
+        let result = self.change(key, false, |log, state| {
+            if !state.ended {
+                let record = EndRecord {
+                    v: FORMAT_VERSION,
+                    kind: Kind::End,
+                    last: state.last,
+                    open: state.open.first().copied(),
+                    ended: true,
+                    at: Timestamp::now(),
+                };
+                self.append(log, state, &record)?;
+                state.ended = true;
+            }
+            self.close(state);
+            Ok(())
+        });
+        self.forget(key);
+        match result {
+            // A sandbox that was never called has no log.
+            Err(TrajectoryError::NoTrajectory { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn remove(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError> {
+        let mut logs = self.logs();
+        let log = logs.get(key).cloned();
+        let mut state = log.as_ref().map(|log| log.state());
+        if state.as_ref().is_some_and(|state| !state.open.is_empty()) {
+            return Err(TrajectoryError::Busy {
+                trajectory: key.trajectory.clone(),
+            });
+        }
+        let path = self.path(key);
+        let len = fs::metadata(&path).map_or(0, |meta| meta.len());
+        fs::remove_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory {
+                trajectory: key.trajectory.clone(),
+            },
+            _ => TrajectoryError::io("remove", &path, error),
+        })?;
+        // Saturating: what was there before is counted in the background. The closure never declines.
+        let _ = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                Some(used.saturating_sub(len))
+            });
+        logs.remove(key);
+        if let Some(state) = &mut state {
+            state.removed = true;
+            self.close(state);
+        }
+        Ok(())
+    }
+
+    fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError> {
+        read::list(&self.dir.join(tenant.as_str()))
+    }
+
+    fn steps(
+        &self,
+        key: &TrajectoryKey,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Step>, TrajectoryError> {
+        let path = self.path(key);
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory {
+                trajectory: key.trajectory.clone(),
+            },
+            _ => TrajectoryError::io("open", &path, error),
+        })?;
+        let failed = |e| TrajectoryError::io("read", &path, e);
+        // Length and steps under way belong together: an outcome written after the length was taken is not read, so its
+        // step must count as under way.
+        let (len, open) = {
+            let logs = self.logs();
+            let state = logs.get(key).map(|log| log.state());
+            let len = file.metadata().map_err(failed)?.len();
+            (len, state.map_or_else(BTreeSet::new, |s| s.open.clone()))
+        };
+        read::steps(file, len, &open, after, limit).map_err(failed)
+    }
+
+    fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError> {
+        read::digests(&self.dir, see)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn sync_errors(&self) -> u64 {
+        self.syncer.errors()
+    }
+}
+
+/// All of `bytes` at the end of the file, which is `len` long, in one `write(2)`; or none of it.
+fn write_whole(mut file: &File, bytes: &[u8], len: u64) -> io::Result<()> {
+    loop {
+        match file.write(bytes) {
+            Ok(written) if written == bytes.len() => return Ok(()),
+            Ok(_) => {
+                file.set_len(len)?;
+                return Err(io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    "only a part of the record could be written",
+                ));
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What counts the logs that were there before `opened`.
+fn count_logs(dir: PathBuf, used: Arc<AtomicU64>, opened: SystemTime) -> impl FnOnce() + Send {
+    move || {
+        for log in read::all_logs(&dir) {
+            if let Ok(meta) = log.metadata()
+                && meta.modified().is_ok_and(|at| at < opened)
+            {
+                used.fetch_add(meta.len(), Ordering::Relaxed);
+            }
+        }
+    }
+}

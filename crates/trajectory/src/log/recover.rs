@@ -1,0 +1,60 @@
+//! What a log's last lines tell after a restart.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+
+use crate::Kind;
+use crate::line::LinesBack;
+use crate::record::Head;
+
+pub(super) struct Past {
+    pub(super) last: u64,
+    pub(super) ended: bool,
+    /// The file doesn't end with a line break.
+    pub(super) torn: bool,
+    /// Steps with an intent and no outcome.
+    pub(super) interrupted: Vec<u64>,
+}
+
+/// Reads one line from the end when no step was under way, else back to the intent of the oldest that was.
+pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
+    let mut lines = LinesBack::new(file, len);
+    let mut past = Past {
+        last: 0,
+        ended: false,
+        torn: lines.next_line()?.is_some_and(|rest| !rest.is_empty()),
+        interrupted: Vec::new(),
+    };
+    let mut oldest = None;
+    let mut concluded = BTreeSet::new();
+    while let Some(line) = lines.next_line()? {
+        let Some(head) = Head::parse(&line) else {
+            continue;
+        };
+        let oldest = match oldest {
+            Some(oldest) => oldest,
+            None => {
+                past.last = head.last;
+                past.ended = head.ended;
+                let Some(open) = head.open else { break };
+                *oldest.insert(open)
+            }
+        };
+        match head.kind {
+            Kind::Outcome => {
+                concluded.insert(head.step);
+            }
+            Kind::Intent => {
+                if head.step >= oldest && !concluded.contains(&head.step) {
+                    past.interrupted.push(head.step);
+                }
+                if head.step <= oldest {
+                    break;
+                }
+            }
+            Kind::End => {}
+        }
+    }
+    Ok(past)
+}

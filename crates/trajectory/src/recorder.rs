@@ -1,0 +1,454 @@
+//! What records: `begin` before the dial, taps while bytes pass, `finish` before the answer's last byte.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use arenite_model::TenantId;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+
+use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
+use crate::{
+    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Intent, IntentRecord,
+    Kind, Limits, Outcome, OutcomeKind, OutcomeRecord, Step, StepLog, Summary, Tap,
+    TrajectoryError, TrajectoryKey,
+};
+
+/// The most of a body that a record itself may hold, whatever the configuration says: log lines are bounded by it.
+const MAX_INLINE: usize = 64 << 10;
+/// A blob that was just written may belong to a record that is still to come.
+const SWEEP_GRACE: Duration = Duration::from_secs(3600);
+
+/// Records steps. Cheap to clone; the last clone's drop brings everything to the disk.
+#[derive(Clone)]
+pub struct Recorder {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    log: Arc<dyn StepLog>,
+    blobs: Arc<dyn BlobStore>,
+    limits: Limits,
+    begun: AtomicU64,
+    finished: AtomicU64,
+    refused: AtomicU64,
+    outcomes_lost: AtomicU64,
+    not_kept: Arc<AtomicU64>,
+    /// Held as long as this records.
+    _lock: Option<File>,
+}
+
+impl Recorder {
+    /// Opens the records in `dir`, which it makes if need be.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::InUse`] when another process records there.
+    pub fn open(dir: PathBuf, limits: Limits) -> Result<Self, TrajectoryError> {
+        std::fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
+        let lock = lock(&dir)?;
+        let blobs = FileBlobs::open(dir.join("blobs"), limits.blobs_bytes)?;
+        let count = blobs.count(SystemTime::now());
+        let log = FileLog::open(dir.join("logs"), limits.clone(), count)?;
+        Ok(Self::build(
+            Arc::new(log),
+            Arc::new(blobs),
+            limits,
+            Some(lock),
+        ))
+    }
+
+    /// Records into the given log and store.
+    pub fn with(log: Arc<dyn StepLog>, blobs: Arc<dyn BlobStore>, limits: Limits) -> Self {
+        Self::build(log, blobs, limits, None)
+    }
+
+    fn build(
+        log: Arc<dyn StepLog>,
+        blobs: Arc<dyn BlobStore>,
+        mut limits: Limits,
+        lock: Option<File>,
+    ) -> Self {
+        limits.inline_bytes = limits.inline_bytes.min(MAX_INLINE);
+        Self {
+            inner: Arc::new(Inner {
+                log,
+                blobs,
+                limits,
+                begun: AtomicU64::new(0),
+                finished: AtomicU64::new(0),
+                refused: AtomicU64::new(0),
+                outcomes_lost: AtomicU64::new(0),
+                not_kept: Arc::default(),
+                _lock: lock,
+            }),
+        }
+    }
+
+    /// Writes the intent before it returns: from then on it survives the server's death.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being recorded. The call must then not be made.
+    pub fn begin(&self, intent: Intent) -> Result<OpenStep, TrajectoryError> {
+        self.try_begin(intent).inspect_err(|_| {
+            self.inner.refused.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn try_begin(&self, intent: Intent) -> Result<OpenStep, TrajectoryError> {
+        let key = TrajectoryKey::new(&intent.tenant, &intent.trajectory)?;
+        let started = Instant::now();
+        let (arguments, bytes_in) = match &intent.arguments {
+            Some(value) => self.arguments(value),
+            None => (None, 0),
+        };
+        let has_arguments = arguments.is_some();
+        let record = IntentRecord {
+            v: FORMAT_VERSION,
+            kind: Kind::Intent,
+            step: 0,
+            last: 0,
+            open: None,
+            ended: false,
+            tenant: intent.tenant.as_str().to_owned(),
+            sandbox_id: intent.trajectory,
+            sandbox_name: cut(intent.sandbox_name, MAX_TEXT),
+            dialect: intent.dialect.to_owned(),
+            action: cut(intent.action, MAX_ACTION),
+            arguments,
+            bytes_in,
+            started_at: Timestamp::now(),
+            origin: intent.origin.map(|origin| cut(origin, MAX_TEXT)),
+            request_id: cut(intent.request_id, MAX_TEXT),
+        };
+        let step = self.inner.log.begin(&key, record)?;
+        self.inner.begun.fetch_add(1, Ordering::Relaxed);
+        Ok(OpenStep {
+            request: self.tap(),
+            response: self.tap(),
+            recorder: self.clone(),
+            key: Some(key),
+            step,
+            started,
+            has_arguments,
+        })
+    }
+
+    fn tap(&self) -> Tap {
+        Tap::new(
+            Arc::clone(&self.inner.blobs),
+            Arc::clone(&self.inner.not_kept),
+            self.inner.limits.inline_bytes,
+            self.inner.limits.body_bytes,
+        )
+    }
+
+    fn arguments(&self, value: &Value) -> (Option<Body>, u64) {
+        let raw = match to_raw_value(value) {
+            Ok(raw) => raw,
+            // Serializing a value that was parsed does not fail.
+            Err(error) => return (Some(Body::Text(error.to_string())), 0),
+        };
+        let bytes = raw.get().len();
+        if bytes <= self.inner.limits.inline_bytes {
+            return (Some(Body::Json(raw)), bytes as u64);
+        }
+        let mut tap = self.tap();
+        tap.feed(raw.get().as_bytes());
+        (tap.close(), bytes as u64)
+    }
+
+    /// A tenant's trajectories, the last used first. Two small reads for each.
+    pub fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError> {
+        self.inner.log.list(tenant)
+    }
+
+    /// Up to `limit` (at most 1,000) steps after the given one, in order; 0 is before the first.
+    pub fn steps(
+        &self,
+        tenant: &TenantId,
+        trajectory: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Step>, TrajectoryError> {
+        let key = TrajectoryKey::new(tenant, trajectory)?;
+        self.inner.log.steps(&key, after, limit.min(MAX_PAGE))
+    }
+
+    /// Writes all steps as JSON lines, intent and outcome together, and answers their number. With `inline_blobs` kept
+    /// bodies stand in place of their references: as JSON or text where they are that, else in Base64.
+    pub fn export(
+        &self,
+        tenant: &TenantId,
+        trajectory: &str,
+        inline_blobs: bool,
+        out: &mut dyn Write,
+    ) -> Result<u64, TrajectoryError> {
+        let failed = |e| TrajectoryError::io("write the export of", trajectory, e);
+        let (mut written, mut after) = (0, 0);
+        loop {
+            let page = self.steps(tenant, trajectory, after, 64)?;
+            let Some(last) = page.last() else {
+                return Ok(written);
+            };
+            after = last.step;
+            for mut step in page {
+                if inline_blobs {
+                    self.put_in_place(&mut step.arguments)?;
+                    self.put_in_place(&mut step.observation)?;
+                }
+                serde_json::to_writer(&mut *out, &step).map_err(|e| failed(e.into()))?;
+                out.write_all(b"\n").map_err(failed)?;
+                written += 1;
+            }
+        }
+    }
+
+    fn put_in_place(&self, body: &mut Option<Body>) -> Result<(), TrajectoryError> {
+        if let Some(Body::Blob(blob)) = body
+            && blob.kept
+        {
+            match self.read_whole(blob)? {
+                Some(bytes) => *body = Some(body_of(bytes)),
+                None => blob.kept = false,
+            }
+        }
+        Ok(())
+    }
+
+    /// None when it was swept away, or lost bytes to a power cut.
+    fn read_whole(&self, blob: &BlobRef) -> Result<Option<Vec<u8>>, TrajectoryError> {
+        let file = match self.inner.blobs.open(&blob.sha256) {
+            Err(TrajectoryError::NoBlob { .. }) => return Ok(None),
+            other => other?,
+        };
+        let mut bytes = Vec::new();
+        file.take(blob.bytes + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|e| TrajectoryError::io("read", &blob.sha256, e))?;
+        Ok((bytes.len() as u64 == blob.bytes).then_some(bytes))
+    }
+
+    /// The bytes of a blob, by its SHA-256 in hexadecimal.
+    pub fn read_blob(&self, digest: &str) -> Result<File, TrajectoryError> {
+        self.inner.blobs.open(digest)
+    }
+
+    /// The sandbox was deleted: notes the end and closes the file. Records stay.
+    pub fn close_trajectory(&self, tenant: &TenantId, trajectory: &str) {
+        let result =
+            TrajectoryKey::new(tenant, trajectory).and_then(|key| self.inner.log.end(&key));
+        if let Err(error) = result {
+            tracing::error!(trajectory, %error, "the end of a trajectory could not be noted");
+        }
+    }
+
+    /// Removes a trajectory's log. Its blobs may belong to others too: [`Recorder::sweep`] removes those that don't.
+    pub fn remove(&self, tenant: &TenantId, trajectory: &str) -> Result<(), TrajectoryError> {
+        self.inner
+            .log
+            .remove(&TrajectoryKey::new(tenant, trajectory)?)
+    }
+
+    /// Removes blobs older than an hour that no record refers to; answers the bytes freed. Reads every log.
+    pub fn sweep(&self) -> Result<u64, TrajectoryError> {
+        self.sweep_older(SWEEP_GRACE)
+    }
+
+    fn sweep_older(&self, grace: Duration) -> Result<u64, TrajectoryError> {
+        let mut wanted = HashSet::new();
+        self.inner.log.digests(&mut |digest| {
+            wanted.insert(digest.to_owned());
+        })?;
+        self.inner.blobs.sweep(&wanted, grace)
+    }
+
+    /// For metrics.
+    pub fn counters(&self) -> Counters {
+        let inner = &self.inner;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            steps_begun: read(&inner.begun),
+            steps_finished: read(&inner.finished),
+            refused: read(&inner.refused),
+            outcomes_lost: read(&inner.outcomes_lost),
+            bodies_not_kept: read(&inner.not_kept),
+            logs_bytes: inner.log.bytes(),
+            blobs_bytes: inner.blobs.bytes(),
+            sync_errors: inner.log.sync_errors(),
+        }
+    }
+}
+
+/// A call under way. Dropped without [`OpenStep::finish`] it is recorded as aborted.
+pub struct OpenStep {
+    recorder: Recorder,
+    /// Taken when the outcome is written.
+    key: Option<TrajectoryKey>,
+    step: u64,
+    started: Instant,
+    has_arguments: bool,
+    request: Tap,
+    response: Tap,
+}
+
+impl OpenStep {
+    /// The step's number within its trajectory, from 1.
+    pub fn id(&self) -> u64 {
+        self.step
+    }
+
+    /// What streamed bytes of the request are fed to. Not needed for arguments that were at hand.
+    pub fn request_tap(&mut self) -> &mut Tap {
+        &mut self.request
+    }
+
+    /// What the answer's bytes are fed to as they pass.
+    pub fn response_tap(&mut self) -> &mut Tap {
+        &mut self.response
+    }
+
+    /// Writes the outcome before it returns. Call it before the answer's last byte is sent on.
+    pub fn finish(mut self, outcome: Outcome) -> Result<(), TrajectoryError> {
+        self.conclude(outcome)
+    }
+
+    fn conclude(&mut self, outcome: Outcome) -> Result<(), TrajectoryError> {
+        let Some(key) = self.key.take() else {
+            return Ok(());
+        };
+        let inner = &self.recorder.inner;
+        let request = std::mem::replace(&mut self.request, self.recorder.tap());
+        let response = std::mem::replace(&mut self.response, self.recorder.tap());
+        let (bytes_in, bytes_out) = (request.bytes(), response.bytes());
+        let streamed = request.close();
+        let record = OutcomeRecord {
+            v: FORMAT_VERSION,
+            kind: Kind::Outcome,
+            step: self.step,
+            last: 0,
+            open: None,
+            ended: false,
+            outcome: outcome.result,
+            status: outcome.status,
+            error: outcome.error.map(|error| cut(error, MAX_TEXT)),
+            arguments: streamed.filter(|_| !self.has_arguments),
+            observation: response.close(),
+            bytes_in,
+            bytes_out,
+            ended_at: Some(Timestamp::now()),
+            duration_ms: Some((self.started.elapsed().as_secs_f64() * 1e6).round() / 1e3),
+        };
+        let result = inner.log.finish(&key, record);
+        let counter = match &result {
+            Ok(()) => &inner.finished,
+            Err(_) => &inner.outcomes_lost,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Drop for OpenStep {
+    fn drop(&mut self) {
+        let Some(key) = &self.key else { return };
+        let trajectory = key.trajectory().to_owned();
+        let aborted = Outcome {
+            status: None,
+            result: OutcomeKind::Aborted,
+            error: Some("the client left before the answer's end".to_owned()),
+        };
+        if let Err(error) = self.conclude(aborted) {
+            tracing::error!(step = self.step, trajectory, %error, "the outcome of a step could not be recorded");
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<File, TrajectoryError> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| TrajectoryError::io("open", &path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(TrajectoryError::InUse {
+            path: dir.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => Err(TrajectoryError::io("lock", &path, error)),
+    }
+}
+
+/// Cuts a text to `most` bytes, marked with an ellipsis.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.push('…');
+    }
+    text
+}
+
+/// A kept body as it stands in an export.
+fn body_of(bytes: Vec<u8>) -> Body {
+    match String::from_utf8(bytes) {
+        Ok(text) => crate::tap::of_text(text),
+        Err(error) => Body::Base64(STANDARD.encode(error.as_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observe(recorder: &Recorder, trajectory: &str, body: &[u8]) {
+        let mut step = recorder
+            .begin(Intent {
+                tenant: TenantId::default_tenant(),
+                trajectory: trajectory.to_owned(),
+                sandbox_name: String::new(),
+                dialect: "aio",
+                action: "é".repeat(MAX_ACTION),
+                arguments: None,
+                origin: None,
+                request_id: String::new(),
+            })
+            .unwrap();
+        step.response_tap().feed(body);
+        step.finish(Outcome {
+            status: None,
+            result: OutcomeKind::Ok,
+            error: None,
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_sweep_removes_what_no_record_refers_to_and_is_old_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Recorder::open(dir.path().to_owned(), Limits::default()).unwrap();
+        let tenant = TenantId::default_tenant();
+        observe(&recorder, "one", &[0xff; 1000]);
+        observe(&recorder, "one", &[0xfe; 500]);
+        observe(&recorder, "two", &[0xff; 1000]);
+        assert_eq!(recorder.sweep_older(Duration::ZERO).unwrap(), 0);
+        recorder.remove(&tenant, "one").unwrap();
+        assert_eq!(recorder.sweep().unwrap(), 0);
+        assert_eq!(recorder.sweep_older(Duration::ZERO).unwrap(), 500);
+        assert_eq!(recorder.counters().blobs_bytes, 1000);
+        let step = recorder.steps(&tenant, "two", 0, 1).unwrap().remove(0);
+        let Some(Body::Blob(blob)) = step.observation else {
+            panic!("not a blob")
+        };
+        assert!(recorder.read_blob(&blob.sha256).is_ok());
+        assert!(step.action.len() <= MAX_ACTION + 3 && step.action.ends_with("é…"));
+    }
+}

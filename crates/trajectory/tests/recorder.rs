@@ -1,0 +1,430 @@
+//! The recorder as its callers see it, on a real directory.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use arenite_model::{ErrorCode, TenantId};
+use arenite_trajectory::{
+    BlobRef, Body, Intent, Limits, NotKept, Outcome, OutcomeKind, Recorder, Step, TrajectoryError,
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+fn tenant() -> TenantId {
+    TenantId::default_tenant()
+}
+
+fn intent(trajectory: &str, arguments: Option<Value>) -> Intent {
+    Intent {
+        tenant: tenant(),
+        trajectory: trajectory.to_owned(),
+        sandbox_name: "demo".to_owned(),
+        dialect: "aio",
+        action: "POST /v1/bash/exec".to_owned(),
+        arguments,
+        origin: Some("127.0.0.1:5000".to_owned()),
+        request_id: "r1".to_owned(),
+    }
+}
+
+fn ok() -> Outcome {
+    Outcome {
+        status: Some(200),
+        result: OutcomeKind::Ok,
+        error: None,
+    }
+}
+
+fn open(dir: &Path) -> Recorder {
+    open_with(dir, Limits::default())
+}
+
+fn open_with(dir: &Path, limits: Limits) -> Recorder {
+    Recorder::open(dir.to_owned(), limits).unwrap()
+}
+
+/// One whole call.
+fn call(recorder: &Recorder, trajectory: &str) {
+    let step = recorder.begin(intent(trajectory, None)).unwrap();
+    step.finish(ok()).unwrap();
+}
+
+fn all(recorder: &Recorder, trajectory: &str) -> Vec<Step> {
+    recorder.steps(&tenant(), trajectory, 0, 1000).unwrap()
+}
+
+/// One step whose answer is `body`; how it was recorded.
+fn observed(recorder: &Recorder, trajectory: &str, body: &[u8]) -> Option<Body> {
+    let mut step = recorder.begin(intent(trajectory, None)).unwrap();
+    let number = step.id();
+    for piece in body.chunks(7001) {
+        step.response_tap().feed(piece);
+    }
+    step.finish(ok()).unwrap();
+    let mut steps = recorder
+        .steps(&tenant(), trajectory, number - 1, 1)
+        .unwrap();
+    assert_eq!(steps[0].bytes_out, body.len() as u64);
+    steps.remove(0).observation
+}
+
+fn observed_blob(recorder: &Recorder, trajectory: &str, body: &[u8]) -> BlobRef {
+    let Some(Body::Blob(blob)) = observed(recorder, trajectory, body) else {
+        panic!("not a blob")
+    };
+    assert_eq!(blob.sha256, hex::encode(Sha256::digest(body)));
+    assert_eq!(blob.bytes, body.len() as u64);
+    blob
+}
+
+fn files_below(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => files_below(&entry.path()),
+            false => 1,
+        })
+        .sum()
+}
+
+/// Times and durations differ from run to run; everything else of the formats is fixed.
+fn without_times(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| {
+            let mut value: Value = serde_json::from_str(line).unwrap();
+            for (key, value) in value.as_object_mut().unwrap() {
+                match key.as_str() {
+                    "started_at" | "ended_at" | "at" if value.is_string() => *value = json!("TIME"),
+                    "duration_ms" if value.is_number() => *value = json!(1.5),
+                    _ => {}
+                }
+            }
+            value
+        })
+        .collect()
+}
+
+#[test]
+fn log_and_export_have_the_golden_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let mut first = recorder
+        .begin(intent("s1", Some(json!({"command": "echo hi"}))))
+        .unwrap();
+    let mut second = recorder.begin(intent("s1", None)).unwrap();
+    first
+        .response_tap()
+        .feed(b"{\n  \"success\": true,\r\n \"n\": 1.50\n}");
+    first.finish(ok()).unwrap();
+    second.request_tap().feed(b"plain \xc3\xa9 text");
+    second.response_tap().feed(&[0, 255, 1]);
+    second
+        .finish(Outcome {
+            status: Some(502),
+            result: OutcomeKind::Failed,
+            error: Some("could not reach the guest".to_owned()),
+        })
+        .unwrap();
+    drop(recorder.begin(intent("s1", None)).unwrap());
+    recorder.close_trajectory(&tenant(), "s1");
+
+    let log = fs::read_to_string(dir.path().join("logs/default/s1.jsonl")).unwrap();
+    let export = |inline| {
+        let mut out = Vec::new();
+        let steps = recorder.export(&tenant(), "s1", inline, &mut out).unwrap();
+        assert_eq!(steps, 3);
+        String::from_utf8(out).unwrap()
+    };
+    for (name, text) in [
+        ("log.jsonl", log),
+        ("export.jsonl", export(false)),
+        ("export_inlined.jsonl", export(true)),
+    ] {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/golden")
+            .join(name);
+        let found = without_times(&text);
+        if std::env::var_os("ARENITE_UPDATE_GOLDEN").is_some() {
+            let lines: String = found.iter().map(|line| format!("{line}\n")).collect();
+            fs::write(&golden, lines).unwrap();
+        }
+        let wanted = without_times(&fs::read_to_string(&golden).unwrap());
+        assert_eq!(
+            found, wanted,
+            "{name} changed, and others read this format; if it is meant, run again with ARENITE_UPDATE_GOLDEN=1"
+        );
+    }
+    let summary = &recorder.list(&tenant()).unwrap()[0];
+    assert_eq!((summary.steps, summary.ended), (3, true));
+    assert_eq!(summary.sandbox_name, "demo");
+}
+
+#[test]
+fn bodies_stand_in_the_record_or_in_a_blob_by_size_and_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let deep = "[".repeat(5000) + &"]".repeat(5000);
+    for json in ["{\"big\":123456789012345678901234567890}", deep.as_str()] {
+        match observed(&recorder, "s1", json.as_bytes()) {
+            Some(Body::Json(raw)) => assert_eq!(raw.get(), json),
+            other => panic!("{other:?}"),
+        }
+    }
+    let text = observed(&recorder, "s1", b"data: 1\n\n");
+    assert!(matches!(text, Some(Body::Text(text)) if text == "data: 1\n\n"));
+    assert!(observed(&recorder, "s1", b"").is_none());
+
+    let large: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+    let bodies = [&large[..], b"\xff\xfe", &large];
+    let refs = bodies.map(|body| {
+        let blob = observed_blob(&recorder, "s2", body);
+        assert!(blob.kept && !blob.truncated);
+        let mut read = Vec::new();
+        let mut file = recorder.read_blob(&blob.sha256).unwrap();
+        file.read_to_end(&mut read).unwrap();
+        assert_eq!(read, body);
+        blob
+    });
+    assert_eq!(refs[0], refs[2]);
+    assert_eq!(files_below(&dir.path().join("blobs")), 2);
+    assert_eq!(recorder.counters().blobs_bytes, large.len() as u64 + 2);
+
+    let arguments = json!({"content": "x".repeat(20 << 10)});
+    let length = arguments.to_string().len() as u64;
+    let step = recorder.begin(intent("s2", Some(arguments))).unwrap();
+    step.finish(ok()).unwrap();
+    let step = all(&recorder, "s2").pop().unwrap();
+    assert!(matches!(step.arguments, Some(Body::Blob(blob)) if blob.kept && blob.bytes == length));
+    assert_eq!(step.bytes_in, length);
+    let error = recorder.read_blob("../../lock").unwrap_err();
+    assert!(matches!(error, TrajectoryError::BadDigest { .. }));
+}
+
+#[test]
+fn beyond_the_limits_bodies_are_only_hashed_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        body_bytes: 200_000,
+        blobs_bytes: 300_000,
+        ..Limits::default()
+    };
+    let recorder = open_with(dir.path(), limits);
+    let blob = observed_blob(&recorder, "s1", &vec![0xfe; 200_001]);
+    assert_eq!((blob.kept, blob.truncated), (false, true));
+    assert_eq!(blob.not_kept, Some(NotKept::TooLarge));
+    assert_eq!(recorder.counters().bodies_not_kept, 0);
+
+    for (fill, not_kept) in [(1, None), (0xfe, Some(NotKept::StoreFull))] {
+        let blob = observed_blob(&recorder, "s1", &vec![fill; 180_000]);
+        assert_eq!((blob.not_kept, blob.truncated), (not_kept, false));
+    }
+    let counters = recorder.counters();
+    assert_eq!(counters.bodies_not_kept, 1);
+    assert_eq!(counters.blobs_bytes, 180_000);
+    assert_eq!(files_below(&dir.path().join("blobs")), 1);
+}
+
+#[test]
+fn a_call_is_refused_rather_than_made_without_a_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        logs_bytes: 2000,
+        open_steps: 2,
+        ..Limits::default()
+    };
+    let recorder = open_with(dir.path(), limits);
+    let held = [1, 2].map(|_| recorder.begin(intent("s1", None)).unwrap());
+    let refused = recorder.begin(intent("s1", None)).err().unwrap();
+    assert!(matches!(
+        refused,
+        TrajectoryError::TooManyOpen { open: 2, .. }
+    ));
+    drop(held);
+    let refused = loop {
+        match recorder.begin(intent("s1", None)) {
+            Ok(step) => step.finish(ok()).unwrap(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code(), ErrorCode::Exhausted);
+    assert_eq!(recorder.counters().refused, 2);
+    // Removing makes room again.
+    recorder.remove(&tenant(), "s1").unwrap();
+    assert_eq!(recorder.begin(intent("s1", None)).unwrap().id(), 1);
+
+    for bad in ["", "../x", "a/b", "é", &"x".repeat(65)] {
+        let error = recorder.begin(intent(bad, None)).err().unwrap();
+        assert!(matches!(error, TrajectoryError::BadTrajectory { .. }));
+    }
+    assert!(matches!(
+        Recorder::open(dir.path().to_owned(), Limits::default()),
+        Err(TrajectoryError::InUse { .. })
+    ));
+}
+
+#[test]
+fn numbers_have_no_gaps_under_concurrency_with_few_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        open_files: 2,
+        ..Limits::default()
+    };
+    let recorder = open_with(dir.path(), limits);
+    const THREADS: u64 = 6;
+    const EACH: u64 = 60;
+    let names = ["a", "b", "c", "d", "e"];
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let recorder = &recorder;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    // Steps overlap on each thread, so that files are closed with steps under way.
+                    let open = names.map(|name| {
+                        let arguments = json!({ "by": thread, "n": n });
+                        recorder.begin(intent(name, Some(arguments))).unwrap()
+                    });
+                    for mut step in open {
+                        let id = step.id();
+                        step.response_tap().feed(id.to_string().as_bytes());
+                        step.finish(ok()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    for name in names {
+        let steps = all(&recorder, name);
+        let numbers: Vec<u64> = steps.iter().map(|step| step.step).collect();
+        assert_eq!(numbers, (1..=THREADS * EACH).collect::<Vec<_>>());
+        let mut calls = BTreeSet::new();
+        for step in &steps {
+            assert_eq!(step.outcome, Some(OutcomeKind::Ok));
+            let (Some(Body::Json(arguments)), Some(Body::Json(observation))) =
+                (&step.arguments, &step.observation)
+            else {
+                panic!("{step:?}")
+            };
+            // An outcome belongs to its own intent.
+            assert_eq!(observation.get(), step.step.to_string());
+            assert!(calls.insert(arguments.get()));
+        }
+    }
+}
+
+#[test]
+fn pages_of_a_long_trajectory_are_found_without_gaps_and_long_calls_conclude() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let long = recorder.begin(intent("s1", None)).unwrap();
+    for n in 0..600 {
+        let arguments = json!({"n": n, "fill": "y".repeat(n * 3)});
+        let step = recorder.begin(intent("s1", Some(arguments))).unwrap();
+        step.finish(ok()).unwrap();
+    }
+    assert_eq!(all(&recorder, "s1")[0].outcome, None);
+    long.finish(ok()).unwrap();
+    let (mut after, mut seen) = (0, Vec::new());
+    loop {
+        let page = recorder.steps(&tenant(), "s1", after, 37).unwrap();
+        let Some(last) = page.last() else { break };
+        after = last.step;
+        assert!(page.iter().all(|s| s.outcome == Some(OutcomeKind::Ok)));
+        seen.extend(page.into_iter().map(|step| step.step));
+    }
+    assert_eq!(seen, (1..=601).collect::<Vec<_>>());
+    for after in [1, 300, 599, 600, 601, 9999] {
+        let next = recorder.steps(&tenant(), "s1", after, 1).unwrap();
+        let wanted = (after < 601).then_some(after + 1);
+        assert_eq!(next.first().map(|step| step.step), wanted);
+    }
+    assert!(matches!(
+        recorder.steps(&tenant(), "s9", 0, 1),
+        Err(TrajectoryError::NoTrajectory { .. })
+    ));
+}
+
+/// What a server that was killed leaves behind: its logs, copied while it still runs.
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let to = copy.path().join("logs/default");
+    fs::create_dir_all(&to).unwrap();
+    for log in fs::read_dir(dir.join("logs/default")).unwrap() {
+        let log = log.unwrap();
+        fs::copy(log.path(), to.join(log.file_name())).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn steps_of_a_dead_server_read_as_interrupted_and_are_written_so_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path());
+    call(&first, "s1");
+    let [second, third, fourth] = [2, 3, 4].map(|_| first.begin(intent("s1", None)).unwrap());
+    third.finish(ok()).unwrap();
+    assert_eq!(all(&first, "s1")[1].outcome, None);
+    let copy = copy_of(dir.path());
+    drop((second, fourth));
+
+    let kinds = |recorder: &Recorder| -> Vec<Option<OutcomeKind>> {
+        let steps = all(recorder, "s1");
+        steps.into_iter().map(|step| step.outcome).collect()
+    };
+    let said = || {
+        let log = fs::read_to_string(copy.path().join("logs/default/s1.jsonl")).unwrap();
+        log.matches("\"interrupted\"").count()
+    };
+    let (fine, broken) = (Some(OutcomeKind::Ok), Some(OutcomeKind::Interrupted));
+    let after = open(copy.path());
+    assert_eq!(kinds(&after), [fine, broken, fine, broken]);
+    assert_eq!(said(), 0);
+    let step = after.begin(intent("s1", None)).unwrap();
+    assert_eq!(step.id(), 5);
+    step.finish(ok()).unwrap();
+    assert_eq!(kinds(&after), [fine, broken, fine, broken, fine]);
+    assert_eq!(said(), 2);
+    drop(after);
+    let again = open(copy.path());
+    call(&again, "s1");
+    assert_eq!(said(), 2);
+    assert_eq!(all(&again, "s1").len(), 6);
+}
+
+#[test]
+fn a_torn_last_line_is_passed_over_and_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    call(&open(dir.path()), "s1");
+    let path = dir.path().join("logs/default/s1.jsonl");
+    let mut log = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    log.write_all(b"{\"v\":1,\"kind\":\"intent\",\"step\":2,\"la\0\0")
+        .unwrap();
+
+    let recorder = open(dir.path());
+    assert_eq!(all(&recorder, "s1").len(), 1);
+    assert_eq!(recorder.list(&tenant()).unwrap()[0].steps, 1);
+    call(&recorder, "s1");
+    let steps = all(&recorder, "s1");
+    assert_eq!(steps.len(), 2);
+    assert_eq!(steps[1].step, 2);
+    assert_eq!(steps[1].outcome, Some(OutcomeKind::Ok));
+}
+
+#[test]
+fn an_outcome_after_the_end_keeps_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let step = recorder.begin(intent("s1", None)).unwrap();
+    let busy = recorder.remove(&tenant(), "s1").unwrap_err();
+    assert_eq!(busy.code(), ErrorCode::Conflict);
+    recorder.close_trajectory(&tenant(), "s1");
+    recorder.close_trajectory(&tenant(), "never-called");
+    step.finish(ok()).unwrap();
+    let list = recorder.list(&tenant()).unwrap();
+    assert_eq!(list.len(), 1);
+    assert!(list[0].ended);
+    assert_eq!(all(&recorder, "s1")[0].outcome, Some(OutcomeKind::Ok));
+}
