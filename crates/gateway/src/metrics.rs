@@ -1,0 +1,299 @@
+//! `/metrics`: what the server does, in Prometheus' text format.
+//!
+//! Series are bounded: routes are words of the program, statuses a fixed list, and nothing a client sends becomes a label.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use arenite_model::SandboxState;
+use axum::body::Body;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response};
+
+use crate::gateway::{Context, Gateway};
+use crate::refusal::Refusal;
+use crate::request::require;
+
+/// Upper ends of the histogram's buckets, in microseconds: from a proxied call's overhead to a long wait.
+const BUCKETS: [u64; 16] = [
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 120_000_000,
+];
+/// Statuses that have a series of their own; all others share one.
+const STATUSES: [u16; 28] = [
+    101, 200, 201, 202, 204, 206, 304, 307, 400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 416,
+    421, 422, 424, 429, 431, 500, 501, 502, 504,
+];
+/// The most routes counted apart; routes are words of this program, so the bound is a seat belt.
+const MAX_ROUTES: usize = 64;
+
+#[derive(Default)]
+struct Series {
+    statuses: [AtomicU64; STATUSES.len()],
+    other: AtomicU64,
+    buckets: [AtomicU64; BUCKETS.len()],
+    micros: AtomicU64,
+    count: AtomicU64,
+}
+
+/// What the gateway counts. The rest of `/metrics` is asked of control and the recorder.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    routes: RwLock<BTreeMap<&'static str, Arc<Series>>>,
+    pub(crate) in_flight: AtomicU64,
+    pub(crate) inside_steps: AtomicU64,
+    pub(crate) inside_refused: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    pub(crate) guest_dials: AtomicU64,
+    pub(crate) guest_reused: AtomicU64,
+}
+
+impl Metrics {
+    /// One answered request.
+    pub(crate) fn observe(&self, route: &'static str, status: u16, took: Duration) {
+        let Some(series) = self.series(route) else {
+            return;
+        };
+        let one = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+        one(STATUSES
+            .iter()
+            .position(|known| *known == status)
+            .map_or(&series.other, |at| &series.statuses[at]));
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        if let Some(at) = BUCKETS.iter().position(|end| micros <= *end) {
+            one(&series.buckets[at]);
+        }
+        series.micros.fetch_add(micros, Ordering::Relaxed);
+        one(&series.count);
+    }
+
+    fn series(&self, route: &'static str) -> Option<Arc<Series>> {
+        let known = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.get(route) {
+            return Some(Arc::clone(series));
+        }
+        drop(known);
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        if routes.len() >= MAX_ROUTES && !routes.contains_key(route) {
+            return None;
+        }
+        Some(Arc::clone(routes.entry(route).or_default()))
+    }
+
+    fn write(&self, page: &mut Page) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        page.family("arenite_http_requests_total", "counter", "Answered requests.");
+        for (route, series) in &routes {
+            let known = STATUSES.iter().zip(&series.statuses).map(|(status, n)| (status.to_string(), n));
+            for (status, counter) in known.chain([("other".to_owned(), &series.other)]) {
+                if read(counter) > 0 {
+                    page.labelled("arenite_http_requests_total", &[("route", route), ("status", &status)], read(counter));
+                }
+            }
+        }
+        page.family("arenite_http_request_seconds", "histogram", "Time until an answer's last byte.");
+        for (route, series) in &routes {
+            let mut below = 0;
+            for (end, counter) in BUCKETS.iter().zip(&series.buckets) {
+                below += read(counter);
+                let end = seconds(*end);
+                page.labelled("arenite_http_request_seconds_bucket", &[("route", route), ("le", &end)], below);
+            }
+            // Read after the buckets, which may grow meanwhile: no bucket is ever above the whole.
+            let count = read(&series.count).max(below);
+            page.labelled("arenite_http_request_seconds_bucket", &[("route", route), ("le", "+Inf")], count);
+            page.labelled("arenite_http_request_seconds_sum", &[("route", route)], seconds(read(&series.micros)));
+            page.labelled("arenite_http_request_seconds_count", &[("route", route)], count);
+        }
+        page.single("arenite_http_requests_in_flight", "gauge", "Requests under way.", read(&self.in_flight));
+        page.single("arenite_http_request_bytes_total", "counter", "Bytes of bodies sent to guests.", read(&self.bytes_in));
+        page.single("arenite_http_response_bytes_total", "counter", "Bytes of bodies that came from guests.", read(&self.bytes_out));
+        page.single("arenite_guest_dials_total", "counter", "Connections made to guests.", read(&self.guest_dials));
+        page.single("arenite_guest_reused_total", "counter", "Calls on a connection that was there.", read(&self.guest_reused));
+        page.single("arenite_inside_steps_total", "counter", "Steps made by processes inside sandboxes.", read(&self.inside_steps));
+        page.single(
+            "arenite_inside_steps_refused_total",
+            "counter",
+            "Steps from inside that were malformed, too long or could not be recorded.",
+            read(&self.inside_refused),
+        );
+    }
+}
+
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    _context: &Context,
+    _path: &str,
+    parts: &Parts,
+    _body: Body,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let mut page = Page::default();
+    let commit = option_env!("ARENITE_COMMIT").unwrap_or("unknown");
+    page.family("arenite_build_info", "gauge", "Which program this is.");
+    page.labelled("arenite_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("commit", commit)], 1);
+    page.single("arenite_uptime_seconds", "gauge", "Time since the start.", gateway.started.elapsed().as_secs());
+    gateway.metrics.write(&mut page);
+    control(&mut page, &gateway.control.counters());
+    recorder(&mut page, &gateway.recorder.counters());
+    process(&mut page);
+    let mut answer = Response::new(Body::from(page.text));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+    Ok(answer)
+}
+
+fn control(page: &mut Page, counters: &arenite_control::Counters) {
+    use SandboxState::{Creating, Deleting, Failed, Lost, Paused, Running};
+    page.family("arenite_sandboxes", "gauge", "Sandboxes by state.");
+    for state in [Creating, Running, Paused, Deleting, Failed, Lost] {
+        let count = counters.sandboxes.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
+        page.labelled("arenite_sandboxes", &[("state", state.as_str())], count);
+    }
+    page.family("arenite_sandbox_creates_total", "counter", "Creates by their result.");
+    for (result, count) in
+        [("ok", counters.creates_ok), ("failed", counters.creates_failed), ("refused", counters.creates_refused)]
+    {
+        page.labelled("arenite_sandbox_creates_total", &[("result", result)], count);
+    }
+    page.single("arenite_sandbox_creating", "gauge", "Creates that the engine works on.", counters.creating);
+    page.single("arenite_sandbox_create_queue", "gauge", "Creates that wait for their turn.", counters.queued);
+    page.single("arenite_sandbox_deletes_total", "counter", "Sandboxes deleted, for whatever reason.", counters.deleted);
+    page.family("arenite_sandbox_reaped_total", "counter", "Sandboxes deleted because a time was up.");
+    for (reason, count) in
+        [("timeout", counters.reaped_timeout), ("idle", counters.reaped_idle), ("lost", counters.reaped_lost)]
+    {
+        page.labelled("arenite_sandbox_reaped_total", &[("reason", reason)], count);
+    }
+    page.single("arenite_sandbox_idle_pauses_total", "counter", "Sandboxes paused because they were idle.", counters.paused_idle);
+    page.single("arenite_sandbox_wakes_total", "counter", "Paused sandboxes woken by a call.", counters.woken);
+    page.single("arenite_sandbox_ends_total", "counter", "Sandboxes whose guest ended by itself.", counters.ended);
+    page.single("arenite_leases", "gauge", "Calls that hold a sandbox awake.", counters.leases);
+}
+
+fn recorder(page: &mut Page, counters: &arenite_trajectory::Counters) {
+    for (name, kind, help, value) in [
+        ("arenite_trajectory_steps_begun_total", "counter", "Intents written.", counters.steps_begun),
+        ("arenite_trajectory_steps_finished_total", "counter", "Outcomes written.", counters.steps_finished),
+        ("arenite_trajectory_refused_total", "counter", "Calls refused because they could not be recorded.", counters.refused),
+        ("arenite_trajectory_outcomes_lost_total", "counter", "Outcomes that could not be written.", counters.outcomes_lost),
+        ("arenite_trajectory_bodies_not_kept_total", "counter", "Bodies of which only hash and length are kept.", counters.bodies_not_kept),
+        ("arenite_trajectory_log_bytes", "gauge", "Size of all logs.", counters.logs_bytes),
+        ("arenite_trajectory_blob_bytes", "gauge", "Size of all kept bodies.", counters.blobs_bytes),
+        ("arenite_trajectory_sync_errors_total", "counter", "Failed syncs to the disk.", counters.sync_errors),
+    ] {
+        page.single(name, kind, help, value);
+    }
+}
+
+/// What the kernel says of this process; left out where it does not answer.
+fn process(page: &mut Page) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let count = |dir: &str| std::fs::read_dir(dir).ok().map(|entries| entries.count() as u64);
+    for (name, help, value) in [
+        ("process_resident_memory_bytes", "Memory in RAM.", field("VmRSS").map(|kib| kib << 10)),
+        // The listing itself holds one.
+        ("process_open_fds", "Open descriptors.", count("/proc/self/fd").map(|n| n.saturating_sub(1))),
+        ("process_threads", "Threads.", field("Threads")),
+    ] {
+        if let Some(value) = value {
+            page.single(name, "gauge", help, value);
+        }
+    }
+}
+
+/// Microseconds as Prometheus' seconds.
+fn seconds(micros: u64) -> String {
+    format!("{}", micros as f64 / 1e6)
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a String does not fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.family(name, kind, help);
+        self.labelled(name, &[], value);
+    }
+
+    /// Values of labels are words of this program: they need no escaping.
+    fn labelled(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.text.push_str(name);
+        for (at, (label, word)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{label}=\"{word}\"", if at == 0 { '{' } else { ',' });
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader of the text format, strict about what this page may hold.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        let mut values = BTreeMap::new();
+        let mut family = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# ") {
+                let mut words = rest.splitn(3, ' ');
+                let (kind, name, more) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+                match kind {
+                    "HELP" => family = name.to_owned(),
+                    "TYPE" => assert!(["counter", "gauge", "histogram"].contains(&more) && name == family, "{line}"),
+                    _ => panic!("{line}"),
+                }
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let name = series.split('{').next().unwrap();
+            assert!(name == family || name.strip_prefix(&family).is_some_and(|s| ["_bucket", "_sum", "_count"].contains(&s)), "{line}");
+            assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
+            assert!(values.insert(series.to_owned(), value.parse().unwrap()).is_none(), "twice: {line}");
+        }
+        values
+    }
+
+    #[test]
+    fn what_was_observed_is_in_the_text() {
+        let metrics = Metrics::default();
+        metrics.observe("aio", 200, Duration::from_micros(400));
+        metrics.observe("aio", 200, Duration::from_millis(30));
+        metrics.observe("aio", 299, Duration::from_secs(500));
+        metrics.observe("api", 404, Duration::ZERO);
+        metrics.bytes_in.fetch_add(7, Ordering::Relaxed);
+        let mut page = Page::default();
+        metrics.write(&mut page);
+        control(&mut page, &arenite_control::Counters { sandboxes: vec![(SandboxState::Paused, 3)], ..Default::default() });
+        recorder(&mut page, &Default::default());
+        process(&mut page);
+        let values = parse(&page.text);
+        let of = |series: &str| *values.get(series).unwrap_or_else(|| panic!("{series} in {values:?}"));
+        assert_eq!(of("arenite_http_requests_total{route=\"aio\",status=\"200\"}"), 2.0);
+        assert_eq!(of("arenite_http_requests_total{route=\"aio\",status=\"other\"}"), 1.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"0.0005\"}"), 1.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"120\"}"), 2.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"+Inf\"}"), 3.0);
+        assert_eq!(of("arenite_http_request_seconds_count{route=\"api\"}"), 1.0);
+        assert_eq!(of("arenite_http_request_bytes_total"), 7.0);
+        assert_eq!(of("arenite_sandboxes{state=\"paused\"}"), 3.0);
+        assert_eq!(of("arenite_sandboxes{state=\"running\"}"), 0.0);
+        assert!(of("process_resident_memory_bytes") > 1e6);
+    }
+}
