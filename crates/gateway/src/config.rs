@@ -1,22 +1,34 @@
 //! How the gateway is set up.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 /// How the gateway is set up.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct GatewayConfig {
     pub listen: Vec<SocketAddr>,
     /// Host names that requests may carry besides loopback names and the addresses listened on; `*.example.org` for all below one.
     pub allowed_hosts: Vec<String>,
+    /// Origins of other sites whose pages may call this server, such as `https://app.example.org`.
+    pub allowed_origins: Vec<String>,
     /// Where sandboxes' own hosts are: `{id}.{domain}`; `localhost` always works.
     pub domain: Option<String>,
+    /// Peers whose `X-Forwarded-{For,Host,Proto}` are believed.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Agent-Sandbox's original answers every failure with HTTP 200 and code 500.
     pub agent_sandbox_always_200: bool,
     /// How long requests under way may take to end at a graceful stop.
     pub drain: Duration,
-    /// The most connections at once.
+    /// The most connections at once; further ones wait in the kernel's queue.
     pub max_connections: usize,
+    /// How long one call to a guest may take until its answer begins.
+    pub call_limit: Duration,
+    /// What images there are, to be listed.
+    pub images: Option<Arc<dyn ImageCatalog>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
     pub warnings: Vec<String>,
 }
@@ -26,11 +38,33 @@ impl Default for GatewayConfig {
         Self {
             listen: vec![([127, 0, 0, 1], 8080).into()],
             allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
             domain: None,
+            trusted_proxies: Vec::new(),
             agent_sandbox_always_200: false,
             drain: Duration::from_secs(10),
             max_connections: 8192,
+            call_limit: Duration::from_secs(3600),
+            images: None,
             warnings: Vec::new(),
         }
     }
+}
+
+/// Lists images. The gateway does not know where they are kept.
+pub trait ImageCatalog: Send + Sync {
+    /// All images; may read files. The error is for the log and the caller.
+    fn list(&self) -> Result<Vec<ImageEntry>, String>;
+}
+
+/// An image, as it is listed.
+#[derive(Debug, Clone, Serialize)]
+pub struct ImageEntry {
+    pub name: String,
+    pub digest: String,
+    pub size_bytes: u64,
+    /// RFC 3339.
+    pub created_at: String,
+    pub layers: usize,
+    pub labels: BTreeMap<String, String>,
 }

@@ -1,13 +1,22 @@
 //! What all requests share, and what is known of one request.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arenite_control::Control;
 use arenite_model::TenantId;
 use arenite_trajectory::Recorder;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::GatewayConfig;
+use crate::metrics::Metrics;
+use crate::proxy::Pools;
+
+/// JSON bodies over 64 KiB that are held at once; further ones wait.
+pub(crate) const LARGE_BODIES: usize = 16;
 
 /// What all requests share. Handlers get `&Gateway` or an `Arc` of it.
 pub(crate) struct Gateway {
@@ -15,6 +24,45 @@ pub(crate) struct Gateway {
     pub(crate) control: Arc<Control>,
     pub(crate) recorder: Recorder,
     pub(crate) started: Instant,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Connections to guests that wait for their next call.
+    pub(crate) pools: Pools,
+    /// Whatever runs beside the requests: readers of inside steps, tunnels.
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when a stop begins.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled when the time to drain is over.
+    pub(crate) cut: CancellationToken,
+    pub(crate) large_bodies: Arc<Semaphore>,
+    /// Makes request ids differ between starts.
+    epoch: u64,
+    requests: AtomicU64,
+}
+
+impl Gateway {
+    pub(crate) fn new(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            config,
+            control,
+            recorder,
+            started: Instant::now(),
+            metrics: Arc::default(),
+            pools: Pools::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            cut: CancellationToken::new(),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
+            epoch: since.map_or(0, |d| d.as_micros() as u64),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// A new request's id: unique on this server.
+    pub(crate) fn request_id(&self) -> String {
+        let n = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("{:x}-{n:x}", self.epoch)
+    }
 }
 
 /// What is known of one request before it is answered.

@@ -2,13 +2,36 @@
 //!
 //! Owns authentication, targets, proxying to guests, recording of what passes, the dialects, and the pages. Never does a
 //! dialect's work: that is control's, the engine's or the guest's.
+//!
+//! # A request's way
+//!
+//! ```text
+//! server (connection) ──► guard (host, origin) ──► route (path's owner) ──┬──► api, dialects, trajectories, pages …
+//!                                                                        └──► target ──► proxy (step, guest)
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod config;
+mod dialect;
 mod gateway;
+mod guard;
+mod health;
+mod inside;
+mod lifecycle;
+mod metrics;
+mod pages;
 mod path;
+mod proxy;
 mod refusal;
 mod request;
+mod route;
+mod server;
+mod steps;
+mod target;
+mod timing;
+mod trajectories;
 
-pub use config::GatewayConfig;
+pub use config::{GatewayConfig, ImageCatalog, ImageEntry};
+pub use server::{GatewayError, Server, serve};

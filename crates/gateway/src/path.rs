@@ -1,5 +1,77 @@
 //! Paths and queries, decoded once and in one place.
 
+use crate::refusal::Refusal;
+
+/// A request's path, checked: nothing in it means one thing here and another thing further on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// As it is forwarded: still encoded, runs of slashes made one.
+    pub(crate) raw: String,
+    /// What routes are matched on.
+    pub(crate) decoded: String,
+}
+
+impl Path {
+    /// Refuses dot segments, encoded separators, control characters and what is not UTF-8.
+    pub(crate) fn parse(path: &str) -> Result<Self, Refusal> {
+        let refuse = |why: &str| {
+            Err(Refusal::bad_request(format!("the path has {why}"))
+                .hint("send the path plainly: no dot segments, no encoded separators"))
+        };
+        if !path.starts_with('/') {
+            return refuse("no leading slash");
+        }
+        let mut raw = String::with_capacity(path.len());
+        let mut decoded = String::with_capacity(path.len());
+        for segment in path.split('/') {
+            // The one before the leading slash, and those between slashes that stand together.
+            if segment.is_empty() {
+                continue;
+            }
+            let Some(plain) = percent_decode(segment, false) else {
+                return refuse("a part that is not percent-encoded UTF-8");
+            };
+            if plain == "." || plain == ".." {
+                return refuse("a dot segment");
+            }
+            if plain.contains(['/', '\\']) {
+                return refuse("an encoded separator or a backslash");
+            }
+            if plain.chars().any(char::is_control) {
+                return refuse("a control character");
+            }
+            raw.push('/');
+            raw.push_str(segment);
+            decoded.push('/');
+            decoded.push_str(&plain);
+        }
+        if path.ends_with('/') {
+            raw.push('/');
+            decoded.push('/');
+        }
+        Ok(Self { raw, decoded })
+    }
+
+    /// What is left of it after so many segments.
+    pub(crate) fn after_segments(&self, n: usize) -> Self {
+        let rest = |text: &str| {
+            let at = text.match_indices('/').nth(n).map_or(text.len(), |(at, _)| at);
+            let rest = &text[at..];
+            if rest.is_empty() { "/".to_owned() } else { rest.to_owned() }
+        };
+        Self { raw: rest(&self.raw), decoded: rest(&self.decoded) }
+    }
+}
+
+/// All pairs of a query, decoded; what can't be decoded stays as it is.
+pub(crate) fn query_pairs(query: &str) -> impl Iterator<Item = (String, String)> {
+    let word = |text: &str| decode(text).unwrap_or_else(|| text.to_owned());
+    query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (word(key), word(value))
+    })
+}
+
 /// The decoded value of the last `key` in a query.
 pub(crate) fn query_value(query: Option<&str>, key: &str) -> Option<String> {
     query?
@@ -11,11 +83,15 @@ pub(crate) fn query_value(query: Option<&str>, key: &str) -> Option<String> {
 
 /// Percent-decodes a query's word, `+` being a space. None when it is not UTF-8 in the end.
 fn decode(text: &str) -> Option<String> {
+    percent_decode(text, true)
+}
+
+fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
-            b'+' => b' ',
+            b'+' if plus_is_space => b' ',
             b'%' => {
                 let mut digit = || char::from(rest.next()?).to_digit(16);
                 u8::try_from(digit()? * 16 + digit()?).ok()?
@@ -28,7 +104,40 @@ fn decode(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::query_value;
+    use super::{Path, query_value};
+
+    #[test]
+    fn paths_are_plain_or_refused() {
+        for (given, raw, decoded) in [
+            ("/", "/", "/"),
+            ("//v1//ping", "/v1/ping", "/v1/ping"),
+            ("/%69nternal/hello", "/%69nternal/hello", "/internal/hello"),
+            ("/v1/a%20b/", "/v1/a%20b/", "/v1/a b/"),
+            ("/v1/%252e%252e", "/v1/%252e%252e", "/v1/%2e%2e"),
+            ("/a+b", "/a+b", "/a+b"),
+        ] {
+            let path = Path::parse(given).unwrap();
+            assert_eq!((path.raw.as_str(), path.decoded.as_str()), (raw, decoded), "{given}");
+        }
+        for bad in [
+            "", "v1", "/..", "/v1/../internal", "/v1/%2e%2e/x", "/.%2E/x", "/v1/.", "/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b",
+            "/a%00", "/a%0a", "/%", "/%zz", "/%ff",
+        ] {
+            assert!(Path::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_path() {
+        for (given, n, wanted) in [
+            ("/sandbox/demo/v1/ping", 2, "/v1/ping"),
+            ("/sandbox/demo/", 2, "/"),
+            ("/sandbox/demo", 2, "/"),
+            ("/sandbox", 2, "/"),
+        ] {
+            assert_eq!(Path::parse(given).unwrap().after_segments(n).raw, wanted, "{given}");
+        }
+    }
 
     #[test]
     fn the_last_value_counts_and_is_decoded() {

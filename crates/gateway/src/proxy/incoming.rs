@@ -1,0 +1,103 @@
+//! The body of a client's request: JSON is read first, since it is recorded before the call; all else passes as it comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_model::ErrorCode;
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::gateway::Gateway;
+use crate::refusal::Refusal;
+
+/// The most bytes of a JSON body; more is refused with 413. The guest has the same bound.
+const MAX_JSON_BYTES: u64 = 32 << 20;
+/// Bodies over this are held only so many at once.
+const SMALL: usize = 64 << 10;
+/// Time to the next piece of a body that is read first.
+const NEXT_PIECE: Duration = Duration::from_secs(30);
+/// Time that a large body waits for others to be done with.
+const TURN: Duration = Duration::from_secs(30);
+
+pub(super) enum Given {
+    Held(Bytes),
+    Streamed(Body),
+}
+
+pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Result<Given, Refusal> {
+    if body.is_end_stream() {
+        return Ok(Given::Held(Bytes::new()));
+    }
+    if !is_read_first(&parts.headers) {
+        return Ok(Given::Streamed(body));
+    }
+    let declared = parts.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > MAX_JSON_BYTES) {
+        return Err(too_large());
+    }
+    let mut turn: Option<OwnedSemaphorePermit> = None;
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    loop {
+        let next = tokio::time::timeout(NEXT_PIECE, body.frame()).await.map_err(|_| Refusal {
+            status: StatusCode::REQUEST_TIMEOUT,
+            ..Refusal::new(ErrorCode::Timeout, "the rest of the request's body did not come in time")
+        })?;
+        let Some(frame) = next else { break };
+        let frame = frame.map_err(|_| Refusal::bad_request("the request's body broke off"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        let length = first.len() + all.len() + piece.len();
+        if length as u64 > MAX_JSON_BYTES {
+            return Err(too_large());
+        }
+        if length > SMALL && turn.is_none() {
+            turn = Some(wait_turn(gateway).await?);
+        }
+        if first.is_empty() && all.is_empty() {
+            // Most bodies are one piece: not copied.
+            first = piece;
+            continue;
+        }
+        if all.is_empty() {
+            let known = declared.unwrap_or(0).min(MAX_JSON_BYTES) as usize;
+            all.reserve(known.max(length));
+            all.extend_from_slice(&first);
+            first = Bytes::new();
+        }
+        all.extend_from_slice(&piece);
+    }
+    Ok(Given::Held(if all.is_empty() { first } else { all.freeze() }))
+}
+
+/// JSON, and what does not say what it is, as AIO's clients send with an empty body.
+fn is_read_first(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return true };
+    let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+async fn wait_turn(gateway: &Gateway) -> Result<OwnedSemaphorePermit, Refusal> {
+    let turn = Arc::clone(&gateway.large_bodies).acquire_owned();
+    match tokio::time::timeout(TURN, turn).await {
+        Ok(Ok(turn)) => Ok(turn),
+        _ => Err(Refusal {
+            retry_after: Some(1),
+            ..Refusal::new(ErrorCode::Exhausted, "too many large requests at once")
+        }),
+    }
+}
+
+fn too_large() -> Refusal {
+    Refusal::new(
+        ErrorCode::TooLarge,
+        format!("the JSON body is over {} MiB", MAX_JSON_BYTES >> 20),
+    )
+    .hint("upload large content with POST /v1/file/upload (multipart), which is streamed")
+}

@@ -1,0 +1,249 @@
+//! Calls passed on to guests.
+//!
+//! ```text
+//!  body read, if it is JSON ──► intent on record ──► connection from the pool, or dialled ──► request ──► head ──► body
+//!         │ 413                      │ refused           │ 502: failed                    │ 502: failed    │
+//!         ▼                          ▼                                                                     ▼
+//!      no step                 nothing was called                              outcome on record before the last byte
+//! ```
+
+mod headers;
+mod incoming;
+mod internal;
+mod link;
+mod outgoing;
+mod pool;
+mod record;
+mod relay;
+mod tunnel;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arenite_control::Lease;
+use arenite_model::{ErrorCode, SandboxId};
+use arenite_trajectory::OpenStep;
+use axum::body::Body;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+
+use crate::gateway::{Context, Gateway};
+use crate::path::Path;
+use crate::refusal::Refusal;
+use crate::steps;
+use crate::target::{self, Target};
+use crate::timing::Timing;
+
+use link::{Link, NoAnswer};
+use outgoing::{Outgoing, Streamed};
+use record::Record;
+use relay::Relay;
+
+pub(crate) use internal::{InternalAnswer, internal_get};
+pub(crate) use pool::Pools;
+
+/// From here on parsing arguments and writing them down is done away from the threads that serve.
+const LARGE_ARGUMENTS: usize = 256 << 10;
+
+/// The sandbox was not reached, or answered nonsense.
+fn unreachable(why: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorCode::SandboxFailed, format!("the sandbox can't be reached: {}", why.into()))
+}
+
+/// Passes one call on and answers with what comes back.
+pub(crate) async fn forward(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    target: &Target,
+    parts: &mut Parts,
+    body: Body,
+    timing: &mut Timing,
+) -> Result<Response<Body>, Refusal> {
+    let upgrade = tunnel::is_wanted(parts);
+    let lease = target::lease(&gateway.control, &context.tenant, &target.whom).await?;
+    timing.mark("wake");
+    let (given, broken) = match incoming::read(gateway, parts, body).await? {
+        incoming::Given::Held(bytes) => (Ok(bytes), Arc::default()),
+        incoming::Given::Streamed(body) => (Err(body), Arc::new(AtomicBool::new(false))),
+    };
+    let uri = uri(&target.path, parts)?;
+    let record = if steps::is_step(&parts.method, &target.path.decoded, upgrade) {
+        let held = given.as_ref().ok().cloned();
+        Record::of(begin(gateway, context, &lease, &parts.method, &uri, held).await?)
+    } else {
+        Record::default()
+    };
+    timing.mark("record");
+    let outgoing = match given {
+        Ok(bytes) => Outgoing::held(bytes),
+        Err(body) => Outgoing::Streamed(Streamed {
+            body,
+            record: record.clone(),
+            metrics: Arc::clone(&gateway.metrics),
+            broken: Arc::clone(&broken),
+        }),
+    };
+    let mut request = Request::new(outgoing);
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers::to_guest(&parts.headers, context, &target.prefix, upgrade);
+
+    let limit = gateway.config.call_limit;
+    let called = call(gateway, &lease.sandbox.id, request, upgrade, timing);
+    let called = match tokio::time::timeout(limit, called).await {
+        Ok(called) => called,
+        Err(_) => Err(Refusal::new(
+            ErrorCode::Timeout,
+            format!("the sandbox gave no answer within {} s", limit.as_secs()),
+        )),
+    };
+    let (link, answer) = called.inspect_err(|refusal| {
+        if broken.load(Ordering::Relaxed) {
+            record.aborted("the client broke its request off");
+        } else {
+            record.failed(None, refusal.message.clone());
+        }
+    })?;
+    timing.mark("tool");
+    if let Err(refusal) = headers::check_protocol(answer.headers()) {
+        record.failed(Some(answer.status().as_u16()), refusal.message.clone());
+        return Err(refusal);
+    }
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return tunnel::open(gateway, parts, upgrade, link, lease, answer, record);
+    }
+    let (head, body) = answer.into_parts();
+    let status = head.status;
+    let relay = Relay::new(Arc::clone(gateway), link, lease, body, record, status.as_u16());
+    let mut answer = Response::new(Body::new(relay));
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers::to_client(&head.headers, target.own_host);
+    Ok(answer)
+}
+
+/// The path and query as the sandbox knows them.
+fn uri(path: &Path, parts: &Parts) -> Result<Uri, Refusal> {
+    let text = match parts.uri.query() {
+        Some(query) => format!("{}?{query}", path.raw),
+        None => path.raw.clone(),
+    };
+    text.parse().map_err(|_| Refusal::bad_request("the path or the query can't be read"))
+}
+
+/// Writes the intent down.
+async fn begin(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    lease: &Lease,
+    method: &Method,
+    uri: &Uri,
+    held: Option<Bytes>,
+) -> Result<OpenStep, Refusal> {
+    let place = uri.path_and_query().map_or("/", |p| p.as_str());
+    let intent = |arguments| steps::intent(context, &lease.sandbox, method, place, arguments);
+    let begun = match held {
+        Some(body) if body.len() > LARGE_ARGUMENTS => {
+            let (gateway, mut intent) = (Arc::clone(gateway), intent(None));
+            let begin = move || {
+                intent.arguments = Some(steps::of_body(&body));
+                gateway.recorder.begin(intent)
+            };
+            match tokio::task::spawn_blocking(begin).await {
+                Ok(begun) => begun,
+                Err(error) => {
+                    return Err(Refusal::new(ErrorCode::Internal, format!("recording failed: {error}")));
+                }
+            }
+        }
+        Some(body) if body.is_empty() => gateway.recorder.begin(intent(steps::of_query(place))),
+        Some(body) => gateway.recorder.begin(intent(Some(steps::of_body(&body)))),
+        None => gateway.recorder.begin(intent(None)),
+    };
+    begun.map_err(|error| {
+        tracing::error!(%error, "a step could not be recorded, so its call is refused");
+        let mut refusal = Refusal::from(error);
+        if refusal.code == ErrorCode::Internal {
+            refusal.status = StatusCode::INSUFFICIENT_STORAGE;
+            refusal.message = "the call can't be recorded, so it is not made; the server's log says why".to_owned();
+        } else {
+            refusal.status = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        refusal
+    })
+}
+
+/// Makes the call, on a connection that waits if there is one. A connection that the guest has closed meanwhile is
+/// replaced, as long as the guest can't have acted on the request.
+async fn call(
+    gateway: &Arc<Gateway>,
+    id: &SandboxId,
+    mut request: Request<Outgoing>,
+    upgrade: bool,
+    timing: &mut Timing,
+) -> Result<(Link, Response<Incoming>), Refusal> {
+    // An upgraded connection does not come back, so it is not taken from those that wait.
+    let mut link = if upgrade { Link::open(gateway, id).await? } else { connect(gateway, id).await? };
+    timing.mark("dial");
+    let copy = copy(&request);
+    let failed = match link.send(request).await {
+        Ok(answer) => return Ok((link, answer)),
+        Err(failed) => failed,
+    };
+    let again = if failed.reused_and_lost(&copy) { failed.unsent.or(copy) } else { None };
+    let Some(again) = again else {
+        return Err(refusal(&failed.error, failed.flooded));
+    };
+    request = again;
+    link = Link::open(gateway, id).await?;
+    match link.send(request).await {
+        Ok(answer) => Ok((link, answer)),
+        Err(failed) => Err(refusal(&failed.error, failed.flooded)),
+    }
+}
+
+async fn connect(gateway: &Gateway, id: &SandboxId) -> Result<Link, Refusal> {
+    while let Some(mut link) = gateway.pools.take(id) {
+        if link.is_usable().await {
+            gateway.metrics.guest_reused.fetch_add(1, Ordering::Relaxed);
+            return Ok(link);
+        }
+    }
+    Link::open(gateway, id).await
+}
+
+/// The same request once more, if its body is held.
+fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let Outgoing::Held(bytes) = request.body() else { return None };
+    let mut copy = Request::new(Outgoing::Held(bytes.clone()));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+impl NoAnswer {
+    /// The connection had waited and was closed meanwhile, and the guest did nothing: either it did not take the request,
+    /// or doing it twice is the same as once.
+    fn reused_and_lost(&self, copy: &Option<Request<Outgoing>>) -> bool {
+        let harmless = copy.as_ref().is_some_and(|r| r.method().is_safe());
+        self.reused && self.silent && (self.unsent.is_some() || self.not_taken || harmless)
+    }
+}
+
+fn refusal(error: &hyper::Error, flooded: bool) -> Refusal {
+    let why = if flooded {
+        "its guest sent informational answers without end".to_owned()
+    } else if error.is_parse_too_large() {
+        "the head of its guest's answer is too large".to_owned()
+    } else if error.is_parse() {
+        "its guest's answer is not HTTP".to_owned()
+    } else if error.is_user() {
+        return Refusal::bad_request("the request's body broke off");
+    } else {
+        "its guest closed the connection without an answer".to_owned()
+    };
+    unreachable(why)
+}

@@ -1,0 +1,78 @@
+//! The body of a request on its way to a guest.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use crate::metrics::Metrics;
+
+use super::record::Record;
+
+/// What is sent.
+pub(crate) enum Outgoing {
+    /// Held, so the request can be sent again.
+    Held(Option<Bytes>),
+    /// Passed on as it comes.
+    Streamed(Streamed),
+}
+
+pub(crate) struct Streamed {
+    pub(super) body: Body,
+    pub(super) record: Record,
+    pub(super) metrics: Arc<Metrics>,
+    /// Set when the client broke its request off.
+    pub(super) broken: Arc<AtomicBool>,
+}
+
+impl Outgoing {
+    pub(super) fn held(bytes: Bytes) -> Self {
+        Self::Held((!bytes.is_empty()).then_some(bytes))
+    }
+}
+
+impl http_body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match self.get_mut() {
+            Self::Held(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Streamed(streamed) => {
+                let next = Pin::new(&mut streamed.body).poll_frame(cx);
+                match &next {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        if let Some(bytes) = frame.data_ref() {
+                            streamed.record.feed_request(bytes);
+                            streamed.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        }
+                    }
+                    Poll::Ready(Some(Err(_))) => streamed.broken.store(true, Ordering::Relaxed),
+                    _ => {}
+                }
+                next
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Held(bytes) => bytes.is_none(),
+            Self::Streamed(streamed) => streamed.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Held(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Streamed(streamed) => streamed.body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The body of a guest's answer on its way to the client.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use arenite_control::Lease;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::gateway::Gateway;
+
+use super::link::Link;
+use super::record::Record;
+
+/// Drives the connection, feeds the step, and writes its outcome before it hands out the last piece. Holds the sandbox
+/// until then; dropped before, it closes the connection and the step is aborted.
+pub(super) struct Relay {
+    gateway: Arc<Gateway>,
+    body: Incoming,
+    /// None when the answer is over.
+    under_way: Option<(Link, Lease)>,
+    record: Record,
+    status: u16,
+    /// Of an answer that told its length.
+    left: Option<u64>,
+}
+
+impl Relay {
+    pub(super) fn new(
+        gateway: Arc<Gateway>,
+        link: Link,
+        lease: Lease,
+        body: Incoming,
+        record: Record,
+        status: u16,
+    ) -> Self {
+        let left = body.size_hint().exact();
+        let mut relay =
+            Self { gateway, body, under_way: Some((link, lease)), record, status, left };
+        // Nothing will come, and then nobody may ask for it.
+        if left == Some(0) || relay.body.is_end_stream() {
+            relay.end();
+        }
+        relay
+    }
+
+    fn end(&mut self) {
+        self.record.answered(self.status);
+        if let Some((link, lease)) = self.under_way.take() {
+            self.gateway.pools.put(&lease.sandbox.id, link);
+        }
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = &mut *self;
+        let Some((link, _)) = &mut this.under_way else { return Poll::Ready(None) };
+        let next = link.poll_body(&mut this.body, cx);
+        match &next {
+            Poll::Pending => {}
+            Poll::Ready(None) => this.end(),
+            Poll::Ready(Some(Err(error))) => {
+                this.record.failed(Some(this.status), format!("the guest's answer broke off: {error}"));
+                this.under_way = None;
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(bytes) = frame.data_ref() {
+                    let length = bytes.len() as u64;
+                    this.record.feed_response(bytes);
+                    this.gateway.metrics.bytes_out.fetch_add(length, Ordering::Relaxed);
+                    if let Some(left) = &mut this.left {
+                        *left = left.saturating_sub(length);
+                        if *left == 0 {
+                            this.end();
+                        }
+                    }
+                }
+            }
+        }
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.under_way.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.record.abandon();
+    }
+}

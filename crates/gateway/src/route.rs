@@ -1,0 +1,420 @@
+//! Who answers which path.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arenite_model::{ErrorCode, TenantId};
+use axum::body::Body;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderName, LOCATION, VARY,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use crate::gateway::{Context, Gateway};
+use crate::guard::{self, HostKind};
+use crate::path::Path;
+use crate::refusal::Refusal;
+use crate::target::{self, Target};
+use crate::timing::Timing;
+use crate::{GatewayConfig, api, dialect, health, metrics, pages, proxy, trajectories};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// The owner of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The target sandbox's guest.
+    Guest,
+    Console,
+    Docs,
+    OpenApi,
+    AgentSandbox,
+    Trajectories,
+    Api,
+    Health,
+    Metrics,
+    /// Part of the design, not there yet; with its name.
+    Missing(&'static str),
+    /// Never answered from outside.
+    Internal,
+    Unknown,
+}
+
+impl Owner {
+    /// For metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "aio",
+            Self::Console => "console",
+            Self::Docs => "docs",
+            Self::OpenApi => "openapi",
+            Self::AgentSandbox => "agent_sandbox",
+            Self::Trajectories => "trajectories",
+            Self::Api => "api",
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+            Self::Missing(_) => "missing",
+            Self::Internal | Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// `path` itself, or what is below it.
+fn is_under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
+const OF_GUESTS: [&str; 16] = [
+    "/v1", "/tickets", "/auth", "/cdp", "/json", "/vnc", "/websockify", "/code-server", "/jupyter",
+    "/terminal", "/proxy", "/absproxy", "/static", "/llms.txt", "/index.html", "/opencode",
+];
+/// Paths of dialects that are not there yet, at the root.
+const MISSING: [(&str, &str); 17] = [
+    ("/mcp", "the MCP hub"),
+    ("/v1/mcp", "the MCP hub"),
+    ("/api/v1/execute", "AgentFlow's API"),
+    ("/api/v1/lifecycle", "AgentFlow's API"),
+    ("/api/v1/worker", "AgentFlow's API"),
+    ("/api/v1/session", "AgentFlow's API"),
+    ("/api/v1/init", "AgentFlow's API"),
+    ("/api/v1/tools", "AgentFlow's API"),
+    ("/api/v1/warmup", "AgentFlow's API"),
+    ("/api/v1/server", "AgentFlow's API"),
+    ("/execute", "AgentFlow's API"),
+    ("/session", "AgentFlow's API"),
+    ("/tools", "AgentFlow's API"),
+    ("/shutdown", "AgentFlow's API"),
+    ("/sandboxes", "E2B's API"),
+    ("/v2/sandboxes", "E2B's API"),
+    ("/templates", "E2B's API"),
+];
+
+/// Who owns a path of the server's own hosts.
+pub(crate) fn owner(path: &str) -> Owner {
+    let at_root = match path {
+        "/" => Some(Owner::Console),
+        "/v1/docs" => Some(Owner::Docs),
+        "/v1/openapi.json" => Some(Owner::OpenApi),
+        "/health" | "/ready" | "/healthz" => Some(Owner::Health),
+        "/metrics" => Some(Owner::Metrics),
+        _ => None,
+    };
+    if let Some(owner) = at_root {
+        return owner;
+    }
+    if let Some((_, what)) = MISSING.iter().find(|(root, _)| is_under(path, root)) {
+        return Owner::Missing(what);
+    }
+    if is_under(path, "/api/v1/sandbox") {
+        Owner::AgentSandbox
+    } else if is_under(path, "/api/v1/trajectories") {
+        Owner::Trajectories
+    } else if is_under(path, "/api/v2") {
+        Owner::Api
+    } else if let Some(rest) = path.strip_prefix("/sandbox/") {
+        match rest.split_once('/') {
+            Some((_, rest)) => owner_in_sandbox(&format!("/{rest}")),
+            None => owner_in_sandbox("/"),
+        }
+    } else if OF_GUESTS.iter().any(|root| is_under(path, root)) {
+        Owner::Guest
+    } else if is_under(path, "/internal") {
+        Owner::Internal
+    } else {
+        Owner::Unknown
+    }
+}
+
+/// Who owns a path of a sandbox: under its prefix, or on its own host. None of the control routes is there.
+pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
+    if path == "/v1/docs" {
+        Owner::Docs
+    } else if path == "/v1/openapi.json" {
+        Owner::OpenApi
+    } else if is_under(path, "/mcp") || is_under(path, "/v1/mcp") {
+        Owner::Missing("the MCP hub")
+    } else if path == "/" || OF_GUESTS.iter().any(|root| is_under(path, root)) {
+        Owner::Guest
+    } else if is_under(path, "/internal") {
+        Owner::Internal
+    } else {
+        Owner::Unknown
+    }
+}
+
+/// Whether people open it in a browser, so that links from elsewhere may lead there.
+fn is_page(owner: Owner, path: &str) -> bool {
+    match owner {
+        Owner::Console | Owner::Docs => true,
+        Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
+        _ => false,
+    }
+}
+
+/// Answers one request, whatever it is.
+pub(crate) async fn answer(
+    gateway: Arc<Gateway>,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let mut timing = Timing::start();
+    let in_flight = InFlight::begin(&gateway);
+    let (mut parts, body) = request.into_parts();
+    let request_id = gateway.request_id();
+    let caller = Caller::of(&gateway.config, peer, &parts.headers);
+    let mut owner = Owner::Unknown;
+    let mut allowed = None;
+    let answered = dispatch(
+        &gateway, &caller, &request_id, &mut parts, Body::new(body), &mut timing, &mut owner, &mut allowed,
+    );
+    let mut answer = match answered.await {
+        Ok(answer) => answer,
+        Err(refusal) => match owner {
+            Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Metrics => refusal.api(),
+            _ => refusal.envelope(),
+        },
+    };
+    let headers = answer.headers_mut();
+    if let Some(origin) = allowed {
+        name_origin(headers, origin);
+    }
+    if let Ok(id) = HeaderValue::from_str(&request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(SERVER_TIMING, timing.header());
+    gateway.metrics.observe(owner.name(), answer.status().as_u16(), timing.total());
+    drop(in_flight);
+    answer
+}
+
+/// Counts a request until its answer begins, or until its client leaves.
+struct InFlight<'a>(&'a Gateway);
+
+impl<'a> InFlight<'a> {
+    fn begin(gateway: &'a Gateway) -> Self {
+        gateway.metrics.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(gateway)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Who calls, as far as it can be believed.
+struct Caller {
+    address: IpAddr,
+    scheme: &'static str,
+    host: Option<String>,
+}
+
+impl Caller {
+    /// The peer, or what a trusted proxy says: the last of the addresses that it added itself.
+    fn of(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
+        let peer = peer.to_canonical();
+        let mut caller = Self { address: peer, scheme: "http", host: None };
+        if config.trusted_proxies.contains(&peer) {
+            let last = |name: &str| {
+                let text = headers.get_all(name).iter().next_back()?.to_str().ok()?;
+                Some(text.rsplit(',').next().unwrap_or_default().trim().to_owned())
+            };
+            if let Some(address) = last("x-forwarded-for").and_then(|text| text.parse().ok()) {
+                caller.address = address;
+            }
+            if last("x-forwarded-proto").as_deref() == Some("https") {
+                caller.scheme = "https";
+            }
+            caller.host = last("x-forwarded-host");
+        }
+        caller
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+async fn dispatch(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    request_id: &str,
+    parts: &mut Parts,
+    body: Body,
+    timing: &mut Timing,
+    owned_by: &mut Owner,
+    allowed: &mut Option<HeaderValue>,
+) -> Result<Response<Body>, Refusal> {
+    let host = guard::host(&gateway.config, parts, caller.host.as_deref())?;
+    let path = Path::parse(parts.uri.path())?;
+    let owner = match host.kind {
+        HostKind::Server => owner(&path.decoded),
+        HostKind::Sandbox(_) => owner_in_sandbox(&path.decoded),
+        HostKind::Preview => Owner::Guest,
+    };
+    *owned_by = owner;
+    *allowed = guard::origin(&gateway.config, &host, parts, is_page(owner, &path.decoded))?;
+    if allowed.is_some()
+        && parts.method == Method::OPTIONS
+        && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    {
+        return Ok(preflight(&parts.headers));
+    }
+    let context = Context {
+        tenant: TenantId::default_tenant(),
+        request_id: request_id.to_owned(),
+        origin: Some(caller.address.to_string()),
+        base_url: format!("{}://{}", caller.scheme, host.authority),
+    };
+    timing.mark("target");
+    let at = path.decoded.as_str();
+    match owner {
+        Owner::Guest => {
+            if let Some(redirect) = with_slash(&path, parts) {
+                return Ok(redirect);
+            }
+            let target: Target = target::find(&path, &parts.headers, &host.kind)?;
+            proxy::forward(gateway, &context, &target, parts, body, timing).await
+        }
+        Owner::Console => pages::console::serve(gateway, &context, at, parts, body).await,
+        Owner::Docs => pages::docs::serve(gateway, &context, at, parts, body).await,
+        Owner::OpenApi => pages::openapi::serve(gateway, &context, at, parts, body).await,
+        Owner::AgentSandbox => dialect::agent_sandbox::serve(gateway, &context, at, parts, body).await,
+        Owner::Trajectories => trajectories::serve(gateway, &context, at, parts).await,
+        Owner::Api => api::serve(gateway, &context, at, parts, body).await,
+        Owner::Health => health::serve(gateway, &context, at, parts, body).await,
+        Owner::Metrics => metrics::serve(gateway, &context, at, parts, body).await,
+        Owner::Missing(what) => {
+            Err(Refusal::new(ErrorCode::Unsupported, format!("{what} is not there yet"))
+                .hint("GET /v1/docs shows what is"))
+        }
+        Owner::Internal => Err(Refusal::not_found("there is nothing at this path")),
+        Owner::Unknown => Err(unknown(at, &host.kind)),
+    }
+}
+
+fn unknown(path: &str, host: &HostKind) -> Refusal {
+    let shown: String = path.chars().take(200).collect();
+    let refusal = Refusal::not_found(format!("there is nothing at {shown}"));
+    match host {
+        HostKind::Sandbox(id) => refusal.hint(format!(
+            "this host is sandbox {id}'s own and has its paths alone; call the server by its own name for the others"
+        )),
+        _ => refusal.hint(
+            "a sandbox's API is at /v1 and /sandbox/{name}/v1, sandboxes at /api/v1/sandbox and /api/v2/sandboxes; GET /v1/docs shows all",
+        ),
+    }
+}
+
+/// `/sandbox/{name}` is a folder: relative links of its page need the slash.
+fn with_slash(path: &Path, parts: &Parts) -> Option<Response<Body>> {
+    let name = path.raw.strip_prefix("/sandbox/")?;
+    if name.contains('/') || !matches!(parts.method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::PERMANENT_REDIRECT;
+    let location = HeaderValue::from_str(&format!("{}/{query}", path.raw)).ok()?;
+    answer.headers_mut().insert(LOCATION, location);
+    Some(answer)
+}
+
+/// For the pages of an origin that the configuration allows.
+fn preflight(headers: &HeaderMap) -> Response<Body> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    for (asked, granted) in [
+        (ACCESS_CONTROL_REQUEST_METHOD, ACCESS_CONTROL_ALLOW_METHODS),
+        (ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_ALLOW_HEADERS),
+    ] {
+        if let Some(value) = headers.get(asked) {
+            answer.headers_mut().insert(granted, value.clone());
+        }
+    }
+    answer.headers_mut().insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    answer
+}
+
+fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(
+        ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("x-request-id, server-timing, retry-after"),
+    );
+    headers.append(VARY, HeaderValue::from_static("origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_has_its_owner() {
+        for (path, wanted) in [
+            ("/", Owner::Console),
+            ("/v1/ping", Owner::Guest),
+            ("/v1", Owner::Guest),
+            ("/v1x", Owner::Unknown),
+            ("/v1/docs", Owner::Docs),
+            ("/v1/openapi.json", Owner::OpenApi),
+            ("/v1/mcp", Owner::Missing("the MCP hub")),
+            ("/v1/mcp/servers", Owner::Missing("the MCP hub")),
+            ("/sandbox/a/v1/mcp", Owner::Missing("the MCP hub")),
+            ("/sandbox/a", Owner::Guest),
+            ("/sandbox/a/", Owner::Guest),
+            ("/sandbox/a/v1/bash/exec", Owner::Guest),
+            ("/sandbox/a/index.html", Owner::Guest),
+            ("/sandbox/a/internal/hello", Owner::Internal),
+            ("/sandbox/a/api/v1/sandbox", Owner::Unknown),
+            ("/sandbox/a/sandbox/b/v1/ping", Owner::Unknown),
+            ("/sandbox/a/metrics", Owner::Unknown),
+            ("/sandbox", Owner::Unknown),
+            ("/internal/hello", Owner::Internal),
+            ("/internal", Owner::Internal),
+            ("/api/v1/sandbox", Owner::AgentSandbox),
+            ("/api/v1/sandbox/a", Owner::AgentSandbox),
+            ("/api/v1/sandboxes", Owner::Unknown),
+            ("/api/v1/trajectories/x", Owner::Trajectories),
+            ("/api/v1/execute", Owner::Missing("AgentFlow's API")),
+            ("/api/v2/sandboxes", Owner::Api),
+            ("/sandboxes", Owner::Missing("E2B's API")),
+            ("/healthz", Owner::Health),
+            ("/metrics", Owner::Metrics),
+            ("/nothing", Owner::Unknown),
+        ] {
+            assert_eq!(owner(path), wanted, "{path}");
+        }
+        for (path, wanted) in [
+            ("/", Owner::Guest),
+            ("/v1/ping", Owner::Guest),
+            ("/api/v1/sandbox", Owner::Unknown),
+            ("/api/v2/sandboxes", Owner::Unknown),
+            ("/metrics", Owner::Unknown),
+            ("/sandbox/victim/v1/ping", Owner::Unknown),
+            ("/internal/hello", Owner::Internal),
+        ] {
+            assert_eq!(owner_in_sandbox(path), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed_and_nobody_else() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", HeaderValue::from_static("6.6.6.6, 192.0.2.1"));
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        headers.insert("x-forwarded-host", HeaderValue::from_static("box.example"));
+        let config = GatewayConfig { trusted_proxies: vec![[10, 0, 0, 1].into()], ..GatewayConfig::default() };
+        let caller = Caller::of(&config, [10, 0, 0, 1].into(), &headers);
+        assert_eq!(caller.address, IpAddr::from([192, 0, 2, 1]));
+        assert_eq!((caller.scheme, caller.host.as_deref()), ("https", Some("box.example")));
+        let caller = Caller::of(&config, [10, 0, 0, 2].into(), &headers);
+        assert_eq!(caller.address, IpAddr::from([10, 0, 0, 2]));
+        assert_eq!((caller.scheme, caller.host), ("http", None));
+    }
+}

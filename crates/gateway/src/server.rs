@@ -1,0 +1,218 @@
+//! Listeners and connections, and their end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_control::Control;
+use arenite_trajectory::Recorder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::gateway::Gateway;
+use crate::{GatewayConfig, inside, route};
+
+/// Time for a request's head, and for the next request on a connection that is kept.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// The most bytes of a request's head; more is answered with 431. Also the most that is read at once.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// HTTP/2: calls at once on one connection.
+const MAX_STREAMS: u32 = 256;
+/// HTTP/2: what may be sent without having been read yet, of one stream and of all.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// HTTP/2: a peer that answers no ping for this long is gone.
+const PING: Duration = Duration::from_secs(30);
+/// Before accepting is tried again when the process has no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the gateway does not serve.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    #[error("could not listen on {address}: {source}; is another server there? --listen names another address")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("there is no address to listen on; name one with --listen")]
+    NoAddress,
+}
+
+/// Serves until `stop`, then lets requests end for [`GatewayConfig::drain`], and cuts what is left.
+pub async fn serve(
+    config: GatewayConfig,
+    control: Arc<Control>,
+    recorder: Recorder,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), GatewayError> {
+    Server::bind(config, control, recorder).await?.run(stop).await;
+    Ok(())
+}
+
+/// A server that listens, but does not answer yet.
+pub struct Server {
+    gateway: Arc<Gateway>,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Listens on all addresses of the configuration. Port 0 takes a free one.
+    pub async fn bind(
+        mut config: GatewayConfig,
+        control: Arc<Control>,
+        recorder: Recorder,
+    ) -> Result<Self, GatewayError> {
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for &address in &config.listen {
+            let failed = |source| GatewayError::Listen { address, source };
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            addresses.push(listener.local_addr().map_err(failed)?);
+            listeners.push(listener);
+        }
+        if listeners.is_empty() {
+            return Err(GatewayError::NoAddress);
+        }
+        config.listen.clone_from(&addresses);
+        let gateway = Arc::new(Gateway::new(config, control, recorder));
+        Ok(Self { gateway, listeners, addresses })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Answers until `stop`.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let Self { gateway, listeners, .. } = self;
+        gateway.tasks.spawn(inside::follow(Arc::clone(&gateway)));
+        let expire = Arc::clone(&gateway);
+        gateway.tasks.spawn(async move { expire.pools.expire(&expire.stopping).await });
+
+        let slots = Arc::new(Semaphore::new(gateway.config.max_connections));
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            accepting.spawn(accept(Arc::clone(&gateway), listener, Arc::clone(&slots)));
+        }
+        stop.await;
+        // Listeners close, so that whoever comes now is refused by the kernel. Their connections are handed over.
+        gateway.stopping.cancel();
+        let mut open = Vec::new();
+        while let Some(ended) = accepting.join_next().await {
+            open.extend(ended);
+        }
+        gateway.tasks.close();
+        let drained = async {
+            for connections in &mut open {
+                let graceful = std::mem::take(&mut connections.graceful);
+                graceful.shutdown().await;
+            }
+            gateway.tasks.wait().await;
+        };
+        if tokio::time::timeout(gateway.config.drain, drained).await.is_err() {
+            tracing::warn!("cutting off what is still under way after {:?}", gateway.config.drain);
+        }
+        gateway.cut.cancel();
+        for connections in &mut open {
+            connections.tasks.shutdown().await;
+        }
+        // Tunnels see the cut, and write their outcomes.
+        gateway.tasks.wait().await;
+    }
+}
+
+/// The connections of one listener.
+#[derive(Default)]
+struct Connections {
+    graceful: GracefulShutdown,
+    tasks: JoinSet<()>,
+}
+
+/// Accepts until the stop, and answers with the connections that are open then.
+async fn accept(gateway: Arc<Gateway>, listener: TcpListener, slots: Arc<Semaphore>) -> Connections {
+    let mut connections = Connections::default();
+    let builder = builder();
+    loop {
+        // Those that ended are let go of.
+        while connections.tasks.try_join_next().is_some() {}
+        let next = async {
+            // The semaphore is never closed.
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        let (slot, accepted) = tokio::select! {
+            next = next => next,
+            () = gateway.stopping.cancelled() => return connections,
+        };
+        match (slot, accepted) {
+            (Ok(slot), Ok((stream, peer))) => {
+                connect(&gateway, &builder, &mut connections, stream, peer, slot);
+            }
+            (_, Err(error)) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                if !is_of_one_connection(&error) {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+            (Err(_), _) => return connections,
+        }
+    }
+}
+
+/// The peer went away before it was accepted; the listener is fine.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(MAX_HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    builder
+}
+
+fn connect(
+    gateway: &Arc<Gateway>,
+    builder: &auto::Builder<TokioExecutor>,
+    connections: &mut Connections,
+    stream: TcpStream,
+    peer: SocketAddr,
+    slot: OwnedSemaphorePermit,
+) {
+    // Small answers must not wait for acknowledgements. A connection that is gone already fails later anyway.
+    let _ = stream.set_nodelay(true);
+    let gateway = Arc::clone(gateway);
+    let service = service_fn(move |request| {
+        let gateway = Arc::clone(&gateway);
+        async move { Ok::<_, Infallible>(route::answer(gateway, peer.ip(), request).await) }
+    });
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let watched = connections.graceful.watch(connection.into_owned());
+    connections.tasks.spawn(async move {
+        if let Err(error) = watched.await {
+            tracing::debug!(%peer, error, "a connection ended early");
+        }
+        drop(slot);
+    });
+}

@@ -1,0 +1,96 @@
+//! Which calls are steps, and what of them is recorded before they are made.
+
+use arenite_trajectory::{Intent, redact};
+use http::Method;
+use serde_json::{Map, Value};
+
+use crate::gateway::Context;
+use crate::path::query_pairs;
+
+/// Paths of a sandbox that do nothing for an agent: not recorded.
+const NOT_STEPS: [&str; 3] = ["/v1/ping", "/v1/openapi.json", "/v1/docs"];
+
+/// | call | step |
+/// | --- | --- |
+/// | `/v1/*` but for [`NOT_STEPS`] | one each |
+/// | a WebSocket, on any path of a sandbox | one, from its handshake to its end |
+/// | pages and their files, `/tickets`, `/auth` | none |
+/// | `OPTIONS`, `HEAD` | none: they change nothing and tell nothing that a step would keep |
+pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
+    if upgrade {
+        return true;
+    }
+    let path = path.strip_suffix('/').unwrap_or(path);
+    path.starts_with("/v1/")
+        && !NOT_STEPS.contains(&path)
+        && !matches!(*method, Method::OPTIONS | Method::HEAD)
+}
+
+/// The intent of a call to a sandbox's own API. `path_and_query` is as the sandbox knows it.
+pub(crate) fn intent(
+    context: &Context,
+    sandbox: &arenite_control::Sandbox,
+    method: &Method,
+    path_and_query: &str,
+    arguments: Option<Value>,
+) -> Intent {
+    Intent {
+        tenant: context.tenant.clone(),
+        trajectory: sandbox.id.to_string(),
+        sandbox_name: sandbox.name.to_string(),
+        dialect: "aio",
+        action: format!("{method} {}", redact(path_and_query)),
+        arguments,
+        origin: context.origin.clone(),
+        request_id: context.request_id.clone(),
+    }
+}
+
+/// The arguments of a call without a body: its query, without secrets.
+pub(crate) fn of_query(path_and_query: &str) -> Option<Value> {
+    let redacted = redact(path_and_query);
+    let (_, query) = redacted.split_once('?')?;
+    let pairs: Map<String, Value> = query_pairs(query).map(|(k, v)| (k, Value::String(v))).collect();
+    (!pairs.is_empty()).then_some(Value::Object(pairs))
+}
+
+/// The arguments of a call with a body that was read: JSON as such, anything else as text.
+pub(crate) fn of_body(body: &[u8]) -> Value {
+    serde_json::from_slice(body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_a_step() {
+        for (method, path, upgrade, wanted) in [
+            (Method::POST, "/v1/bash/exec", false, true),
+            (Method::GET, "/v1/sandbox", false, true),
+            (Method::GET, "/v1/ping", false, false),
+            (Method::GET, "/v1/ping/", false, false),
+            (Method::GET, "/v1/openapi.json", false, false),
+            (Method::OPTIONS, "/v1/bash/exec", false, false),
+            (Method::GET, "/terminal", false, false),
+            (Method::GET, "/v1/shell/ws", true, true),
+            (Method::GET, "/websockify", true, true),
+        ] {
+            assert_eq!(is_step(&method, path, upgrade), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn arguments() {
+        assert_eq!(of_query("/v1/x"), None);
+        assert_eq!(of_query("/v1/x?"), None);
+        assert_eq!(
+            of_query("/v1/x?path=a%20b&api_key=sekrit&flag"),
+            Some(json!({"path": "a b", "api_key": "redacted", "flag": ""}))
+        );
+        assert_eq!(of_body(b"{\"a\": 1}"), json!({"a": 1}));
+        assert_eq!(of_body(b"{\"a\": "), json!("{\"a\": "));
+    }
+}

@@ -1,0 +1,121 @@
+//! Which sandbox a request is for, and what of its path is the sandbox's.
+
+use arenite_control::{Control, ControlError, Lease};
+use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
+use http::HeaderMap;
+
+use crate::guard::HostKind;
+use crate::path::Path;
+use crate::refusal::Refusal;
+
+const HEADER: &str = "x-arenite-sandbox";
+const PREFIX: &str = "/sandbox/";
+
+/// What names the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Whom {
+    Name(SandboxName),
+    Id(SandboxId),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) whom: Whom,
+    /// The path as the sandbox knows it.
+    pub(crate) path: Path,
+    /// What was taken off the path: `/sandbox/{name}`, or nothing.
+    pub(crate) prefix: String,
+    /// Served on the sandbox's own host, so what it serves shares an origin with nobody.
+    pub(crate) own_host: bool,
+}
+
+/// First match wins: the path, the header, the host, `default`.
+pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<Target, Refusal> {
+    if let HostKind::Preview = host {
+        return Err(Refusal::new(ErrorCode::Unsupported, "previews of ports are not there yet")
+            .hint("run a command in the sandbox that calls the port, such as curl with bash/exec"));
+    }
+    if let HostKind::Sandbox(id) = host {
+        return Ok(Target {
+            whom: Whom::Id(id.clone()),
+            path: path.clone(),
+            prefix: String::new(),
+            own_host: true,
+        });
+    }
+    if let Some(rest) = path.decoded.strip_prefix(PREFIX) {
+        let name = rest.split('/').next().unwrap_or_default();
+        return Ok(Target {
+            whom: Whom::Name(parse(name)?),
+            path: path.after_segments(2),
+            prefix: format!("{PREFIX}{name}"),
+            own_host: false,
+        });
+    }
+    let name = match headers.get(HEADER) {
+        Some(value) => {
+            let text = value
+                .to_str()
+                .map_err(|_| Refusal::bad_request(format!("the header {HEADER} is no text")))?;
+            parse(text.trim())?
+        }
+        None => parse(SandboxName::DEFAULT)?,
+    };
+    Ok(Target { whom: Whom::Name(name), path: path.clone(), prefix: String::new(), own_host: false })
+}
+
+fn parse(name: &str) -> Result<SandboxName, Refusal> {
+    name.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
+}
+
+/// Holds the sandbox for the call, woken or made if need be.
+pub(crate) async fn lease(
+    control: &Control,
+    tenant: &TenantId,
+    whom: &Whom,
+) -> Result<Lease, Refusal> {
+    match whom {
+        Whom::Name(name) => Ok(control.lease(tenant, name).await?),
+        Whom::Id(id) => {
+            let lease = control.lease_by_id(id).await?;
+            // Someone else's sandbox is not there.
+            if lease.sandbox.tenant != *tenant {
+                return Err(ControlError::NoSuchId { id: id.clone() }.into());
+            }
+            Ok(lease)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_match_wins() {
+        let header = |name: &str| HeaderMap::from_iter([(http::HeaderName::from_static(HEADER), name.parse().unwrap())]);
+        let own = HostKind::Sandbox("sabcdefghijk".parse().unwrap());
+        for (path, headers, host, wanted) in [
+            ("/v1/ping", HeaderMap::new(), &HostKind::Server, Ok(("default", "/v1/ping", "", false))),
+            ("/v1/ping", header("b"), &HostKind::Server, Ok(("b", "/v1/ping", "", false))),
+            ("/sandbox/a/v1/ping", header("b"), &HostKind::Server, Ok(("a", "/v1/ping", "/sandbox/a", false))),
+            ("/sandbox/a", HeaderMap::new(), &HostKind::Server, Ok(("a", "/", "/sandbox/a", false))),
+            ("/sandbox/%61/v1/a%20b", HeaderMap::new(), &HostKind::Server, Ok(("a", "/v1/a%20b", "/sandbox/a", false))),
+            ("/sandbox/b/v1/ping", HeaderMap::new(), &own, Ok(("sabcdefghijk", "/sandbox/b/v1/ping", "", true))),
+            ("/v1/ping", header("b"), &own, Ok(("sabcdefghijk", "/v1/ping", "", true))),
+            ("/v1/ping", header("No"), &HostKind::Server, Err(ErrorCode::InvalidRequest)),
+            ("/sandbox/No/x", HeaderMap::new(), &HostKind::Server, Err(ErrorCode::InvalidRequest)),
+            ("/v1/ping", HeaderMap::new(), &HostKind::Preview, Err(ErrorCode::Unsupported)),
+        ] {
+            let got = find(&Path::parse(path).unwrap(), &headers, host);
+            let got = got.as_ref().map_err(|refusal| refusal.code).map(|target| {
+                let whom = match &target.whom {
+                    Whom::Name(name) => name.as_str(),
+                    Whom::Id(id) => id.as_str(),
+                };
+                (whom, target.path.raw.as_str(), target.prefix.as_str(), target.own_host)
+            });
+            assert_eq!(got, wanted, "{path}");
+        }
+    }
+}
