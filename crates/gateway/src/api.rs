@@ -1,0 +1,346 @@
+//! `/api/v2`: Arenite's own control API. Used by the `arenite` command and the console.
+//!
+//! ```text
+//! GET    /api/v2/info                      {name, version, engine, uptime_seconds, room, warnings}
+//! GET    /api/v2/templates                 {templates: [{name, description, services, spec}]}
+//! GET    /api/v2/images                    {images: [{name, digest, size_bytes, created_at, layers, labels}]}
+//! GET    /api/v2/sandboxes                 {sandboxes: [Sandbox]}, the oldest first
+//! POST   /api/v2/sandboxes                 Create → 201 Sandbox, with Location
+//! GET    /api/v2/sandboxes/{name}          Sandbox
+//! DELETE /api/v2/sandboxes/{name}          {name, id, deleted: true}
+//! POST   /api/v2/sandboxes/{name}/pause    Sandbox; fine for a paused one
+//! POST   /api/v2/sandboxes/{name}/resume   Sandbox; fine for a running one
+//! GET    /api/v2/sandboxes/{name}/usage    {memory_bytes, cpu_nanoseconds, pids, disk_bytes?, oom_kills?, limits}
+//! GET    /api/v2/sandboxes/{name}/logs     text: what the main command wrote, empty without one
+//!
+//! Create   {name?, template?, image?, args?, env?, workdir?, hostname?, labels?, network?: "none"|"open", ports?,
+//!           resources?: {memory_bytes?, cpu_millis?, pids?, disk_bytes?, shm_bytes?},
+//!           timeout_seconds?, idle_timeout_seconds? (0: never), idle_policy?: "delete"|"pause"}
+//! Sandbox  {id, name, state, reason, template, spec, isolation, origin, created_at, last_used_at, state_since,
+//!           expires_at, stages: [{name, ms}], urls: {path, host}}
+//! refusals {code, message, hint}, 429 with Retry-After
+//! ```
+//!
+//! Without a name a sandbox is called like its id. A create of a name that is there is refused (409), so a client that
+//! repeats one makes no second sandbox; a delete of one that is not there is refused (404). Fields that are not listed
+//! are refused.
+//!
+//! `/api/v1/trajectories` belongs to the same API, see [`crate::trajectories`]:
+//!
+//! ```text
+//! GET /api/v1/trajectories                        {trajectories: [{trajectory, sandbox_name, first_at, last_at, steps, bytes, ended}]}
+//! GET /api/v1/trajectories/{id}?after=&limit=     {trajectory, steps: [Step], next_after}
+//! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
+//! GET /api/v1/trajectories/{id}/blobs/{sha256}    the bytes of a large body
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
+use arenite_model::{ErrorCode, IdlePolicy, ImageName, NetworkMode, SandboxName};
+use axum::body::Body;
+use http::header::LOCATION;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::gateway::{Context, Gateway};
+use crate::lifecycle::{self, Call, Turn};
+use crate::refusal::{Refusal, json_response};
+use crate::request::require;
+
+const PATH: &str = "/api/v2";
+const DIALECT: &str = "api";
+/// The largest body, in bytes: far above what a spec's own bounds admit.
+pub(crate) const MAX_BODY: usize = 1 << 20;
+/// Labels of one sandbox, and the bytes of one's key and value together.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL_BYTES: usize = 1024;
+
+/// A request for a sandbox, as it stands above.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Create {
+    name: Option<SandboxName>,
+    template: Option<String>,
+    image: Option<ImageName>,
+    args: Option<Vec<String>>,
+    env: Option<BTreeMap<String, String>>,
+    workdir: Option<String>,
+    hostname: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    resources: Option<ResourcesOverlay>,
+    network: Option<NetworkMode>,
+    ports: Option<Vec<u16>>,
+    timeout_seconds: Option<u64>,
+    idle_timeout_seconds: Option<u64>,
+    idle_policy: Option<IdlePolicy>,
+}
+
+impl Create {
+    fn request(self) -> Result<CreateRequest, Refusal> {
+        let labels = self.labels.iter().flatten();
+        if labels.clone().count() > MAX_LABELS {
+            return Err(Refusal::bad_request(format!("labels: give at most {MAX_LABELS}")));
+        }
+        if let Some((key, _)) = labels.clone().find(|(k, v)| k.is_empty() || k.len() + v.len() > MAX_LABEL_BYTES) {
+            let key: String = key.chars().take(80).collect();
+            return Err(Refusal::bad_request(format!(
+                "labels: {key:?} is not valid: a key is not empty, and with its value at most {MAX_LABEL_BYTES} bytes"
+            )));
+        }
+        Ok(CreateRequest {
+            name: self.name,
+            template: self.template,
+            spec: SpecOverlay {
+                image: self.image,
+                args: self.args,
+                env: self.env,
+                workdir: self.workdir,
+                hostname: self.hostname,
+                resources: self.resources.unwrap_or_default(),
+                network: self.network,
+                ports: self.ports,
+                timeout_seconds: self.timeout_seconds,
+                idle_timeout_seconds: self.idle_timeout_seconds,
+                idle_policy: self.idle_policy,
+                labels: self.labels,
+            },
+            origin: DIALECT.to_owned(),
+        })
+    }
+}
+
+/// A body that takes no fields.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Nothing {}
+
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    path: &str,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    let rest = path.strip_prefix(PATH).unwrap_or(path);
+    let segments: Vec<&str> = rest.split('/').filter(|s| !s.is_empty()).collect();
+    match segments[..] {
+        ["info"] => {
+            read_only(parts)?;
+            info(gateway).await
+        }
+        ["templates"] => {
+            read_only(parts)?;
+            Ok(json_response(StatusCode::OK, &json!({ "templates": gateway.control.templates() })))
+        }
+        ["images"] => {
+            read_only(parts)?;
+            images(gateway).await
+        }
+        ["sandboxes"] => {
+            require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
+            match parts.method {
+                Method::POST => create(gateway, context, body).await,
+                _ => list(gateway, context).await,
+            }
+        }
+        ["sandboxes", name] => {
+            require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
+            let name = sandbox_name(name)?;
+            match parts.method {
+                Method::DELETE => delete(gateway, context, name).await,
+                _ => {
+                    let sandbox = gateway.control.get(&context.tenant, &name).await?;
+                    Ok(json_response(StatusCode::OK, &shape(gateway, context, sandbox)))
+                }
+            }
+        }
+        ["sandboxes", name, verb @ ("pause" | "resume")] => {
+            require(parts, &[Method::POST])?;
+            let name = sandbox_name(name)?;
+            read_json::<Nothing>(body).await?;
+            turn(gateway, context, name, verb).await
+        }
+        ["sandboxes", name, "usage"] => {
+            read_only(parts)?;
+            usage(gateway, context, sandbox_name(name)?).await
+        }
+        _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}"))
+            .hint("there are info, templates, images, sandboxes and sandboxes/{name}/{pause,resume,usage,logs}")),
+    }
+}
+
+fn read_only(parts: &Parts) -> Result<(), Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])
+}
+
+fn sandbox_name(text: &str) -> Result<SandboxName, Refusal> {
+    text.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
+}
+
+/// Reads a JSON body; an empty one stands for an object without fields. What is wrong is said with its place.
+async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Result<(T, Value), Refusal> {
+    let bytes = read(body).await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok((T::default(), json!({})));
+    }
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| Refusal::bad_request(format!("the body is not JSON: {e}")))?;
+    if !value.is_object() {
+        return Err(Refusal::bad_request("the body is not a JSON object"));
+    }
+    let read = serde_path_to_error::deserialize(&value).map_err(|error| {
+        let (path, inner) = (error.path().to_string(), error.into_inner());
+        Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
+    })?;
+    Ok((read, value))
+}
+
+/// Reads a whole body within its bound.
+pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY} bytes")))
+        }
+        Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+    }
+}
+
+async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
+    let engine = gateway.control.engine();
+    let room = engine.room().await.ok();
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({
+            "name": "arenite",
+            "version": env!("CARGO_PKG_VERSION"),
+            "engine": engine.name(),
+            "uptime_seconds": gateway.started.elapsed().as_secs(),
+            "room": room,
+            "warnings": gateway.config.warnings,
+        }),
+    ))
+}
+
+/// Reads files, so away from the threads that serve.
+async fn images(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
+    let Some(catalog) = gateway.config.images.clone() else {
+        return Err(Refusal::new(ErrorCode::Unsupported, "this server's engine keeps no list of images"));
+    };
+    let listed = tokio::task::spawn_blocking(move || catalog.list()).await.unwrap_or_else(|error| Err(error.to_string()));
+    match listed {
+        Ok(images) => Ok(json_response(StatusCode::OK, &json!({ "images": images }))),
+        Err(error) => {
+            tracing::error!(error, "images could not be listed");
+            Err(Refusal::new(ErrorCode::Internal, "the images could not be listed; the server's log says why"))
+        }
+    }
+}
+
+async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Response<Body>, Refusal> {
+    let all = gateway.control.list(&context.tenant).await?;
+    let all: Vec<Value> = all.into_iter().map(|sandbox| shape(gateway, context, sandbox)).collect();
+    Ok(json_response(StatusCode::OK, &json!({ "sandboxes": all })))
+}
+
+async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Response<Body>, Refusal> {
+    let (create, arguments) = read_json::<Create>(body).await?;
+    let request = create.request()?;
+    let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
+    let answer = {
+        let (gateway, context) = (Arc::clone(gateway), context.clone());
+        move |sandbox| (StatusCode::CREATED, shape(&gateway, &context, sandbox))
+    };
+    let (status, sandbox) = lifecycle::create(gateway, context, call, request, answer).await?;
+    let mut response = json_response(status, &sandbox);
+    let name = sandbox["name"].as_str().unwrap_or_default();
+    if let Ok(location) = HeaderValue::from_str(&format!("{PATH}/sandboxes/{name}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+async fn delete(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
+    let call = Call { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}"), arguments: None };
+    let answer = |sandbox: Sandbox| (StatusCode::OK, json!({ "name": sandbox.name, "id": sandbox.id, "deleted": true }));
+    let (status, body) = lifecycle::delete(gateway, context, call, name, answer).await?;
+    Ok(json_response(status, &body))
+}
+
+async fn turn(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
+    let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
+    let way = if verb == "pause" { Turn::Pause } else { Turn::Resume };
+    let answer = {
+        let (gateway, context) = (Arc::clone(gateway), context.clone());
+        move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))
+    };
+    let (status, body) = lifecycle::turn(gateway, context, call, name, way, answer).await?;
+    Ok(json_response(status, &body))
+}
+
+async fn usage(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
+    let usage = gateway.control.usage(&context.tenant, &name).await?;
+    let limits = gateway.control.get(&context.tenant, &name).await?.spec.resources;
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({
+            "memory_bytes": usage.memory_bytes,
+            "cpu_nanoseconds": usage.cpu_nanoseconds,
+            "pids": usage.pids,
+            "disk_bytes": usage.disk_bytes,
+            "oom_kills": usage.oom_kills,
+            "limits": limits,
+        }),
+    ))
+}
+
+/// A sandbox as this API tells of it.
+fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
+    let stages: Vec<Value> = sandbox.stages.iter().map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
+    let urls = urls(gateway, context, &sandbox);
+    json!({
+        "id": sandbox.id,
+        "name": sandbox.name,
+        "state": sandbox.state,
+        "reason": sandbox.reason,
+        "template": sandbox.template,
+        "spec": sandbox.spec,
+        "isolation": sandbox.isolation,
+        "origin": sandbox.origin,
+        "created_at": sandbox.created_at,
+        "last_used_at": sandbox.last_used_at,
+        "state_since": sandbox.state_since,
+        "expires_at": sandbox.expires_at,
+        "stages": stages,
+        "urls": urls,
+    })
+}
+
+/// Where its services are: `path` below this server's own address, `host` on an origin of its own.
+pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> Value {
+    let base = context.base_url.as_str();
+    json!({
+        "path": format!("{base}/sandbox/{}/", sandbox.name),
+        "host": own_host(base, gateway.config.domain.as_deref(), sandbox.id.as_str()),
+    })
+}
+
+/// A client on this machine gets a name that resolves there whatever the domain.
+fn own_host(base: &str, domain: Option<&str>, id: &str) -> String {
+    let (scheme, authority) = base.split_once("://").unwrap_or(("http", base));
+    // A bracketed address's colons are no port.
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, format!(":{port}")),
+        _ => (authority, String::new()),
+    };
+    let local = host == "localhost" || host.starts_with("127.") || host == "[::1]" || host.ends_with(".localhost");
+    match domain {
+        Some(domain) if !local => format!("{scheme}://{id}.{domain}{port}/"),
+        _ => format!("{scheme}://{id}.localhost{port}/"),
+    }
+}

@@ -1,0 +1,400 @@
+//! `/api/v1/sandbox`: Agent-Sandbox 0.1.0's REST surface.
+//!
+//! Bodies are the original's: `{"code":"0","data":…}`, and `{"code":"404","error":"…"}` with the real HTTP status; with
+//! [`crate::GatewayConfig::agent_sandbox_always_200`] failures are HTTP 200 and code 500 as in the original. Known
+//! differences: every field has its effect or is refused; an empty list is `[]` where the original failed; times of 0
+//! mean the default; fields that the original does not have are refused; sandboxes tell `id`, `state` and `url` too.
+//!
+//! `app`, and the requests `cpu` and `memory`, are kept for the answer and change nothing else: only limits are enforced.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
+use arenite_model::{ErrorCode, IdError, IdlePolicy, Resources, SandboxName};
+use axum::body::Body;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::quantity;
+use crate::api;
+use crate::gateway::{Context, Gateway};
+use crate::lifecycle::{self, Answer, Call};
+use crate::refusal::{Refusal, json_response};
+use crate::request::require;
+
+const PATH: &str = "/api/v1/sandbox";
+const DIALECT: &str = "agent_sandbox";
+
+const CPU: &str = "100m";
+const MEMORY: &str = "128Mi";
+const CPU_LIMIT: &str = "1000m";
+const MEMORY_LIMIT: &str = "1024Mi";
+/// Minutes.
+const TIMEOUT: i64 = 60;
+const MAX_TIMEOUT: i64 = 1440;
+const IDLE_TIMEOUT: i64 = 10;
+const MAX_IDLE_TIMEOUT: i64 = 60;
+/// The environment of a request that names neither one nor an image, and of one that names only an image.
+const AIO: &str = "aio";
+const CUSTOM: &str = "custom";
+/// Characters of `app`.
+const MAX_APP: usize = 256;
+/// Names tried for a sandbox without one: those made in the same second are numbered.
+const MAX_NAMES: usize = 1000;
+
+/// Where the answer's own words are kept.
+const LABEL_ENVIRONMENT: &str = "agent_sandbox.environment";
+const LABEL_APP: &str = "agent_sandbox.app";
+const LABEL_CPU: &str = "agent_sandbox.cpu";
+const LABEL_MEMORY: &str = "agent_sandbox.memory";
+const LABEL_CPU_LIMIT: &str = "agent_sandbox.cpu_limit";
+const LABEL_MEMORY_LIMIT: &str = "agent_sandbox.memory_limit";
+
+/// A request. Go's decoder leaves a field alone for `null`, and its empty text is no text.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Create {
+    name: Option<String>,
+    environment: Option<String>,
+    args: Option<Vec<String>>,
+    app: Option<String>,
+    image: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+    timeout: Option<i64>,
+    idle_timeout: Option<i64>,
+    idle_policy: Option<String>,
+    workdir: Option<String>,
+    cpu: Option<String>,
+    memory: Option<String>,
+    cpu_limit: Option<String>,
+    memory_limit: Option<String>,
+    ports: Option<Vec<u16>>,
+    /// Read-only in the original too.
+    #[serde(rename = "status")]
+    _status: Option<Value>,
+}
+
+/// A sandbox in an answer: the original's fields, then ours.
+#[derive(Debug, Serialize)]
+struct Stored {
+    name: SandboxName,
+    environment: String,
+    args: Vec<String>,
+    app: String,
+    image: String,
+    env: BTreeMap<String, String>,
+    /// Minutes, rounded up; 0: none.
+    timeout: u64,
+    idle_timeout: u64,
+    idle_policy: &'static str,
+    workdir: String,
+    cpu: String,
+    memory: String,
+    cpu_limit: String,
+    memory_limit: String,
+    ports: Vec<u16>,
+    status: &'static str,
+    id: String,
+    state: &'static str,
+    url: String,
+}
+
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    path: &str,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    let rest = path.strip_prefix(PATH).unwrap_or(path);
+    let rest = rest.strip_prefix('/').unwrap_or(rest);
+    let answer = match (rest, &parts.method) {
+        ("", &Method::POST) => create(gateway, context, body).await,
+        ("", _) => {
+            require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
+            list(gateway, context).await
+        }
+        (name, &Method::DELETE) => delete(gateway, context, name).await,
+        (name, _) => {
+            require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
+            get(gateway, context, name).await
+        }
+    };
+    Ok(match answer {
+        Ok((status, body)) => json_response(status, &body),
+        Err(refusal) => failure(&refusal, gateway.config.agent_sandbox_always_200),
+    })
+}
+
+fn success(data: Value) -> Answer {
+    (StatusCode::OK, json!({ "code": "0", "data": data }))
+}
+
+fn failure(refusal: &Refusal, always_200: bool) -> Response<Body> {
+    let (status, code) = if always_200 { (StatusCode::OK, 500) } else { (refusal.status, refusal.status.as_u16()) };
+    let text = match &refusal.hint {
+        Some(hint) => format!("{}; {hint}", refusal.message),
+        None => refusal.message.clone(),
+    };
+    refusal.finish(json_response(status, &json!({ "code": code.to_string(), "error": text })))
+}
+
+/// Said as the original says it.
+fn not_found(name: &str) -> Refusal {
+    Refusal::not_found(format!("sandbox {} not found", name.chars().take(80).collect::<String>()))
+}
+
+/// What no sandbox can be called, none is called.
+fn named(text: &str) -> Result<SandboxName, Refusal> {
+    text.parse().map_err(|_| not_found(text))
+}
+
+async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Answer, Refusal> {
+    let all = gateway.control.list(&context.tenant).await?;
+    Ok(success(all.into_iter().map(|sandbox| stored(gateway, context, sandbox)).collect()))
+}
+
+async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
+    let found = gateway.control.get(&context.tenant, &named(name)?).await.map_err(|error| known(error.into(), name))?;
+    Ok(success(stored(gateway, context, found)))
+}
+
+async fn delete(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
+    let delete = async {
+        let name = named(name)?;
+        let call = Call { dialect: DIALECT, action: format!("DELETE {PATH}/{name}"), arguments: None };
+        let answer = |sandbox: Sandbox| success(format!("Sandbox {} deleted successfully", sandbox.name).into());
+        lifecycle::delete(gateway, context, call, name, answer).await
+    };
+    delete.await.map_err(|refusal| {
+        let refusal = known(refusal, name);
+        let name: String = name.chars().take(80).collect();
+        Refusal { message: format!("failed to delete sandbox {name}: {}", refusal.message), ..refusal }
+    })
+}
+
+/// A sandbox that is not there, in the original's words.
+fn known(refusal: Refusal, name: &str) -> Refusal {
+    if refusal.code == ErrorCode::NotFound { not_found(name) } else { refusal }
+}
+
+async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Answer, Refusal> {
+    let bytes = api::read(body).await?;
+    let arguments: Value = match bytes.trim_ascii() {
+        [] => json!({}),
+        text => serde_json::from_slice(text).map_err(|error| Refusal::bad_request(format!("the body is not JSON: {error}")))?,
+    };
+    if !arguments.is_object() {
+        return Err(Refusal::bad_request("the body is not a JSON object"));
+    }
+    let create: Create = serde_path_to_error::deserialize(&arguments).map_err(|error| {
+        let (path, inner) = (error.path().to_string(), error.into_inner());
+        Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
+    })?;
+    let call = Call { dialect: DIALECT, action: format!("POST {PATH}"), arguments: Some(arguments) };
+    let name = given(&create.name).map(str::parse).transpose().map_err(refused)?;
+    let (environment, request) = request(gateway, create, name.clone())?;
+    let made = |request| {
+        let answer = |sandbox: Sandbox| success(format!("Sandbox {} created successfully", sandbox.name).into());
+        lifecycle::create(gateway, context, call.clone(), request, answer)
+    };
+    if name.is_some() {
+        return made(request).await.map_err(in_its_words);
+    }
+    let seconds = Timestamp::now().as_second();
+    for number in 1..=MAX_NAMES {
+        let name = made_up(&environment, seconds, number).parse().map_err(refused)?;
+        match made(CreateRequest { name: Some(name), ..request.clone() }).await {
+            Err(refusal) if refusal.code == ErrorCode::AlreadyExists => {}
+            other => return other.map_err(in_its_words),
+        }
+    }
+    Err(Refusal::new(ErrorCode::Exhausted, format!("{MAX_NAMES} sandboxes without a name were made in this second")))
+}
+
+/// A template is an environment here; a taken name is hint enough.
+fn in_its_words(mut refusal: Refusal) -> Refusal {
+    refusal.message = refusal.message.replace("there is no template", "there is no environment");
+    refusal.hint = match refusal.hint {
+        Some(hint) if refusal.code != ErrorCode::AlreadyExists => Some(hint.replace("known templates", "known environments")),
+        _ => None,
+    };
+    refusal
+}
+
+fn refused(error: IdError) -> Refusal {
+    Refusal::bad_request(error.to_string())
+}
+
+/// A text that says something.
+fn given(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+/// `sandbox-{environment}-{unix seconds}`, a number behind it if there are several, fit for a name.
+fn made_up(environment: &str, seconds: i64, number: usize) -> String {
+    let tail = if number == 1 { format!("-{seconds}") } else { format!("-{seconds}-{number}") };
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let mut name: String = "sandbox-".chars().chain(environment.chars().map(fit)).take(63 - tail.len()).collect();
+    name.truncate(name.trim_end_matches('-').len());
+    name + &tail
+}
+
+/// The request in control's words, and the environment that it comes to. Defaults are this request's own.
+fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Result<(String, CreateRequest), Refusal> {
+    let image = given(&create.image).map(str::parse).transpose().map_err(refused)?;
+    let template = match given(&create.environment) {
+        Some(environment) => Some(environment.to_owned()),
+        None if image.is_some() => None,
+        None => Some(AIO.to_owned()),
+    };
+    // What an environment's file says itself stands over this dialect's defaults. Unknown ones are control's to refuse.
+    let theirs = template.as_ref().and_then(|name| gateway.control.templates().into_iter().find(|t| t.name == *name)).map(|t| t.spec);
+    let untouched = Resources::default();
+    let resources = theirs.as_ref().map_or_else(|| untouched.clone(), |spec| spec.resources.clone());
+    let environment = template.clone().unwrap_or_else(|| CUSTOM.to_owned());
+    let app = create.app.unwrap_or_default();
+    if app.chars().count() > MAX_APP {
+        return Err(Refusal::bad_request(format!("app is longer than {MAX_APP} characters")));
+    }
+
+    let default = |set: bool, ours: &str| (!set).then(|| ours.to_owned());
+    let cpu_limit = given(&create.cpu_limit).map(str::to_owned).or_else(|| default(resources.cpu_millis != untouched.cpu_millis, CPU_LIMIT));
+    let memory_limit =
+        given(&create.memory_limit).map(str::to_owned).or_else(|| default(resources.memory_bytes != untouched.memory_bytes, MEMORY_LIMIT));
+    let cpu_millis = amount("cpu_limit", &cpu_limit, quantity::millis)?;
+    let memory_bytes = amount("memory_limit", &memory_limit, quantity::bytes)?;
+    let cpu = demand(["cpu", "cpu_limit"], given(&create.cpu), CPU, cpu_millis.unwrap_or(resources.cpu_millis.into()), &cpu_limit, quantity::millis)?;
+    let memory =
+        demand(["memory", "memory_limit"], given(&create.memory), MEMORY, memory_bytes.unwrap_or(resources.memory_bytes), &memory_limit, quantity::bytes)?;
+
+    let timeout = minutes("timeout", create.timeout, MAX_TIMEOUT)?;
+    let idle_timeout = minutes("idle_timeout", create.idle_timeout, MAX_IDLE_TIMEOUT)?;
+    let is_default = name.as_ref().is_some_and(SandboxName::is_default);
+    let of_file = |seconds: fn(&arenite_model::SandboxSpec) -> Option<u64>| theirs.as_ref().and_then(seconds);
+    let seconds = |minutes: i64| minutes.unsigned_abs() * 60;
+    let idle_policy = match given(&create.idle_policy) {
+        None => theirs.as_ref().filter(|t| t.idle_timeout_seconds.is_some()).map_or(IdlePolicy::Delete, |t| t.idle_policy),
+        Some("delete") => IdlePolicy::Delete,
+        Some("scaledown") => IdlePolicy::Pause,
+        Some(other) => {
+            let other: String = other.chars().take(80).collect();
+            return Err(Refusal::bad_request(format!("idle_policy is {other:?}; it is delete or scaledown")));
+        }
+    };
+
+    let mut labels = BTreeMap::from([
+        (LABEL_ENVIRONMENT.to_owned(), environment.clone()),
+        (LABEL_APP.to_owned(), app),
+        (LABEL_CPU.to_owned(), cpu),
+        (LABEL_MEMORY.to_owned(), memory),
+    ]);
+    labels.extend(cpu_limit.map(|text| (LABEL_CPU_LIMIT.to_owned(), text)));
+    labels.extend(memory_limit.map(|text| (LABEL_MEMORY_LIMIT.to_owned(), text)));
+    let spec = SpecOverlay {
+        image,
+        args: create.args,
+        env: create.env,
+        workdir: given(&create.workdir).map(str::to_owned),
+        resources: ResourcesOverlay {
+            memory_bytes,
+            cpu_millis: cpu_millis.map(|millis| u32::try_from(millis).unwrap_or(u32::MAX)),
+            ..ResourcesOverlay::default()
+        },
+        ports: create.ports,
+        timeout_seconds: timeout.map(seconds).or(of_file(|t| t.timeout_seconds)).or(Some(seconds(TIMEOUT))),
+        // The sandbox that everyone calls without a name does not end for want of calls.
+        idle_timeout_seconds: match idle_timeout {
+            Some(minutes) => Some(seconds(minutes)),
+            None if is_default => Some(0),
+            None => of_file(|t| t.idle_timeout_seconds).or(Some(seconds(IDLE_TIMEOUT))),
+        },
+        idle_policy: Some(idle_policy),
+        labels: Some(labels),
+        ..SpecOverlay::default()
+    };
+    Ok((environment, CreateRequest { name, template, spec, origin: DIALECT.to_owned() }))
+}
+
+type Reader = fn(&str) -> Result<u64, quantity::QuantityError>;
+
+fn amount(field: &str, text: &Option<String>, read: Reader) -> Result<Option<u64>, Refusal> {
+    let read = |text| read(text).map_err(|error| Refusal::bad_request(format!("{field}: {error}")));
+    text.as_deref().map(read).transpose()
+}
+
+/// What is requested of a resource: never more than its limit. A default is cut to a limit below it.
+fn demand(
+    [field, limit_field]: [&str; 2],
+    asked: Option<&str>,
+    default: &str,
+    limit: u64,
+    limit_text: &Option<String>,
+    read: Reader,
+) -> Result<String, Refusal> {
+    let text = asked.unwrap_or(default).to_owned();
+    let amount = read(&text).map_err(|error| Refusal::bad_request(format!("{field}: {error}")))?;
+    match (amount > limit, asked) {
+        (false, _) => Ok(text),
+        (true, None) => Ok(limit_text.clone().unwrap_or(text)),
+        (true, Some(_)) => Err(Refusal::bad_request(format!(
+            "{field} is {text}, above {limit_field}, which is {}",
+            limit_text.clone().unwrap_or_else(|| limit.to_string())
+        ))),
+    }
+}
+
+/// Minutes within their cap; 0 is no number, as in Go.
+fn minutes(field: &str, given: Option<i64>, most: i64) -> Result<Option<i64>, Refusal> {
+    match given {
+        None | Some(0) => Ok(None),
+        Some(minutes) if minutes < 0 => Err(Refusal::bad_request(format!("{field} is {minutes}; give minutes from 1 to {most}"))),
+        Some(minutes) => Ok(Some(minutes.min(most))),
+    }
+}
+
+fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
+    let url = api::urls(gateway, context, &sandbox)["path"].as_str().unwrap_or_default().to_owned();
+    let mut spec = sandbox.spec;
+    // Only this dialect's own labels speak for it. Others' sandboxes have no requests, and limits in bytes.
+    let ours = sandbox.origin == DIALECT;
+    let mut label = |key: &str| spec.labels.remove(key).filter(|_| ours);
+    let environment = label(LABEL_ENVIRONMENT).or(sandbox.template).unwrap_or_else(|| CUSTOM.to_owned());
+    let (app, cpu, memory) = (label(LABEL_APP), label(LABEL_CPU), label(LABEL_MEMORY));
+    let cpu_limit = label(LABEL_CPU_LIMIT).unwrap_or_else(|| format!("{}m", spec.resources.cpu_millis));
+    let memory_limit = label(LABEL_MEMORY_LIMIT).unwrap_or_else(|| match spec.resources.memory_bytes {
+        bytes if bytes % (1 << 20) == 0 => format!("{}Mi", bytes >> 20),
+        bytes => bytes.to_string(),
+    });
+    let in_minutes = |seconds: Option<u64>| seconds.unwrap_or_default().div_ceil(60);
+    let stored = Stored {
+        name: sandbox.name,
+        environment,
+        args: spec.args,
+        app: app.unwrap_or_default(),
+        image: spec.image.to_string(),
+        env: spec.env,
+        timeout: in_minutes(spec.timeout_seconds),
+        idle_timeout: in_minutes(spec.idle_timeout_seconds),
+        idle_policy: match spec.idle_policy {
+            IdlePolicy::Delete => "delete",
+            IdlePolicy::Pause => "scaledown",
+        },
+        workdir: spec.workdir.unwrap_or_default(),
+        cpu: cpu.unwrap_or_else(|| "0".to_owned()),
+        memory: memory.unwrap_or_else(|| "0".to_owned()),
+        cpu_limit,
+        memory_limit,
+        ports: spec.ports,
+        status: sandbox.state.as_str(),
+        id: sandbox.id.to_string(),
+        state: sandbox.state.as_str(),
+        url,
+    };
+    // Numbers, texts and maps with text keys: always JSON.
+    serde_json::to_value(stored).unwrap_or_default()
+}

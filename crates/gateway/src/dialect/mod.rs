@@ -1,0 +1,4 @@
+//! Wire formats of others, one file each: they translate, and control does the work.
+
+pub(crate) mod agent_sandbox;
+mod quantity;

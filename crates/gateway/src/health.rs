@@ -1,0 +1,95 @@
+//! `/healthz`, `/health` and `/ready`: Agent-Sandbox's and AgentFlow's bodies; what is ours comes after theirs.
+
+use std::sync::Arc;
+
+use arenite_model::SandboxState;
+use axum::body::Body;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
+use crate::gateway::{Context, Gateway};
+use crate::refusal::{Refusal, json_response};
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+    timestamp: String,
+    version: &'static str,
+}
+
+/// AgentFlow's first four; it has no backends here yet, so there are no tools, workers or sessions of it to count.
+#[derive(Serialize)]
+struct Ready {
+    status: &'static str,
+    tools_count: u64,
+    active_workers: u64,
+    total_sessions: u64,
+    sandboxes: u64,
+    engine: &'static str,
+    version: &'static str,
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    _context: &Context,
+    path: &str,
+    parts: &Parts,
+    _body: Body,
+) -> Result<Response<Body>, Refusal> {
+    if path == "/healthz" {
+        let mut answer = Response::new(Body::from("OK"));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        return Ok(answer);
+    }
+    if parts.method != Method::GET {
+        // In AgentFlow's words, which has no HEAD either.
+        let mut answer = json_response(StatusCode::METHOD_NOT_ALLOWED, &serde_json::json!({ "detail": "Method Not Allowed" }));
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return Ok(answer);
+    }
+    if path == "/health" {
+        return Ok(json_response(
+            StatusCode::OK,
+            &Health { status: "healthy", timestamp: naive(Timestamp::now()), version: VERSION },
+        ));
+    }
+    let sandboxes = gateway.control.counters().sandboxes;
+    let live = |(state, count): (SandboxState, u64)| match state {
+        SandboxState::Creating | SandboxState::Running | SandboxState::Paused => count,
+        SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost => 0,
+    };
+    Ok(json_response(
+        StatusCode::OK,
+        &Ready {
+            status: "ready",
+            tools_count: 0,
+            active_workers: 0,
+            total_sessions: 0,
+            sandboxes: sandboxes.into_iter().map(live).sum(),
+            engine: gateway.control.engine().name(),
+            version: VERSION,
+        },
+    ))
+}
+
+/// UTC without saying so, to the microsecond, as Python's `utcnow().isoformat()` writes it.
+fn naive(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S%.6f").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_python_writes_them() {
+        assert_eq!(naive("2026-11-20T22:43:29.216754Z".parse().unwrap()), "2026-11-20T22:43:29.216754");
+        assert_eq!(naive("2026-11-20T22:43:29Z".parse().unwrap()), "2026-11-20T22:43:29.000000");
+    }
+}

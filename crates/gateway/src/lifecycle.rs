@@ -1,0 +1,150 @@
+//! Creating, deleting, pausing and resuming as steps of the sandbox's own trajectory, whichever dialect asks.
+//!
+//! Each runs as a task of its own: a client that leaves never leaves an act without its record. So a create goes on
+//! without its client, even one that still waits for its turn.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use arenite_control::{ControlError, CreateRequest, Sandbox};
+use arenite_model::{ErrorCode, SandboxName};
+use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, TrajectoryError};
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::gateway::{Context, Gateway};
+use crate::refusal::Refusal;
+
+/// Who asks for it, and in which words.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) dialect: &'static str,
+    /// Method and path.
+    pub(crate) action: String,
+    pub(crate) arguments: Option<Value>,
+}
+
+/// An answer in the dialect's words; recorded as the step's observation.
+pub(crate) type Answer = (StatusCode, Value);
+
+/// Makes a sandbox. Its id is known only once it is there, so the step is written then; a sandbox whose step can't be
+/// written is removed again.
+pub(crate) async fn create(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: Call,
+    request: CreateRequest,
+    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
+) -> Result<Answer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    detached(&Arc::clone(&gateway), async move {
+        let sandbox = gateway.control.create(&context.tenant, request).await?;
+        let step = match begin(&gateway, &context, &sandbox, call) {
+            Ok(step) => step,
+            Err(error) => {
+                if let Err(left) = gateway.control.delete(&context.tenant, &sandbox.name).await {
+                    tracing::error!(sandbox = %sandbox.id, %left, "a sandbox without a record could not be removed");
+                }
+                return Err(error.into());
+            }
+        };
+        Ok(done(step, answer(sandbox)))
+    })
+    .await
+}
+
+/// Deletes a sandbox, and ends its trajectory.
+pub(crate) async fn delete(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: Call,
+    name: SandboxName,
+    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
+) -> Result<Answer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    detached(&Arc::clone(&gateway), async move {
+        let sandbox = gateway.control.get(&context.tenant, &name).await?;
+        let step = begin(&gateway, &context, &sandbox, call)?;
+        if let Err(error) = gateway.control.delete(&context.tenant, &name).await {
+            return Err(failed(step, error));
+        }
+        let id = sandbox.id.to_string();
+        let answer = done(step, answer(sandbox));
+        gateway.recorder.close_trajectory(&context.tenant, &id);
+        Ok(answer)
+    })
+    .await
+}
+
+/// Which way a sandbox goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Turn {
+    Pause,
+    Resume,
+}
+
+/// Pauses or resumes a sandbox. Fine for one that is so already.
+pub(crate) async fn turn(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: Call,
+    name: SandboxName,
+    turn: Turn,
+    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
+) -> Result<Answer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    detached(&Arc::clone(&gateway), async move {
+        let sandbox = gateway.control.get(&context.tenant, &name).await?;
+        let step = begin(&gateway, &context, &sandbox, call)?;
+        let turned = match turn {
+            Turn::Pause => gateway.control.pause(&context.tenant, &name).await,
+            Turn::Resume => gateway.control.resume(&context.tenant, &name).await,
+        };
+        match turned {
+            Ok(sandbox) => Ok(done(step, answer(sandbox))),
+            Err(error) => Err(failed(step, error)),
+        }
+    })
+    .await
+}
+
+async fn detached(
+    gateway: &Gateway,
+    act: impl Future<Output = Result<Answer, Refusal>> + Send + 'static,
+) -> Result<Answer, Refusal> {
+    let ended = gateway.tasks.spawn(act).await;
+    ended.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
+}
+
+fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) -> Result<OpenStep, TrajectoryError> {
+    gateway.recorder.begin(Intent {
+        tenant: context.tenant.clone(),
+        trajectory: sandbox.id.to_string(),
+        sandbox_name: sandbox.name.to_string(),
+        dialect: call.dialect,
+        action: call.action,
+        arguments: call.arguments,
+        origin: context.origin.clone(),
+        request_id: context.request_id.clone(),
+    })
+}
+
+fn done(step: OpenStep, answer: Answer) -> Answer {
+    finish(step, answer.0, OutcomeKind::Ok, &answer.1, None);
+    answer
+}
+
+fn failed(step: OpenStep, error: ControlError) -> Refusal {
+    let refusal = Refusal::from(error);
+    let said = serde_json::json!({ "code": refusal.code, "message": refusal.message });
+    finish(step, refusal.status, OutcomeKind::Error, &said, Some(refusal.message.clone()));
+    refusal
+}
+
+fn finish(mut step: OpenStep, status: StatusCode, result: OutcomeKind, said: &Value, error: Option<String>) {
+    step.response_tap().feed(said.to_string().as_bytes());
+    // The act is done; that its outcome could not be written is counted, and the step reads as interrupted.
+    if let Err(error) = step.finish(Outcome { status: Some(status.as_u16()), result, error }) {
+        tracing::error!(%error, "the outcome of a step could not be recorded");
+    }
+}

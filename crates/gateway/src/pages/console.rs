@@ -1,0 +1,26 @@
+//! `/`: the console, the page of the whole installation. It uses the control API as any other client does.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::request::Parts;
+use http::{Method, Response};
+
+use super::Page;
+use crate::gateway::{Context, Gateway};
+use crate::refusal::Refusal;
+use crate::request::require;
+
+pub(super) static PAGE: Page =
+    Page::new(include_str!("console.html"), include_str!("console.css"), include_str!("console.js"));
+
+pub(crate) async fn serve(
+    _gateway: &Arc<Gateway>,
+    _context: &Context,
+    _path: &str,
+    parts: &Parts,
+    _body: Body,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    Ok(PAGE.response())
+}

@@ -1,0 +1,93 @@
+//! Pages for people, and the document that describes the API. Everything is in the program: nothing is loaded from
+//! elsewhere.
+
+pub(crate) mod console;
+pub(crate) mod docs;
+pub(crate) mod openapi;
+
+use std::sync::OnceLock;
+
+use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderValue, Response};
+use sha2::{Digest, Sha256};
+
+/// A page of one file. Its one script and one style are named by their hashes in its policy, so that nothing else can
+/// run in it, whatever data it shows.
+struct Page {
+    html: &'static str,
+    css: &'static str,
+    script: &'static str,
+    made: OnceLock<(String, HeaderValue)>,
+}
+
+impl Page {
+    const fn new(html: &'static str, css: &'static str, script: &'static str) -> Self {
+        Self { html, css, script, made: OnceLock::new() }
+    }
+
+    fn response(&'static self) -> Response<Body> {
+        let (text, policy) = self.made.get_or_init(|| self.make());
+        let mut response = Response::new(Body::from(text.as_str()));
+        let headers = response.headers_mut();
+        let fixed: [(HeaderName, &'static str); 5] = [
+            (CONTENT_TYPE, "text/html; charset=utf-8"),
+            (CACHE_CONTROL, "no-cache"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (X_FRAME_OPTIONS, "DENY"),
+            (REFERRER_POLICY, "no-referrer"),
+        ];
+        for (name, value) in fixed {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        headers.insert(CONTENT_SECURITY_POLICY, policy.clone());
+        response
+    }
+
+    fn make(&self) -> (String, HeaderValue) {
+        let text = self
+            .html
+            .replace("/*STYLE*/", self.css)
+            .replace("/*SCRIPT*/", self.script);
+        let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
+        let policy = format!(
+            "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+            hash(self.script),
+            hash(self.css),
+        );
+        // Base64 and words: always a header's value.
+        let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
+        (text, policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_allows_its_own_script_and_style_and_nothing_else() {
+        for page in [&console::PAGE, &docs::PAGE] {
+            let response = page.response();
+            let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+            let text = &page.made.get().unwrap().0;
+            for (open, close, directive) in [("<script>", "</script>", "script-src"), ("<style>", "</style>", "style-src")] {
+                let parts: Vec<&str> = text.split(open).collect();
+                assert_eq!(parts.len(), 2, "one {open}");
+                let inside = parts[1].split_once(close).unwrap().0;
+                let hash = STANDARD.encode(Sha256::digest(inside.as_bytes()));
+                assert!(policy.contains(&format!("{directive} 'sha256-{hash}'")), "{open}");
+            }
+            // What the policy would block, and what would let data become markup.
+            for bad in [" style=\"", " onclick", " onload", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "https://", "src="] {
+                assert!(!text.contains(bad), "{bad}");
+            }
+        }
+    }
+}

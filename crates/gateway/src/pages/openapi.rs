@@ -1,0 +1,121 @@
+//! `/v1/openapi.json`: what the guest's services say of themselves, in one document. Made at the first request.
+
+use std::sync::{Arc, OnceLock};
+
+use arenite_guest::{bash, files, sandbox, shell};
+use axum::body::Body;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use utoipa::OpenApi;
+
+use crate::gateway::{Context, Gateway};
+use crate::refusal::{Refusal, json_response};
+use crate::request::require;
+
+static DOCUMENT: OnceLock<Value> = OnceLock::new();
+
+pub(crate) async fn serve(
+    _gateway: &Arc<Gateway>,
+    context: &Context,
+    _path: &str,
+    parts: &Parts,
+    _body: Body,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let mut document = DOCUMENT.get_or_init(document).clone();
+    let base = format!("{}{}", context.base_url, prefix(parts.uri.path()));
+    document["servers"] = json!([{ "url": base }]);
+    Ok(json_response(StatusCode::OK, &document))
+}
+
+/// `/sandbox/{name}` of a path that begins so: the document then describes that sandbox.
+fn prefix(path: &str) -> &str {
+    let Some(rest) = path.strip_prefix("/sandbox/") else { return "" };
+    match rest.find('/') {
+        Some(end) => &path[..path.len() - rest.len() + end],
+        None => path,
+    }
+}
+
+fn document() -> Value {
+    let mut whole = shell::ShellApi::openapi();
+    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), sandbox::SandboxApi::openapi()] {
+        whole.merge(part);
+    }
+    // Structs with text keys: always JSON.
+    let mut document = serde_json::to_value(whole).unwrap_or_default();
+    document["info"] = json!({
+        "title": "Arenite",
+        "description": "What runs in a sandbox, in AIO's wire format. Below /sandbox/{name} for one sandbox; without that for the sandbox called default, which is made by its first call.",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    });
+    tag(&mut document);
+    document
+}
+
+/// Every operation's tag is listed, in the order of its first operation.
+fn tag(document: &mut Value) {
+    let described = |name: &str| match name {
+        "shell" => "Interactive shells that last",
+        "bash" => "Commands as processes of their own, with separate streams",
+        "file" => "Files: read, write, edit, find and transfer",
+        "sandbox" => "The sandbox itself: what it is and what it has",
+        _ => "",
+    };
+    let mut names: Vec<String> = Vec::new();
+    for operation in operations(document) {
+        for name in operation["tags"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if !names.iter().any(|n| n == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    document["tags"] = names.iter().map(|name| json!({ "name": name, "description": described(name) })).collect();
+}
+
+fn operations(document: &Value) -> impl Iterator<Item = &Value> {
+    let paths = document["paths"].as_object().into_iter().flat_map(|paths| paths.values());
+    paths.filter_map(Value::as_object).flat_map(|item| item.values()).filter(|o| o.get("responses").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_document_is_whole() {
+        let document = document();
+        for path in ["/v1/shell/exec", "/v1/bash/exec", "/v1/file/read", "/v1/sandbox"] {
+            assert!(document["paths"][path].is_object(), "{path}");
+        }
+        let mut ids = BTreeSet::new();
+        for operation in operations(&document) {
+            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{operation}");
+            let tags = operation["tags"].as_array().unwrap();
+            assert!(!tags.is_empty() && tags.iter().all(|t| document["tags"].as_array().unwrap().iter().any(|d| d["name"] == *t)));
+        }
+        assert!(ids.len() > 20, "{ids:?}");
+        // No reference leads nowhere.
+        let text = document.to_string();
+        for reference in text.split("\"$ref\":\"#").skip(1) {
+            let pointer = reference.split('"').next().unwrap();
+            assert!(document.pointer(pointer).is_some(), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn a_sandboxs_document_names_its_own_address() {
+        for (path, expected) in [
+            ("/v1/openapi.json", ""),
+            ("/sandbox/demo/v1/openapi.json", "/sandbox/demo"),
+            ("/sandbox/demo", "/sandbox/demo"),
+            ("/sandboxes/x", ""),
+        ] {
+            assert_eq!(prefix(path), expected);
+        }
+    }
+}
