@@ -290,8 +290,8 @@ class TestReplaceAndSearch:
 class TestFindAndList:
     @pytest.fixture
     def tree(self, client: Client, folder: str) -> str:
-        sh(client, f"cd {folder}; mkdir -p src/deep .hidden; echo 12345 > a.txt; echo > b.py; echo > src/c.py; "
-                   "echo > src/deep/d.py; echo > .dot; echo > noext; ln -s a.txt link")
+        sh(client, f"cd {folder}; mkdir -p src/deep .hidden; echo 1234567890 > a.txt; echo > b.py; echo > src/c.py; "
+                   "echo > src/deep/d.py; echo > .dot; echo > noext; ln -s b.py link")
         return folder
 
     def test_find(self, client: Client, tree: str) -> None:
@@ -311,7 +311,7 @@ class TestFindAndList:
         assert result.directory_count == 2
         assert result.file_count == 5
         assert by_name["src"].is_directory and not by_name["a.txt"].is_directory
-        assert by_name["a.txt"].size == 6
+        assert by_name["a.txt"].size == 11
         assert by_name["a.txt"].extension == ".txt"
         assert by_name["noext"].extension == ""
         assert by_name["a.txt"].path == f"{tree}/a.txt"

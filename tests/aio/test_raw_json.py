@@ -132,7 +132,7 @@ class TestBodies:
 
     def test_nul_in_a_command(self, http: httpx.Client) -> None:
         answer = http.post("/v1/bash/exec", json={"command": "echo a\0b"})
-        assert answer.status_code in (200, 400, 422)
+        assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text
         assert answer.status_code != 200 or answer.json()["success"] is False
 
     def test_a_command_longer_than_the_kernel_takes(self, http: httpx.Client) -> None:

@@ -84,7 +84,7 @@ class TestExec:
         result = run(client, "echo second", id=shell_id)
         last = result.console[-1]
         assert (last.command, last.output) == ("echo second", "second")
-        assert last.ps1
+        assert last.ps_1
         view = client.shell.view(id=shell_id).data
         assert [(r.command, r.output) for r in view.console[-2:]] == [("echo first", "first"), ("echo second", "second")]
 
