@@ -90,7 +90,10 @@ impl Client {
     }
 
     /// The raw bytes of an answer, as they come.
-    pub(crate) async fn download(&self, path: &str) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>, Failure> {
+    pub(crate) async fn download(
+        &self,
+        path: &str,
+    ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + use<>, Failure> {
         let response = self.send(Method::GET, path, None, empty()).await?;
         Ok(response.into_body().into_data_stream().map_err(io::Error::other))
     }

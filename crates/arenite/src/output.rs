@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use comfy_table::{Cell, Color, ContentArrangement, Table};
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ pub(crate) fn json(value: &Value) {
 /// A table without lines, as wide as the terminal.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(comfy_table::style::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.iter().map(|title| Cell::new(title.to_uppercase())));
     table
 }

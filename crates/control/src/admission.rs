@@ -62,10 +62,7 @@ impl Admission {
     }
 
     pub(crate) fn under_way(&self) -> usize {
-        self.limits
-            .max_concurrent_creates
-            .max(1)
-            .saturating_sub(self.turns.available_permits())
+        self.limits.max_concurrent_creates.max(1).saturating_sub(self.turns.available_permits())
     }
 
     /// Waits for a turn, and looks whether memory and disk suffice when it comes.
@@ -82,22 +79,13 @@ impl Admission {
         let before = self.queued.fetch_add(1, Ordering::AcqRel);
         let _queued = Queued(Arc::clone(&self.queued));
         if before >= self.limits.create_queue {
-            return refuse(
-                format!("{before} creates wait already, which is the most"),
-                Duration::from_secs(2),
-            );
+            return refuse(format!("{before} creates wait already, which is the most"), Duration::from_secs(2));
         }
         let turn = Arc::clone(&self.turns).acquire_owned();
         match tokio::time::timeout(self.limits.create_queue_wait, turn).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) => Err(ControlError::Stopping),
-            Err(_) => refuse(
-                format!(
-                    "its turn did not come within {:?}",
-                    self.limits.create_queue_wait
-                ),
-                Duration::from_secs(5),
-            ),
+            Err(_) => refuse(format!("its turn did not come within {:?}", self.limits.create_queue_wait), Duration::from_secs(5)),
         }
     }
 
@@ -128,13 +116,7 @@ impl Admission {
                 limits.memory_reserve_bytes,
                 limits.memory_estimate_bytes,
             ),
-            (
-                "disk",
-                room.disk_available_bytes,
-                room.disk_total_bytes,
-                limits.disk_reserve_bytes,
-                limits.disk_estimate_bytes,
-            ),
+            ("disk", room.disk_available_bytes, room.disk_total_bytes, limits.disk_reserve_bytes, limits.disk_estimate_bytes),
         ] {
             let wanted = reserve.saturating_add(estimate.saturating_mul(creates));
             if total > 0 && available < wanted {
@@ -159,8 +141,5 @@ impl Admission {
 }
 
 pub(crate) fn refuse<T>(reason: String, retry_after: Duration) -> Result<T, ControlError> {
-    Err(ControlError::Exhausted {
-        reason,
-        retry_after,
-    })
+    Err(ControlError::Exhausted { reason, retry_after })
 }

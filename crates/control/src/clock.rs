@@ -11,10 +11,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self {
-            wall: Timestamp::now(),
-            start: Instant::now(),
-        }
+        Self { wall: Timestamp::now(), start: Instant::now() }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -34,8 +31,5 @@ impl Clock {
 
 /// Saturates at the end of time.
 pub(crate) fn later(time: Timestamp, by: std::time::Duration) -> Timestamp {
-    SignedDuration::try_from(by)
-        .ok()
-        .and_then(|by| time.checked_add(by).ok())
-        .unwrap_or(Timestamp::MAX)
+    SignedDuration::try_from(by).ok().and_then(|by| time.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
 }

@@ -11,9 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::core::Core;
 use crate::life::unfit;
 use crate::store::{SqliteStore, Store};
-use crate::{
-    Change, ControlConfig, ControlError, Counters, CreateRequest, Lease, Sandbox, Template,
-};
+use crate::{Change, ControlConfig, ControlError, Counters, CreateRequest, Lease, Sandbox, Template};
 
 /// Sandboxes that a stop removes at once.
 const REMOVE_AT_ONCE: usize = 16;
@@ -29,14 +27,9 @@ impl Control {
     ///
     /// # Errors
     /// A store that can't be opened or is of a newer version; an engine that can't recover.
-    pub async fn start(
-        config: ControlConfig,
-        engine: Arc<dyn Engine>,
-    ) -> Result<Arc<Self>, ControlError> {
+    pub async fn start(config: ControlConfig, engine: Arc<dyn Engine>) -> Result<Arc<Self>, ControlError> {
         let path = config.data_dir.join("control.sqlite");
-        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path))
-            .await
-            .map_err(|_| ControlError::Stopping)??;
+        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await.map_err(|_| ControlError::Stopping)??;
         Self::start_with(config, engine, Arc::new(store)).await
     }
 
@@ -62,19 +55,11 @@ impl Control {
 
     /// Makes a sandbox; when it answers, calls are served. It is made to its end even if the caller goes away, unless it
     /// still waits for its turn.
-    pub async fn create(
-        &self,
-        tenant: &TenantId,
-        request: CreateRequest,
-    ) -> Result<Sandbox, ControlError> {
+    pub async fn create(&self, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         self.core.create(tenant, request).await
     }
 
-    pub async fn get(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Sandbox, ControlError> {
+    pub async fn get(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         Ok(self.core.find(tenant, name)?.current())
     }
 
@@ -96,31 +81,19 @@ impl Control {
     }
 
     /// Freezes it until it is resumed or called. Fine for one that is paused.
-    pub async fn pause(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Sandbox, ControlError> {
+    pub async fn pause(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         self.core.pause(tenant, name).await
     }
 
     /// Fine for one that runs.
-    pub async fn resume(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Sandbox, ControlError> {
+    pub async fn resume(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let entry = self.core.find(tenant, name)?;
         self.core.resume(entry, None).await
     }
 
     /// For one call: finds the sandbox (makes `default` on first use, once for all who call), wakes it when it is
     /// paused, waits for it when it is being made, and notes that it is in use.
-    pub async fn lease(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Lease, ControlError> {
+    pub async fn lease(&self, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {
         self.core.lease(tenant, name).await
     }
 
@@ -135,11 +108,7 @@ impl Control {
     }
 
     /// What it uses now. Asked of the engine each time.
-    pub async fn usage(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Usage, ControlError> {
+    pub async fn usage(&self, tenant: &TenantId, name: &SandboxName) -> Result<Usage, ControlError> {
         let entry = self.core.find(tenant, name)?;
         let sandbox = entry.sandbox();
         match sandbox.state {
@@ -159,9 +128,7 @@ impl Control {
     pub fn counters(&self) -> Counters {
         use SandboxState::*;
         let mut sandboxes: Vec<(SandboxState, u64)> =
-            [Creating, Running, Paused, Deleting, Failed, Lost]
-                .map(|state| (state, 0))
-                .into();
+            [Creating, Running, Paused, Deleting, Failed, Lost].map(|state| (state, 0)).into();
         for entry in self.core.registry().all() {
             let state = entry.sandbox().state;
             if let Some((_, number)) = sandboxes.iter_mut().find(|(s, _)| *s == state) {

@@ -57,11 +57,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Core {
-    pub(crate) fn new(
-        config: ControlConfig,
-        engine: Arc<dyn Engine>,
-        store: Arc<dyn Store>,
-    ) -> Self {
+    pub(crate) fn new(config: ControlConfig, engine: Arc<dyn Engine>, store: Arc<dyn Store>) -> Self {
         let clock = Clock::start();
         Self {
             templates: Templates::new(&config),
@@ -85,20 +81,11 @@ impl Core {
     }
 
     pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
-        self.registry
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn find(
-        &self,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Arc<Entry>, ControlError> {
-        self.registry()
-            .by_name(tenant, name)
-            .cloned()
-            .ok_or_else(|| ControlError::NotFound { name: name.clone() })
+    pub(crate) fn find(&self, tenant: &TenantId, name: &SandboxName) -> Result<Arc<Entry>, ControlError> {
+        self.registry().by_name(tenant, name).cloned().ok_or_else(|| ControlError::NotFound { name: name.clone() })
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -110,9 +97,7 @@ impl Core {
         if self.is_stopping() {
             return Err(ControlError::Stopping);
         }
-        Arc::clone(&self.operations)
-            .try_read_owned()
-            .map_err(|_| ControlError::Stopping)
+        Arc::clone(&self.operations).try_read_owned().map_err(|_| ControlError::Stopping)
     }
 
     /// What the engine does, bounded in time.
@@ -125,27 +110,14 @@ impl Core {
         let limit = self.config.engine_timeout;
         match tokio::time::timeout(limit, work).await {
             Ok(done) => Ok(done?),
-            Err(_) => Err(ControlError::Timeout {
-                what,
-                name: name.clone(),
-                limit,
-            }),
+            Err(_) => Err(ControlError::Timeout { what, name: name.clone(), limit }),
         }
     }
 
     /// The sandbox as it would be in that state.
-    pub(crate) fn in_state(
-        &self,
-        entry: &Entry,
-        state: SandboxState,
-        reason: Option<String>,
-    ) -> Sandbox {
+    pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
         let mut sandbox = entry.current();
-        debug_assert!(
-            sandbox.state.may_become(state),
-            "{} may not become {state}",
-            sandbox.state
-        );
+        debug_assert!(sandbox.state.may_become(state), "{} may not become {state}", sandbox.state);
         sandbox.state = state;
         sandbox.reason = reason;
         sandbox.state_since = self.clock.now();
@@ -162,12 +134,7 @@ impl Core {
 
     /// Shows a state that the engine is in already. A store that fails costs nothing but a word in the log: the next
     /// start asks the engine.
-    pub(crate) async fn follow(
-        &self,
-        entry: &Entry,
-        state: SandboxState,
-        reason: Option<String>,
-    ) -> Sandbox {
+    pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
         let sandbox = self.in_state(entry, state, reason);
         self.show(entry, sandbox.clone());
         if let Err(error) = self.store.update(&sandbox).await {
@@ -178,12 +145,7 @@ impl Core {
 
     pub(crate) fn announce(&self, entry: &Entry, state: Option<SandboxState>) {
         // Nobody listening is fine.
-        let _ = self.changes.send(Change {
-            id: entry.id.clone(),
-            tenant: entry.tenant.clone(),
-            name: entry.name.clone(),
-            state,
-        });
+        let _ = self.changes.send(Change { id: entry.id.clone(), tenant: entry.tenant.clone(), name: entry.name.clone(), state });
     }
 }
 

@@ -24,11 +24,7 @@ struct Place {
 }
 
 impl Place {
-    fn take(
-        core: &Arc<Core>,
-        tenant: &TenantId,
-        name: Option<SandboxName>,
-    ) -> Result<Self, ControlError> {
+    fn take(core: &Arc<Core>, tenant: &TenantId, name: Option<SandboxName>) -> Result<Self, ControlError> {
         let limits = &core.config.limits;
         let mut registry = core.registry_mut();
         if let Some(name) = &name
@@ -36,18 +32,13 @@ impl Place {
         {
             return Err(ControlError::AlreadyExists { name: name.clone() });
         }
-        let theirs = registry
-            .tenant(tenant)
-            .map_or(0, |t| t.entries.len() + t.pending);
+        let theirs = registry.tenant(tenant).map_or(0, |t| t.entries.len() + t.pending);
         for (whose, number, most) in [
             ("in all", registry.len() + registry.pending, limits.max_sandboxes),
             ("of this tenant", theirs, limits.max_sandboxes_per_tenant),
         ] {
             if number >= most {
-                return refuse(
-                    format!("there are {number} sandboxes {whose}, which is the most"),
-                    Duration::from_secs(30),
-                );
+                return refuse(format!("there are {number} sandboxes {whose}, which is the most"), Duration::from_secs(30));
             }
         }
         let claim = Claim::new();
@@ -58,13 +49,7 @@ impl Place {
             slot.claims.insert(name.clone(), Arc::clone(&claim));
         }
         drop(registry);
-        Ok(Self {
-            core: Arc::clone(core),
-            tenant: tenant.clone(),
-            name,
-            claim,
-            pending: true,
-        })
+        Ok(Self { core: Arc::clone(core), tenant: tenant.clone(), name, claim, pending: true })
     }
 
     /// False when the name was taken meanwhile by an unnamed one's id.
@@ -97,10 +82,7 @@ impl Place {
         let slot = registry.tenant_mut(&self.tenant);
         slot.pending -= usize::from(pending);
         if let Some(name) = &self.name
-            && slot
-                .claims
-                .get(name)
-                .is_some_and(|claim| Arc::ptr_eq(claim, &self.claim))
+            && slot.claims.get(name).is_some_and(|claim| Arc::ptr_eq(claim, &self.claim))
         {
             slot.claims.remove(name);
         }
@@ -134,11 +116,7 @@ fn stage(stages: &mut Vec<(String, f64)>, name: &str, since: &mut Instant) {
 }
 
 impl Core {
-    pub(crate) async fn create(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        request: CreateRequest,
-    ) -> Result<Sandbox, ControlError> {
+    pub(crate) async fn create(self: &Arc<Self>, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
@@ -163,9 +141,7 @@ impl Core {
         detached(async move {
             let _operation = operation;
             let mut place = place;
-            let made = core
-                .make(&mut place, turn, template, spec, request.origin, stages)
-                .await;
+            let made = core.make(&mut place, turn, template, spec, request.origin, stages).await;
             match &made {
                 Ok(sandbox) => {
                     count(&core.tally.created);
@@ -197,10 +173,7 @@ impl Core {
     }
 
     /// Template and spec of a request, checked.
-    fn resolve(
-        &self,
-        request: &CreateRequest,
-    ) -> Result<(Option<String>, SandboxSpec), ControlError> {
+    fn resolve(&self, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
         let (template, mut spec) = match (&request.template, &request.spec.image) {
             (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
             (named, _) => {
@@ -230,12 +203,9 @@ impl Core {
         mut stages: Vec<(String, f64)>,
     ) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
-        let id = tokio::time::timeout(self.config.engine_timeout, self.engine.reserve())
-            .await
-            .map_err(|_| ControlError::Exhausted {
-                reason: "the engine has no id to give".to_owned(),
-                retry_after: Duration::from_secs(5),
-            })??;
+        let id = tokio::time::timeout(self.config.engine_timeout, self.engine.reserve()).await.map_err(|_| {
+            ControlError::Exhausted { reason: "the engine has no id to give".to_owned(), retry_after: Duration::from_secs(5) }
+        })??;
         stage(&mut stages, "reserve", &mut since);
         let name = match &place.name {
             Some(name) => name.clone(),
@@ -243,10 +213,7 @@ impl Core {
             None => id
                 .as_str()
                 .parse()
-                .map_err(|e: arenite_model::IdError| SpecError::Invalid {
-                    field: "name",
-                    reason: e.to_string(),
-                })?,
+                .map_err(|e: arenite_model::IdError| SpecError::Invalid { field: "name", reason: e.to_string() })?,
         };
         let now = self.clock.now();
         let entry = Arc::new(Entry::new(Sandbox {
@@ -254,9 +221,7 @@ impl Core {
             tenant: place.tenant.clone(),
             name,
             state: SandboxState::Creating,
-            expires_at: spec
-                .timeout_seconds
-                .map(|seconds| later(now, Duration::from_secs(seconds))),
+            expires_at: spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds))),
             spec,
             template,
             reason: None,
@@ -270,9 +235,7 @@ impl Core {
         let _change = entry.change.lock().await;
         if !place.fill(&entry) {
             self.give_back(&entry).await;
-            return Err(ControlError::AlreadyExists {
-                name: entry.name.clone(),
-            });
+            return Err(ControlError::AlreadyExists { name: entry.name.clone() });
         }
         self.announce(&entry, Some(SandboxState::Creating));
         match self.build(place, &entry, stages, since).await {
@@ -296,19 +259,12 @@ impl Core {
     ) -> Result<Sandbox, ControlError> {
         let creating = entry.sandbox();
         place.cancelled(&entry.name)?;
-        self.store
-            .insert(&creating)
-            .await
-            .map_err(|error| match error {
-                StoreError::Taken => ControlError::AlreadyExists {
-                    name: entry.name.clone(),
-                },
-                error => ControlError::store("remember a new sandbox")(error),
-            })?;
+        self.store.insert(&creating).await.map_err(|error| match error {
+            StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },
+            error => ControlError::store("remember a new sandbox")(error),
+        })?;
         stage(&mut stages, "store", &mut since);
-        let create = self
-            .engine
-            .create(&entry.id, &entry.name, &creating.spec);
+        let create = self.engine.create(&entry.id, &entry.name, &creating.spec);
         let created = self.bounded("the creation", &entry.name, create).await?;
         place.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
@@ -317,10 +273,7 @@ impl Core {
         let mut running = self.in_state(entry, SandboxState::Running, None);
         running.last_used_at = running.state_since;
         running.isolation = created.isolation;
-        self.store
-            .update(&running)
-            .await
-            .map_err(ControlError::store("remember a running sandbox"))?;
+        self.store.update(&running).await.map_err(ControlError::store("remember a running sandbox"))?;
         stage(&mut stages, "store", &mut since);
         running.stages = stages;
         entry.used_at(running.state_since);

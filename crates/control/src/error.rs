@@ -18,20 +18,12 @@ pub enum ControlError {
     #[error("sandbox {name} already exists")]
     AlreadyExists { name: SandboxName },
     #[error("sandbox {name} is {state}, so it can't be {wanted}")]
-    Conflict {
-        name: SandboxName,
-        state: SandboxState,
-        wanted: &'static str,
-    },
+    Conflict { name: SandboxName, state: SandboxState, wanted: &'static str },
     #[error("the creation of sandbox {name} was cancelled: it was deleted, or the server stops")]
     Cancelled { name: SandboxName },
     /// Lost or failed; the reason is the engine's.
     #[error("sandbox {name} is {state}: {reason}")]
-    Gone {
-        name: SandboxName,
-        state: SandboxState,
-        reason: String,
-    },
+    Gone { name: SandboxName, state: SandboxState, reason: String },
     #[error("there is no template {name:?}")]
     NoTemplate { name: String, known: Vec<String> },
     #[error("template {name:?} can't be used: {reason}")]
@@ -42,34 +34,20 @@ pub enum ControlError {
     Spec(#[from] SpecError),
     /// A bound of admission was met; nothing was made.
     #[error("no further sandbox is admitted: {reason}")]
-    Exhausted {
-        reason: String,
-        retry_after: Duration,
-    },
+    Exhausted { reason: String, retry_after: Duration },
     #[error("the server is stopping")]
     Stopping,
     #[error("{what} of sandbox {name} took longer than {limit:?}")]
-    Timeout {
-        what: &'static str,
-        name: SandboxName,
-        limit: Duration,
-    },
+    Timeout { what: &'static str, name: SandboxName, limit: Duration },
     #[error(transparent)]
     Engine(Arc<EngineError>),
     #[error("the store could not {what}: {source}")]
-    Store {
-        what: &'static str,
-        source: StoreError,
-    },
+    Store { what: &'static str, source: StoreError },
     #[error(
         "the store {} has schema version {found}, made by a newer arenite; this one knows up to {known}",
         path.display()
     )]
-    NewerStore {
-        path: PathBuf,
-        found: i64,
-        known: i64,
-    },
+    NewerStore { path: PathBuf, found: i64, known: i64 },
     #[error("another server uses the store {}", path.display())]
     StoreInUse { path: PathBuf },
 }
@@ -88,9 +66,7 @@ impl ControlError {
     /// The stable code of it.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } => {
-                ErrorCode::NotFound
-            }
+            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } => ErrorCode::NotFound,
             Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
             Self::Conflict { .. } | Self::Cancelled { .. } => ErrorCode::Conflict,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
@@ -98,10 +74,9 @@ impl ControlError {
             Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Engine(source) => source.code(),
-            Self::BadEnvironments { .. }
-            | Self::Store { .. }
-            | Self::NewerStore { .. }
-            | Self::StoreInUse { .. } => ErrorCode::Internal,
+            Self::BadEnvironments { .. } | Self::Store { .. } | Self::NewerStore { .. } | Self::StoreInUse { .. } => {
+                ErrorCode::Internal
+            }
         }
     }
 
@@ -114,29 +89,19 @@ impl ControlError {
                 ));
             }
             Self::AlreadyExists { name } => {
-                return Some(format!(
-                    "choose another name, or delete it with: arenite rm {name}"
-                ));
+                return Some(format!("choose another name, or delete it with: arenite rm {name}"));
             }
             Self::Gone { name, .. } => {
-                return Some(format!(
-                    "delete it with: arenite rm {name}, then create it anew"
-                ));
+                return Some(format!("delete it with: arenite rm {name}, then create it anew"));
             }
             Self::NoTemplate { known, .. } => {
                 return Some(format!("known templates: {}", known.join(", ")));
             }
             Self::Engine(source) => return source.hint(),
-            Self::BadTemplate { .. } | Self::BadEnvironments { .. } => {
-                "correct the file; it is read again at the next create"
-            }
+            Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",
-            Self::NewerStore { .. } => {
-                "start the newer arenite, or give this one another data directory"
-            }
-            Self::StoreInUse { .. } => {
-                "stop the other server, or give this one another data directory"
-            }
+            Self::NewerStore { .. } => "start the newer arenite, or give this one another data directory",
+            Self::StoreInUse { .. } => "stop the other server, or give this one another data directory",
             _ => return None,
         };
         Some(hint.to_owned())

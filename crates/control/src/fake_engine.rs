@@ -19,9 +19,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
 
 /// The guest's side of a dial: gets the sandbox's id and its end of the connection.
-pub type Guest = Arc<
-    dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync,
->;
+pub type Guest = Arc<dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Where the engine can be made to fail, to wait or to halt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -129,14 +127,9 @@ impl FakeEngine {
 
     /// The sandbox's guest ends by itself.
     pub fn end(&self, id: &SandboxId, reason: &str) {
-        self.state()
-            .live
-            .insert(id.clone(), Live::Lost(reason.to_owned()));
+        self.state().live.insert(id.clone(), Live::Lost(reason.to_owned()));
         // Nobody listening is fine: then no control runs.
-        let _ = self.ended.send(Ended {
-            id: id.clone(),
-            reason: reason.to_owned(),
-        });
+        let _ = self.ended.send(Ended { id: id.clone(), reason: reason.to_owned() });
     }
 
     /// The host was restarted: processes are gone, disks stay.
@@ -189,11 +182,7 @@ impl FakeEngine {
                 }
                 _ => false,
             };
-            (
-                state.delays.get(&point).copied(),
-                fails,
-                state.halts.get(&point).cloned(),
-            )
+            (state.delays.get(&point).copied(), fails, state.halts.get(&point).cloned())
         };
         if let Some(halt) = halt {
             halt.notify_one();
@@ -245,12 +234,7 @@ impl Engine for FakeEngine {
         Ok(id)
     }
 
-    async fn create(
-        &self,
-        id: &SandboxId,
-        _name: &SandboxName,
-        spec: &SandboxSpec,
-    ) -> Result<Created, EngineError> {
+    async fn create(&self, id: &SandboxId, _name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
         self.state().calls.push(Call::Create(id.clone()));
         let now = self.creating.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_creating.fetch_max(now, Ordering::SeqCst);
@@ -265,10 +249,7 @@ impl Engine for FakeEngine {
             self.state().live.remove(id);
             return Err(error);
         }
-        Ok(Created {
-            isolation: vec!["fake".to_owned()],
-            stages: vec![("fake", Duration::from_micros(1))],
-        })
+        Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("fake", Duration::from_micros(1))] })
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
@@ -310,11 +291,7 @@ impl Engine for FakeEngine {
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
         match self.state().live.get(id) {
-            Some(Live::Running | Live::Paused) => Ok(Usage {
-                memory_bytes: 1 << 20,
-                pids: 1,
-                ..Usage::default()
-            }),
+            Some(Live::Running | Live::Paused) => Ok(Usage { memory_bytes: 1 << 20, pids: 1, ..Usage::default() }),
             _ => Err(EngineError::NotFound { id: id.clone() }),
         }
     }

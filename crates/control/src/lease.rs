@@ -42,21 +42,14 @@ pub(crate) struct Activity {
 
 impl Activity {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            clock,
-            used: Mutex::default(),
-            some: Notify::new(),
-        }
+        Self { clock, used: Mutex::default(), some: Notify::new() }
     }
 
     /// The sandbox is in use now. Enqueued once for each time that its last use is stored.
     fn note(&self, entry: &Arc<Entry>) {
         entry.used_at(self.clock.now());
         if !entry.note() {
-            self.used
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(Arc::clone(entry));
+            self.used.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(entry));
             self.some.notify_one();
         }
     }
@@ -73,13 +66,7 @@ impl Core {
     }
 
     pub(crate) async fn flush_activity(&self) {
-        let entries = std::mem::take(
-            &mut *self
-                .activity
-                .used
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let entries = std::mem::take(&mut *self.activity.used.lock().unwrap_or_else(PoisonError::into_inner));
         if entries.is_empty() {
             return;
         }
@@ -102,30 +89,19 @@ impl Core {
         }
         count(&self.tally.leases);
         self.activity.note(entry);
-        Some(Lease {
-            sandbox: entry.sandbox(),
-            entry: Arc::clone(entry),
-            activity: Arc::clone(&self.activity),
-        })
+        Some(Lease { sandbox: entry.sandbox(), entry: Arc::clone(entry), activity: Arc::clone(&self.activity) })
     }
 
-    pub(crate) async fn lease(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Lease, ControlError> {
+    pub(crate) async fn lease(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {
         for _ in 0..MOST_ROUNDS {
             let (entry, claim) = {
                 let registry = self.registry();
-                if let Some(entry) = registry.by_name(tenant, name) {
-                    if let Some(lease) = self.try_lease(entry) {
-                        return Ok(lease);
-                    }
+                if let Some(entry) = registry.by_name(tenant, name)
+                    && let Some(lease) = self.try_lease(entry)
+                {
+                    return Ok(lease);
                 }
-                (
-                    registry.by_name(tenant, name).cloned(),
-                    registry.claim(tenant, name).cloned(),
-                )
+                (registry.by_name(tenant, name).cloned(), registry.claim(tenant, name).cloned())
             };
             match (entry, claim) {
                 // Being made: everyone who waits gets its error, and nobody tries again for himself.
@@ -138,10 +114,7 @@ impl Core {
         Err(self.restless(tenant, name))
     }
 
-    pub(crate) async fn lease_by_id(
-        self: &Arc<Self>,
-        id: &SandboxId,
-    ) -> Result<Lease, ControlError> {
+    pub(crate) async fn lease_by_id(self: &Arc<Self>, id: &SandboxId) -> Result<Lease, ControlError> {
         let gone = || ControlError::NoSuchId { id: id.clone() };
         let mut last = None;
         for _ in 0..MOST_ROUNDS {
@@ -163,11 +136,7 @@ impl Core {
     }
 
     /// Does what it takes to lease the sandbox, or waits for whoever changes it. Then look again.
-    async fn ready(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        renew: bool,
-    ) -> Result<(), ControlError> {
+    async fn ready(self: &Arc<Self>, entry: &Arc<Entry>, renew: bool) -> Result<(), ControlError> {
         let sandbox = entry.sandbox();
         match sandbox.state {
             SandboxState::Paused => match self.resume(Arc::clone(entry), Some("it was called")).await {
@@ -185,8 +154,7 @@ impl Core {
             SandboxState::Failed | SandboxState::Lost => Err(unfit(&sandbox, "called")),
             SandboxState::Creating | SandboxState::Running | SandboxState::Deleting => {
                 drop(entry.change.lock().await);
-                let stuck = entry.sandbox().state == SandboxState::Deleting
-                    && self.registry().holds(entry);
+                let stuck = entry.sandbox().state == SandboxState::Deleting && self.registry().holds(entry);
                 match (stuck, renew) {
                     (true, true) => self.clear(entry).await,
                     (true, false) => Err(unfit(&entry.sandbox(), "called")),
@@ -209,20 +177,11 @@ impl Core {
         }
     }
 
-    async fn make_default(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<(), ControlError> {
+    async fn make_default(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
         let mut spec = self.config.default_spec.clone();
         spec.timeout_seconds = Some(0);
         spec.idle_timeout_seconds = Some(0);
-        let request = CreateRequest {
-            name: Some(name.clone()),
-            template: None,
-            spec,
-            origin: "first call".to_owned(),
-        };
+        let request = CreateRequest { name: Some(name.clone()), template: None, spec, origin: "first call".to_owned() };
         match self.create(tenant, request).await {
             // Another call was first.
             Ok(_) | Err(ControlError::AlreadyExists { .. }) => Ok(()),

@@ -11,19 +11,12 @@ use crate::registry::Entry;
 use crate::{ControlError, Sandbox};
 
 impl Core {
-    pub(crate) async fn delete(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<(), ControlError> {
+    pub(crate) async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
         loop {
             let operation = self.operation()?;
             let (claim, entry) = {
                 let registry = self.registry();
-                (
-                    registry.claim(tenant, name).cloned(),
-                    registry.by_name(tenant, name).cloned(),
-                )
+                (registry.claim(tenant, name).cloned(), registry.by_name(tenant, name).cloned())
             };
             if let Some(claim) = claim {
                 claim.cancel();
@@ -48,9 +41,7 @@ impl Core {
     pub(crate) async fn destroy(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         let _change = entry.change.lock().await;
         if !self.registry().holds(entry) {
-            return Err(ControlError::NotFound {
-                name: entry.name.clone(),
-            });
+            return Err(ControlError::NotFound { name: entry.name.clone() });
         }
         self.destroy_locked(entry).await
     }
@@ -70,10 +61,7 @@ impl Core {
         }
         let destroy = self.engine.destroy(&entry.id);
         self.bounded("the removal", &entry.name, destroy).await?;
-        self.store
-            .remove(&entry.id)
-            .await
-            .map_err(ControlError::store("forget a sandbox"))?;
+        self.store.remove(&entry.id).await.map_err(ControlError::store("forget a sandbox"))?;
         self.vanish(entry);
         count(&self.tally.deleted);
         tracing::info!(id = %entry.id, name = %entry.name, "removed a sandbox");
@@ -86,11 +74,7 @@ impl Core {
         self.announce(entry, None);
     }
 
-    pub(crate) async fn pause(
-        self: &Arc<Self>,
-        tenant: &TenantId,
-        name: &SandboxName,
-    ) -> Result<Sandbox, ControlError> {
+    pub(crate) async fn pause(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
         let core = Arc::clone(self);
@@ -155,9 +139,7 @@ impl Core {
     fn still_there(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         match self.registry().holds(entry) {
             true => Ok(()),
-            false => Err(ControlError::NotFound {
-                name: entry.name.clone(),
-            }),
+            false => Err(ControlError::NotFound { name: entry.name.clone() }),
         }
     }
 
@@ -176,14 +158,10 @@ impl Core {
                     tracing::warn!(missed, "ends of guests were missed; looking at all sandboxes");
                     let all: Vec<_> = self.registry().all().cloned().collect();
                     for entry in all {
-                        let gone = matches!(
-                            self.engine.usage(&entry.id).await,
-                            Err(arenite_engine::EngineError::NotFound { .. })
-                        );
+                        let gone =
+                            matches!(self.engine.usage(&entry.id).await, Err(arenite_engine::EngineError::NotFound { .. }));
                         if gone {
-                            tokio::spawn(
-                                Arc::clone(&self).ended(entry, "its guest ended".to_owned()),
-                            );
+                            tokio::spawn(Arc::clone(&self).ended(entry, "its guest ended".to_owned()));
                         }
                     }
                 }
@@ -195,9 +173,7 @@ impl Core {
     async fn ended(self: Arc<Self>, entry: Arc<Entry>, reason: String) {
         let _change = entry.change.lock().await;
         let state = entry.sandbox().state;
-        if self.registry().holds(&entry)
-            && matches!(state, SandboxState::Running | SandboxState::Paused)
-        {
+        if self.registry().holds(&entry) && matches!(state, SandboxState::Running | SandboxState::Paused) {
             entry.close();
             tracing::warn!(id = %entry.id, name = %entry.name, %reason, "a sandbox ended by itself");
             count(&self.tally.ended);
@@ -214,10 +190,6 @@ pub(crate) fn unfit(sandbox: &Sandbox, wanted: &'static str) -> ControlError {
             state: sandbox.state,
             reason: sandbox.reason.clone().unwrap_or_default(),
         },
-        state => ControlError::Conflict {
-            name: sandbox.name.clone(),
-            state,
-            wanted,
-        },
+        state => ControlError::Conflict { name: sandbox.name.clone(), state, wanted },
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use arenite_model::{IdlePolicy, SandboxId, SandboxState};
 use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::ControlError;
 use crate::clock::later;
@@ -17,6 +18,10 @@ use crate::registry::Entry;
 const AT_ONCE: usize = 8;
 /// Until what failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
+/// Until one that is being changed is looked at again.
+const BUSY: Duration = Duration::from_secs(1);
+/// The longest sleep: timers reach two years, life times any number of seconds.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// When to look at which sandbox. A time may be too early, never too late: whoever looks computes it anew, so that a call
 /// need not move it.
@@ -118,27 +123,20 @@ impl Core {
             }
             // Whoever paused it means to come back.
             SandboxState::Paused => None,
-            SandboxState::Lost | SandboxState::Failed => Some((
-                later(sandbox.state_since, self.config.lost_keep),
-                Fate::Kept,
-            )),
-            SandboxState::Running => sandbox
-                .spec
-                .idle_timeout_seconds
-                .filter(|_| !sandbox.name.is_default())
-                .map(|seconds| {
-                    let from = if entry.leases() > 0 {
-                        self.clock.now()
-                    } else {
-                        // Nobody could call while the server was down.
-                        entry.last_used().max(self.clock.started_at())
-                    };
-                    let fate = match sandbox.spec.idle_policy {
-                        IdlePolicy::Delete => Fate::IdleDelete,
-                        IdlePolicy::Pause => Fate::IdlePause,
-                    };
-                    (later(from, Duration::from_secs(seconds)), fate)
-                }),
+            SandboxState::Lost | SandboxState::Failed => Some((later(sandbox.state_since, self.config.lost_keep), Fate::Kept)),
+            SandboxState::Running => sandbox.spec.idle_timeout_seconds.filter(|_| !sandbox.name.is_default()).map(|seconds| {
+                let from = if entry.leases() > 0 {
+                    self.clock.now()
+                } else {
+                    // Nobody could call while the server was down.
+                    entry.last_used().max(self.clock.started_at())
+                };
+                let fate = match sandbox.spec.idle_policy {
+                    IdlePolicy::Delete => Fate::IdleDelete,
+                    IdlePolicy::Pause => Fate::IdlePause,
+                };
+                (later(from, Duration::from_secs(seconds)), fate)
+            }),
         };
         expiry.into_iter().chain(other).min_by_key(|(at, _)| *at)
     }
@@ -161,10 +159,10 @@ impl Core {
             }
             let next = async {
                 match next {
-                    // The clock's steps are a millisecond: not just before the time, but just after.
+                    // Timers have steps of a millisecond: not just before the time, but just after.
                     Some(at) => {
                         let at = self.clock.instant_of(at) + Duration::from_millis(1);
-                        tokio::time::sleep_until(at).await;
+                        tokio::time::sleep_until(at.min(Instant::now() + LONGEST)).await;
                     }
                     None => std::future::pending().await,
                 }
@@ -183,7 +181,11 @@ impl Core {
         let Ok(_operation) = self.operation() else {
             return;
         };
-        let _change = entry.change.lock().await;
+        // Whoever changes it may take long, and others wait for this turn.
+        let Ok(_change) = entry.change.try_lock() else {
+            let soon = later(self.clock.now(), BUSY);
+            return self.deadlines.set(&entry.id, soon);
+        };
         if !self.registry().holds(&entry) {
             return;
         }
@@ -213,8 +215,7 @@ impl Core {
             }
             Err(error) => {
                 tracing::error!(id = %entry.id, name = %entry.name, %error, "a sandbox could not be reaped; trying again");
-                self.deadlines
-                    .set(&entry.id, later(self.clock.now(), RETRY));
+                self.deadlines.set(&entry.id, later(self.clock.now(), RETRY));
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::registry::Entry;
 use crate::{ControlError, Sandbox};
 
-/// Rows still creating or deleting are at most as many as creates and deletes were under way; removed one by one.
+/// For the log.
 #[derive(Debug, Default)]
 struct Found {
     running: usize,
@@ -24,14 +24,9 @@ struct Found {
 
 impl Core {
     pub(crate) async fn recover(&self) -> Result<(), ControlError> {
-        let rows = self
-            .store
-            .load()
-            .await
-            .map_err(ControlError::store("read the sandboxes"))?;
-        let (half, settled): (Vec<Sandbox>, Vec<Sandbox>) = rows.into_iter().partition(|row| {
-            matches!(row.state, SandboxState::Creating | SandboxState::Deleting)
-        });
+        let rows = self.store.load().await.map_err(ControlError::store("read the sandboxes"))?;
+        let (half, settled): (Vec<Sandbox>, Vec<Sandbox>) =
+            rows.into_iter().partition(|row| matches!(row.state, SandboxState::Creating | SandboxState::Deleting));
         let known: Vec<SandboxId> = settled.iter().map(|row| row.id.clone()).collect();
         let recovery = self.engine.recover(&known).await?;
         for removed in &recovery.removed {
@@ -62,16 +57,9 @@ impl Core {
         Ok(())
     }
 
-    async fn adopt(
-        &self,
-        mut row: Sandbox,
-        state: SandboxState,
-        reason: Option<String>,
-        found: &mut Found,
-    ) {
+    async fn adopt(&self, mut row: Sandbox, state: SandboxState, reason: Option<String>, found: &mut Found) {
         // What failed or was lost before stays so, with its own reason and since its own time.
-        let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost)
-            && state == SandboxState::Lost;
+        let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
         if row.state != state && !settled {
             tracing::info!(id = %row.id, name = %row.name, from = %row.state, to = %state, reason = reason.as_deref(), "a sandbox's state has changed");
             row.state = state;
@@ -98,11 +86,7 @@ impl Core {
     async fn clean(&self, mut row: Sandbox, found: &mut Found) {
         let destroy = self.engine.destroy(&row.id);
         let cleaned = match self.bounded("the removal", &row.name, destroy).await {
-            Ok(()) => self
-                .store
-                .remove(&row.id)
-                .await
-                .map_err(ControlError::store("forget a sandbox")),
+            Ok(()) => self.store.remove(&row.id).await.map_err(ControlError::store("forget a sandbox")),
             Err(error) => Err(error),
         };
         match cleaned {

@@ -75,13 +75,11 @@ impl Entry {
     }
 
     pub(crate) fn last_used(&self) -> Timestamp {
-        Timestamp::from_microsecond(self.last_used.load(Ordering::Relaxed))
-            .unwrap_or(Timestamp::UNIX_EPOCH)
+        Timestamp::from_microsecond(self.last_used.load(Ordering::Relaxed)).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
     pub(crate) fn used_at(&self, now: Timestamp) {
-        self.last_used
-            .fetch_max(now.as_microsecond(), Ordering::Relaxed);
+        self.last_used.fetch_max(now.as_microsecond(), Ordering::Relaxed);
     }
 
     /// Whether its last use waited to be stored already; now it does.
@@ -118,10 +116,7 @@ impl Entry {
 
     /// Closes it unless there is a lease.
     pub(crate) fn close_if_unused(&self) -> bool {
-        self.gate
-            .0
-            .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.gate.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -134,11 +129,7 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            cancelled: AtomicBool::new(false),
-            cancel: Notify::new(),
-            done: watch::Sender::new(None),
-        })
+        Arc::new(Self { cancelled: AtomicBool::new(false), cancel: Notify::new(), done: watch::Sender::new(None) })
     }
 
     pub(crate) fn cancel(&self) {
@@ -232,20 +223,16 @@ impl Registry {
     }
 
     pub(crate) fn holds(&self, entry: &Arc<Entry>) -> bool {
-        self.by_id(&entry.id)
-            .is_some_and(|held| Arc::ptr_eq(held, entry))
+        self.by_id(&entry.id).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
     /// False, and nothing done, when id or name is taken.
     pub(crate) fn insert(&mut self, entry: &Arc<Entry>) -> bool {
-        if self.by_id.contains_key(&entry.id) || self.by_name(&entry.tenant, &entry.name).is_some()
-        {
+        if self.by_id.contains_key(&entry.id) || self.by_name(&entry.tenant, &entry.name).is_some() {
             return false;
         }
         self.by_id.insert(entry.id.clone(), Arc::clone(entry));
-        self.tenant_mut(&entry.tenant)
-            .entries
-            .insert(entry.name.clone(), Arc::clone(entry));
+        self.tenant_mut(&entry.tenant).entries.insert(entry.name.clone(), Arc::clone(entry));
         true
     }
 
@@ -259,9 +246,7 @@ impl Registry {
     }
 
     pub(crate) fn forget_if_empty(&mut self, tenant: &TenantId) {
-        if self.by_name.get(tenant).is_some_and(|t| {
-            t.entries.is_empty() && t.claims.is_empty() && t.pending == 0
-        }) {
+        if self.by_name.get(tenant).is_some_and(|t| t.entries.is_empty() && t.claims.is_empty() && t.pending == 0) {
             self.by_name.remove(tenant);
         }
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ControlConfig, ControlError, SpecOverlay};
 
 /// The template that is always there.
-pub const BUILT_IN: &str = "aio";
+const BUILT_IN: &str = "aio";
 /// Services that a template may ask for: those that every guest has.
 const SERVICES: [&str; 4] = ["sandbox", "shell", "bash", "file"];
 /// The most bytes of one file.
@@ -70,29 +70,23 @@ impl Templates {
 
     /// The template of that name as its file is now.
     pub(crate) fn get(&self, name: &str) -> Result<Template, ControlError> {
-        let bad = |reason: &String| ControlError::BadTemplate {
-            name: name.to_owned(),
-            reason: reason.clone(),
-        };
+        let bad = |reason: String| ControlError::BadTemplate { name: name.to_owned(), reason };
         let mut cache = self.cache();
         if let Some(found) = self.of_dir(&mut cache, name) {
-            return found.as_ref().map(Template::clone).map_err(bad);
+            return found.clone().map_err(bad);
         }
         let environments = self.of_environments(&mut cache);
         if let Some(Ok(all)) = environments
             && let Some(found) = all.get(name)
         {
-            return found.as_ref().map(Template::clone).map_err(bad);
+            return found.clone().map_err(bad);
         }
         if name == BUILT_IN {
             return Ok(self.built_in());
         }
         // A name that may stand in a file that can't be read is not simply unknown.
         if let (Some(Err(reason)), Some(path)) = (environments, &self.environments) {
-            return Err(ControlError::BadEnvironments {
-                path: path.clone(),
-                reason: reason.clone(),
-            });
+            return Err(ControlError::BadEnvironments { path: path.clone(), reason: reason.clone() });
         }
         drop(cache);
         Err(ControlError::NoTemplate {
@@ -148,11 +142,7 @@ impl Templates {
             .collect()
     }
 
-    fn of_dir<'a>(
-        &self,
-        cache: &'a mut Cache,
-        name: &str,
-    ) -> Option<&'a Result<Template, String>> {
+    fn of_dir<'a>(&self, cache: &'a mut Cache, name: &str) -> Option<&'a Result<Template, String>> {
         if !is_name(name) {
             return None;
         }
@@ -182,9 +172,7 @@ impl Templates {
             None => {}
             Some(toml::Value::String(given)) if given == name => {}
             Some(given) => {
-                return Err(format!(
-                    "it is named {given} in the file {name}.toml; a template is called like its file"
-                ));
+                return Err(format!("it is named {given} in the file {name}.toml; a template is called like its file"));
             }
         }
         let services: Vec<String> = match take("services") {
@@ -192,23 +180,13 @@ impl Templates {
             Some(list) => list.try_into().map_err(|e| format!("services: {e}"))?,
         };
         if let Some(unknown) = services.iter().find(|s| !SERVICES.contains(&s.as_str())) {
-            return Err(format!(
-                "the guest has no service {unknown:?}; it has {}",
-                SERVICES.join(", ")
-            ));
+            return Err(format!("the guest has no service {unknown:?}; it has {}", SERVICES.join(", ")));
         }
-        let overlay: SpecOverlay = toml::Value::Table(table)
-            .try_into()
-            .map_err(|e| e.to_string())?;
+        let overlay: SpecOverlay = toml::Value::Table(table).try_into().map_err(|e| e.to_string())?;
         let mut spec = SandboxSpec::of_image(self.default_image.clone());
         overlay.lay_over(&mut spec);
         spec.check().map_err(|e| e.to_string())?;
-        Ok(Template {
-            name: name.to_owned(),
-            description,
-            services,
-            spec,
-        })
+        Ok(Template { name: name.to_owned(), description, services, spec })
     }
 
     fn of_environments<'a>(&self, cache: &'a mut Cache) -> Option<&'a Environments> {
@@ -221,11 +199,7 @@ impl Templates {
     }
 }
 
-fn keep(
-    all: &mut BTreeMap<String, Template>,
-    name: &str,
-    found: &Result<Template, String>,
-) {
+fn keep(all: &mut BTreeMap<String, Template>, name: &str, found: &Result<Template, String>) {
     match found {
         Ok(template) => {
             all.insert(name.to_owned(), template.clone());
@@ -261,9 +235,7 @@ fn read_environments(path: &Path) -> Environments {
 fn read_bounded(path: &Path) -> Result<String, String> {
     use io::Read;
     let mut text = String::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
-        .map_err(|e| e.to_string())?;
+    fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text)).map_err(|e| e.to_string())?;
     if text.len() as u64 > MAX_FILE {
         return Err(format!("it is larger than {MAX_FILE} bytes"));
     }
@@ -278,8 +250,6 @@ fn stamp(path: &Path) -> Option<Stamp> {
 /// What may stand in a file name here.
 fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && !name.starts_with('.')
 }

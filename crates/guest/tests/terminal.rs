@@ -104,7 +104,7 @@ async fn a_command_looks_like_one_that_was_typed() {
     let body = json!({"id": id, "command": "echo a\nX=5; echo \u{1b}[31mb"});
     let done = guest.post("/v1/shell/exec", body).await;
     assert_eq!(done["output"], "a\nb");
-    assert_eq!(terminal.shows("b\r\n> ").await, "echo a\r\nX=5; echo \u{1b}[31mb\r\na\r\n");
+    assert_eq!(terminal.shows("b\r\n> ").await, "echo a\r\nX=5; echo \u{1b}[31mb\r\na\r\n\u{1b}[31mb\r\n> ");
     // Half a line at the prompt is thrown away, and not run as a part of the command.
     terminal.type_in("touch broken; echo half").await;
     terminal.shows("half").await;

@@ -69,11 +69,7 @@ fn set_file_id(call: libc::c_long, id: u32) -> io::Result<()> {
         libc::syscall(call, libc::c_ulong::from(id));
         libc::syscall(call, libc::c_ulong::from(u32::MAX))
     };
-    if u32::try_from(now) == Ok(id) {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
+    if u32::try_from(now) == Ok(id) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 #[cfg(test)]
@@ -84,10 +80,7 @@ mod tests {
 
     use super::*;
 
-    fn run<T: Send + 'static>(
-        identity: Option<Identity>,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<T> {
+    fn run<T: Send + 'static>(identity: Option<Identity>, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let (sender, receiver) = mpsc::channel();
         spawn_as(identity, work, move |result| sender.send(result).unwrap()).unwrap();
         receiver.recv().unwrap()
@@ -96,17 +89,7 @@ mod tests {
     #[test]
     fn another_user_has_its_own_rights_and_this_thread_keeps_its() {
         if !rustix::process::geteuid().is_root() {
-            assert!(
-                run(
-                    Some(Identity {
-                        uid: 0,
-                        gid: 0,
-                        groups: vec![0]
-                    }),
-                    || ()
-                )
-                .is_err()
-            );
+            assert!(run(Some(Identity { uid: 0, gid: 0, groups: vec![0] }), || ()).is_err());
             return;
         }
         let dir = std::env::temp_dir().join(format!("arenite-identity-{}", std::process::id()));
@@ -118,21 +101,11 @@ mod tests {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
         std::os::unix::fs::chown(&shared, Some(0), Some(4242)).unwrap();
-        let member = Identity {
-            uid: 1000,
-            gid: 1000,
-            groups: vec![1000, 4242],
-        };
-        let stranger = Identity {
-            groups: vec![1000],
-            ..member.clone()
-        };
+        let member = Identity { uid: 1000, gid: 1000, groups: vec![1000, 4242] };
+        let stranger = Identity { groups: vec![1000], ..member.clone() };
         let read = |identity: &Identity, path: &std::path::Path| {
             let path = path.to_owned();
-            run(Some(identity.clone()), move || {
-                fs::read(path).map_err(|e| e.kind())
-            })
-            .unwrap()
+            run(Some(identity.clone()), move || fs::read(path).map_err(|e| e.kind())).unwrap()
         };
         let denied = Err(io::ErrorKind::PermissionDenied);
         assert_eq!(read(&member, &secret), denied);
@@ -145,13 +118,7 @@ mod tests {
             std::os::unix::fs::chown(child, Some(1000), None).map_err(|e| e.kind())
         });
         assert_eq!(chown.unwrap(), Err(io::ErrorKind::PermissionDenied));
-        assert_eq!(
-            (
-                fs::metadata(&made).unwrap().uid(),
-                fs::metadata(&made).unwrap().gid()
-            ),
-            (1000, 1000)
-        );
+        assert_eq!((fs::metadata(&made).unwrap().uid(), fs::metadata(&made).unwrap().gid()), (1000, 1000));
         assert_eq!(fs::read(&secret).unwrap(), b"x");
         assert_eq!(run(None, move || fs::read(secret).unwrap()).unwrap(), b"x");
         fs::remove_dir_all(dir).unwrap();

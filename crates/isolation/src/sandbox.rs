@@ -324,7 +324,14 @@ fn begin_with(
     attach(staged.proc.as_fd(), Path::new("/proc")).at("proc")?;
     attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
     for dir in &begin.scratch {
-        mount("scratch", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "mode=755,size=64m").at("scratch")?;
+        mount(
+            "scratch",
+            dir,
+            "tmpfs",
+            libc::MS_NOSUID | libc::MS_NODEV,
+            "mode=755,size=64m",
+        )
+        .at("scratch")?;
     }
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
@@ -390,8 +397,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
         begin.work
     );
     // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.
-    mount("overlay", "/stage/root", "overlay", 0, &options)
-    .at("overlay")?;
+    mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
     // An overlay whose writable layer does not serve comes up read-only without a word.
     rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK)
         .map_err(io::Error::from)

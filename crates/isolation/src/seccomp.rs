@@ -1,7 +1,7 @@
 //! Which system calls the processes of a sandbox may make.
 //!
-//! Two filters, compiled once: one answers EPERM to what is known and denied, the other ENOSYS to what is not known to be
-//! allowed, so that a libc that tries something newer falls back. No `no_new_privs`: `sudo` works, and the filters are
+//! Three filters, compiled once: one answers EPERM to what is known and denied, one the same as a kernel without them to kinds
+//! of sockets, one ENOSYS to what is not known to be allowed, so that a libc that tries something newer falls back. No `no_new_privs`: `sudo` works, and the filters are
 //! installed while the process still has its rights in the sandbox's user namespace.
 
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ impl Filters {
         let rule = |conditions: Vec<Cond>| Rule::new(conditions);
         let bits = |argument, mask: u64| Cond::new(argument, Len::Qword, Op::MaskedEq(mask), mask);
         let equal = |argument, value: u64| Cond::new(argument, Len::Dword, Op::Eq, value);
-        let mut build = || -> Result<(), seccompiler::BackendError> {
+        let mut build = || -> Result<Vec<Rule>, seccompiler::BackendError> {
             let namespaces: Result<Vec<_>, _> = NEW_NAMESPACES[..7]
                 .iter()
                 .map(|flag| rule(vec![bits(0, *flag as u64)?]))
@@ -180,10 +180,9 @@ impl Filters {
             }
             let not_route = Cond::new(2, Len::Dword, Op::Ne, libc::NETLINK_ROUTE as u64)?;
             sockets.push(rule(vec![equal(0, libc::AF_NETLINK as u64)?, not_route])?);
-            denied.insert(libc::SYS_socket, sockets);
-            Ok(())
+            Ok(sockets)
         };
-        build().map_err(io::Error::other)?;
+        let sockets = build().map_err(io::Error::other)?;
         let known = ALLOWED
             .iter()
             .chain(ALLOWED_HERE)
@@ -207,6 +206,13 @@ impl Filters {
                 denied,
                 SeccompAction::Allow,
                 SeccompAction::Errno(libc::EPERM as u32),
+            )?,
+            // The kernel's own answer where such sockets are not built in: programs (Debian's groupadd, with the audit
+            // socket) go on after this one, and give up after EPERM.
+            compile(
+                BTreeMap::from([(libc::SYS_socket, sockets)]),
+                SeccompAction::Allow,
+                SeccompAction::Errno(libc::EAFNOSUPPORT as u32),
             )?,
         ]))
     }

@@ -162,7 +162,10 @@ fn test() {
     expect("mount", "Operation not permitted (os error 1)");
     expect("unshare user", "Operation not permitted (os error 1)");
     expect("io_uring", "Function not implemented (os error 38)");
-    expect("packet socket", "Operation not permitted (os error 1)");
+    expect(
+        "packet socket",
+        "Address family not supported by protocol (os error 97)",
+    );
     expect("masked", "");
     expect("sysctl", "Read-only file system (os error 30)");
     expect(

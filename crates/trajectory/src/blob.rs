@@ -55,13 +55,7 @@ impl FileBlobs {
         }
         fs::create_dir_all(&tmp).map_err(|e| TrajectoryError::io("make", &tmp, e))?;
         Ok(Self {
-            shared: Arc::new(Shared {
-                dir,
-                limit,
-                used: AtomicU64::new(0),
-                next: AtomicU64::new(0),
-                sweeping: RwLock::new(()),
-            }),
+            shared: Arc::new(Shared { dir, limit, used: AtomicU64::new(0), next: AtomicU64::new(0), sweeping: RwLock::new(()) }),
         })
     }
 
@@ -97,10 +91,7 @@ fn for_each_blob(dir: &Path, mut see: impl FnMut(&Path, &fs::Metadata, &str)) {
 }
 
 pub(crate) fn is_digest(text: &str) -> bool {
-    text.len() == 64
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 impl Shared {
@@ -110,11 +101,7 @@ impl Shared {
 
     fn give_back(&self, bytes: u64) {
         // Saturating: what was there before is counted in the background. The closure never declines.
-        let _ = self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                Some(used.saturating_sub(bytes))
-            });
+        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
     }
 }
 
@@ -126,31 +113,18 @@ impl BlobStore for FileBlobs {
         }
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let path = shared.dir.join("tmp").join(number.to_string());
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(|e| TrajectoryError::io("make", &path, e))?;
-        Ok(Some(Box::new(FileBlobWriter {
-            shared: Arc::clone(shared),
-            file,
-            path,
-            written: 0,
-            kept: false,
-        })))
+        let file =
+            OpenOptions::new().write(true).create_new(true).open(&path).map_err(|e| TrajectoryError::io("make", &path, e))?;
+        Ok(Some(Box::new(FileBlobWriter { shared: Arc::clone(shared), file, path, written: 0, kept: false })))
     }
 
     fn open(&self, digest: &str) -> Result<File, TrajectoryError> {
         if !is_digest(digest) {
-            return Err(TrajectoryError::BadDigest {
-                given: digest.chars().take(80).collect(),
-            });
+            return Err(TrajectoryError::BadDigest { given: digest.chars().take(80).collect() });
         }
         let path = self.shared.path(digest);
         File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TrajectoryError::NoBlob {
-                digest: digest.to_owned(),
-            },
+            io::ErrorKind::NotFound => TrajectoryError::NoBlob { digest: digest.to_owned() },
             _ => TrajectoryError::io("open", path, error),
         })
     }
@@ -166,11 +140,7 @@ impl BlobStore for FileBlobs {
             if wanted.contains(digest) {
                 return;
             }
-            let _alone = self
-                .shared
-                .sweeping
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.shared.sweeping.write().unwrap_or_else(PoisonError::into_inner);
             // Looked at again: it may have been met anew since the directory was read.
             let Ok(meta) = path.metadata() else { return };
             let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
@@ -213,10 +183,7 @@ impl BlobWriter for FileBlobWriter {
     fn commit(mut self: Box<Self>, digest: &str) -> io::Result<()> {
         let target = self.shared.path(digest);
         let shared = Arc::clone(&self.shared);
-        let _no_sweep = shared
-            .sweeping
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _no_sweep = shared.sweeping.read().unwrap_or_else(PoisonError::into_inner);
         if let Ok(there) = File::open(&target)
             && there.metadata()?.len() == self.written
         {

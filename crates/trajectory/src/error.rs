@@ -8,16 +8,10 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TrajectoryError {
     #[error("could not {what} {}: {source}", path.display())]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error("another server records into {}", path.display())]
     InUse { path: PathBuf },
-    #[error(
-        "trajectory id {given:?} is not valid: use 1 to 64 letters, digits, hyphens and underscores"
-    )]
+    #[error("trajectory id {given:?} is not valid: use 1 to 64 letters, digits, hyphens and underscores")]
     BadTrajectory { given: String },
     #[error("blob digest {given:?} is not valid: it is 64 lower-case hexadecimal digits")]
     BadDigest { given: String },
@@ -36,11 +30,7 @@ pub enum TrajectoryError {
 
 impl TrajectoryError {
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::Io {
-            what,
-            path: path.into(),
-            source,
-        }
+        Self::Io { what, path: path.into(), source }
     }
 
     /// The stable code of it.
@@ -57,14 +47,10 @@ impl TrajectoryError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::LogsFull { .. } => {
-                "export and remove old trajectories, or raise the limit on trajectory logs"
-            }
+            Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",
             Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",
             Self::InUse { .. } => "stop the other server, or give this one its own data directory",
-            Self::NoBlob { .. } => {
-                "a body over the limit, or met while the blob store was full, has only its hash kept"
-            }
+            Self::NoBlob { .. } => "a body over the limit, or met while the blob store was full, has only its hash kept",
             _ => return None,
         };
         Some(hint.to_owned())

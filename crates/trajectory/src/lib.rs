@@ -52,8 +52,8 @@ pub use error::TrajectoryError;
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{
-    BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome,
-    OutcomeKind, OutcomeRecord, Step, Summary,
+    BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome, OutcomeKind, OutcomeRecord, Step,
+    Summary,
 };
 pub use recorder::{OpenStep, Recorder};
 pub use redact::{SECRET_QUERY_KEYS, redact};

@@ -20,11 +20,7 @@ impl Lines {
     /// `from` is the start of a line.
     pub(crate) fn new(mut file: File, from: u64, end: u64) -> io::Result<Self> {
         file.seek(SeekFrom::Start(from))?;
-        Ok(Self {
-            reader: BufReader::with_capacity(64 << 10, file.take(end.saturating_sub(from))),
-            line: Vec::new(),
-            at: from,
-        })
+        Ok(Self { reader: BufReader::with_capacity(64 << 10, file.take(end.saturating_sub(from))), line: Vec::new(), at: from })
     }
 
     /// The next line and where it starts.
@@ -32,9 +28,7 @@ impl Lines {
         loop {
             self.line.clear();
             let start = self.at;
-            let read = (&mut self.reader)
-                .take(MAX_LINE as u64)
-                .read_until(b'\n', &mut self.line)?;
+            let read = (&mut self.reader).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
             self.at += read as u64;
             if self.line.last() == Some(&b'\n') {
                 self.line.pop();
@@ -60,12 +54,7 @@ pub(crate) struct LinesBack<'a> {
 
 impl<'a> LinesBack<'a> {
     pub(crate) fn new(file: &'a File, len: u64) -> Self {
-        Self {
-            file,
-            start: len,
-            buffer: Vec::new(),
-            done: false,
-        }
+        Self { file, start: len, buffer: Vec::new(), done: false }
     }
 
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {

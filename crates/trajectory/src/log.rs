@@ -17,9 +17,7 @@ use serde::Serialize;
 
 use crate::record::EndRecord;
 use crate::sync::Syncer;
-use crate::{
-    FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, Step, Summary, TrajectoryError,
-};
+use crate::{FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, Step, Summary, TrajectoryError};
 
 /// Names one trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,18 +30,11 @@ impl TrajectoryKey {
     /// Refuses ids that could leave a path.
     pub fn new(tenant: &TenantId, trajectory: &str) -> Result<Self, TrajectoryError> {
         let ok = (1..=64).contains(&trajectory.len())
-            && trajectory
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+            && trajectory.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if !ok {
-            return Err(TrajectoryError::BadTrajectory {
-                given: trajectory.chars().take(80).collect(),
-            });
+            return Err(TrajectoryError::BadTrajectory { given: trajectory.chars().take(80).collect() });
         }
-        Ok(Self {
-            tenant: tenant.clone(),
-            trajectory: trajectory.to_owned(),
-        })
+        Ok(Self { tenant: tenant.clone(), trajectory: trajectory.to_owned() })
     }
 
     pub fn tenant(&self) -> &TenantId {
@@ -68,12 +59,7 @@ pub trait StepLog: Send + Sync {
     /// A tenant's trajectories, the last used first.
     fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
     /// Up to `limit` steps after the given one, in order.
-    fn steps(
-        &self,
-        key: &TrajectoryKey,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Step>, TrajectoryError>;
+    fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
     fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError>;
     /// Bytes of all logs.
@@ -126,11 +112,7 @@ impl Log {
 
 impl FileLog {
     /// `first` runs on the thread that syncs, before anything else.
-    pub(crate) fn open(
-        dir: PathBuf,
-        limits: Limits,
-        first: impl FnOnce() + Send + 'static,
-    ) -> Result<Self, TrajectoryError> {
+    pub(crate) fn open(dir: PathBuf, limits: Limits, first: impl FnOnce() + Send + 'static) -> Result<Self, TrajectoryError> {
         fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
         let used = Arc::new(AtomicU64::new(0));
         let count = count_logs(dir.clone(), Arc::clone(&used), SystemTime::now());
@@ -139,15 +121,7 @@ impl FileLog {
             first();
         })
         .map_err(|e| TrajectoryError::io("start the thread that syncs", &dir, e))?;
-        Ok(Self {
-            dir,
-            limits,
-            logs: Mutex::default(),
-            used,
-            open_files: AtomicUsize::new(0),
-            clock: AtomicU64::new(0),
-            syncer,
-        })
+        Ok(Self { dir, limits, logs: Mutex::default(), used, open_files: AtomicUsize::new(0), clock: AtomicU64::new(0), syncer })
     }
 
     fn logs(&self) -> MutexGuard<'_, HashMap<TrajectoryKey, Arc<Log>>> {
@@ -155,9 +129,7 @@ impl FileLog {
     }
 
     fn path(&self, key: &TrajectoryKey) -> PathBuf {
-        self.dir
-            .join(key.tenant.as_str())
-            .join(format!("{}.jsonl", key.trajectory))
+        self.dir.join(key.tenant.as_str()).join(format!("{}.jsonl", key.trajectory))
     }
 
     fn log(&self, key: &TrajectoryKey) -> Arc<Log> {
@@ -168,11 +140,7 @@ impl FileLog {
         let log = match logs.get(key) {
             Some(log) => Arc::clone(log),
             None => {
-                let log = Arc::new(Log {
-                    path: self.path(key),
-                    used: AtomicU64::new(0),
-                    state: Mutex::default(),
-                });
+                let log = Arc::new(Log { path: self.path(key), used: AtomicU64::new(0), state: Mutex::default() });
                 logs.insert(key.clone(), Arc::clone(&log));
                 log
             }
@@ -236,13 +204,7 @@ impl FileLog {
         }
     }
 
-    fn load(
-        &self,
-        key: &TrajectoryKey,
-        log: &Log,
-        state: &mut LogState,
-        make: bool,
-    ) -> Result<(), TrajectoryError> {
+    fn load(&self, key: &TrajectoryKey, log: &Log, state: &mut LogState, make: bool) -> Result<(), TrajectoryError> {
         let file = match &state.file {
             Some(file) => Arc::clone(file),
             None => {
@@ -273,12 +235,7 @@ impl FileLog {
         Ok(())
     }
 
-    fn open_file(
-        &self,
-        key: &TrajectoryKey,
-        path: &Path,
-        make: bool,
-    ) -> Result<File, TrajectoryError> {
+    fn open_file(&self, key: &TrajectoryKey, path: &Path, make: bool) -> Result<File, TrajectoryError> {
         let mut options = OpenOptions::new();
         options.read(true).append(true);
         match options.open(path) {
@@ -287,30 +244,20 @@ impl FileLog {
                 return Err(TrajectoryError::io("open", path, error));
             }
             Err(_) if !make => {
-                return Err(TrajectoryError::NoTrajectory {
-                    trajectory: key.trajectory.clone(),
-                });
+                return Err(TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() });
             }
             Err(_) => {}
         }
         let dir = self.dir.join(key.tenant.as_str());
         fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
-        let file = options
-            .create(true)
-            .open(path)
-            .map_err(|e| TrajectoryError::io("make", path, e))?;
+        let file = options.create(true).open(path).map_err(|e| TrajectoryError::io("make", path, e))?;
         self.syncer.mark_dir(&dir);
         self.syncer.mark_dir(&self.dir);
         Ok(file)
     }
 
     /// One record, one `write(2)`: all of it or nothing.
-    fn append(
-        &self,
-        log: &Log,
-        state: &mut LogState,
-        record: &impl Serialize,
-    ) -> Result<(), TrajectoryError> {
+    fn append(&self, log: &Log, state: &mut LogState, record: &impl Serialize) -> Result<(), TrajectoryError> {
         let failed = |e| TrajectoryError::io("write to", &log.path, e);
         let Some(file) = state.file.clone() else {
             return Err(failed(io::Error::other("the log is not open")));
@@ -336,12 +283,7 @@ impl FileLog {
         Ok(())
     }
 
-    fn append_outcome(
-        &self,
-        log: &Log,
-        state: &mut LogState,
-        record: &mut OutcomeRecord,
-    ) -> Result<(), TrajectoryError> {
+    fn append_outcome(&self, log: &Log, state: &mut LogState, record: &mut OutcomeRecord) -> Result<(), TrajectoryError> {
         record.last = state.last;
         record.open = state.open.first().copied();
         record.ended = state.ended;
@@ -365,17 +307,11 @@ impl StepLog for FileLog {
     fn begin(&self, key: &TrajectoryKey, mut intent: IntentRecord) -> Result<u64, TrajectoryError> {
         let used = self.used.load(Ordering::Relaxed);
         if used >= self.limits.logs_bytes {
-            return Err(TrajectoryError::LogsFull {
-                used,
-                limit: self.limits.logs_bytes,
-            });
+            return Err(TrajectoryError::LogsFull { used, limit: self.limits.logs_bytes });
         }
         self.change(key, true, |log, state| {
             if state.open.len() >= self.limits.open_steps {
-                return Err(TrajectoryError::TooManyOpen {
-                    trajectory: key.trajectory.clone(),
-                    open: state.open.len(),
-                });
+                return Err(TrajectoryError::TooManyOpen { trajectory: key.trajectory.clone(), open: state.open.len() });
             }
             let step = state.last + 1;
             intent.step = step;
@@ -389,11 +325,7 @@ impl StepLog for FileLog {
         })
     }
 
-    fn finish(
-        &self,
-        key: &TrajectoryKey,
-        mut outcome: OutcomeRecord,
-    ) -> Result<(), TrajectoryError> {
+    fn finish(&self, key: &TrajectoryKey, mut outcome: OutcomeRecord) -> Result<(), TrajectoryError> {
         self.change(key, false, |log, state| {
             if !state.open.remove(&outcome.step) {
                 return Ok(());
@@ -432,24 +364,16 @@ impl StepLog for FileLog {
         let log = logs.get(key).cloned();
         let mut state = log.as_ref().map(|log| log.state());
         if state.as_ref().is_some_and(|state| !state.open.is_empty()) {
-            return Err(TrajectoryError::Busy {
-                trajectory: key.trajectory.clone(),
-            });
+            return Err(TrajectoryError::Busy { trajectory: key.trajectory.clone() });
         }
         let path = self.path(key);
         let len = fs::metadata(&path).map_or(0, |meta| meta.len());
         fs::remove_file(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory {
-                trajectory: key.trajectory.clone(),
-            },
+            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
             _ => TrajectoryError::io("remove", &path, error),
         })?;
         // Saturating: what was there before is counted in the background. The closure never declines.
-        let _ = self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                Some(used.saturating_sub(len))
-            });
+        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(len)));
         logs.remove(key);
         if let Some(state) = &mut state {
             state.removed = true;
@@ -462,17 +386,10 @@ impl StepLog for FileLog {
         read::list(&self.dir.join(tenant.as_str()))
     }
 
-    fn steps(
-        &self,
-        key: &TrajectoryKey,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Step>, TrajectoryError> {
+    fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError> {
         let path = self.path(key);
         let file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory {
-                trajectory: key.trajectory.clone(),
-            },
+            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
             _ => TrajectoryError::io("open", &path, error),
         })?;
         let failed = |e| TrajectoryError::io("read", &path, e);
@@ -507,10 +424,7 @@ fn write_whole(mut file: &File, bytes: &[u8], len: u64) -> io::Result<()> {
             Ok(written) if written == bytes.len() => return Ok(()),
             Ok(_) => {
                 file.set_len(len)?;
-                return Err(io::Error::new(
-                    io::ErrorKind::StorageFull,
-                    "only a part of the record could be written",
-                ));
+                return Err(io::Error::new(io::ErrorKind::StorageFull, "only a part of the record could be written"));
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

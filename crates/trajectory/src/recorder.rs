@@ -17,9 +17,8 @@ use serde_json::value::to_raw_value;
 
 use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
 use crate::{
-    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Intent, IntentRecord,
-    Kind, Limits, Outcome, OutcomeKind, OutcomeRecord, Step, StepLog, Summary, Tap,
-    TrajectoryError, TrajectoryKey,
+    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Intent, IntentRecord, Kind, Limits, Outcome,
+    OutcomeKind, OutcomeRecord, Step, StepLog, Summary, Tap, TrajectoryError, TrajectoryKey,
 };
 
 /// The most of a body that a record itself may hold, whatever the configuration says: log lines are bounded by it.
@@ -57,12 +56,7 @@ impl Recorder {
         let blobs = FileBlobs::open(dir.join("blobs"), limits.blobs_bytes)?;
         let count = blobs.count(SystemTime::now());
         let log = FileLog::open(dir.join("logs"), limits.clone(), count)?;
-        Ok(Self::build(
-            Arc::new(log),
-            Arc::new(blobs),
-            limits,
-            Some(lock),
-        ))
+        Ok(Self::build(Arc::new(log), Arc::new(blobs), limits, Some(lock)))
     }
 
     /// Records into the given log and store.
@@ -70,12 +64,7 @@ impl Recorder {
         Self::build(log, blobs, limits, None)
     }
 
-    fn build(
-        log: Arc<dyn StepLog>,
-        blobs: Arc<dyn BlobStore>,
-        mut limits: Limits,
-        lock: Option<File>,
-    ) -> Self {
+    fn build(log: Arc<dyn StepLog>, blobs: Arc<dyn BlobStore>, mut limits: Limits, lock: Option<File>) -> Self {
         limits.inline_bytes = limits.inline_bytes.min(MAX_INLINE);
         Self {
             inner: Arc::new(Inner {
@@ -171,13 +160,7 @@ impl Recorder {
     }
 
     /// Up to `limit` (at most 1,000) steps after the given one, in order; 0 is before the first.
-    pub fn steps(
-        &self,
-        tenant: &TenantId,
-        trajectory: &str,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Step>, TrajectoryError> {
+    pub fn steps(&self, tenant: &TenantId, trajectory: &str, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError> {
         let key = TrajectoryKey::new(tenant, trajectory)?;
         self.inner.log.steps(&key, after, limit.min(MAX_PAGE))
     }
@@ -230,9 +213,7 @@ impl Recorder {
             other => other?,
         };
         let mut bytes = Vec::new();
-        file.take(blob.bytes + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| TrajectoryError::io("read", &blob.sha256, e))?;
+        file.take(blob.bytes + 1).read_to_end(&mut bytes).map_err(|e| TrajectoryError::io("read", &blob.sha256, e))?;
         Ok((bytes.len() as u64 == blob.bytes).then_some(bytes))
     }
 
@@ -243,8 +224,7 @@ impl Recorder {
 
     /// The sandbox was deleted: notes the end and closes the file. Records stay.
     pub fn close_trajectory(&self, tenant: &TenantId, trajectory: &str) {
-        let result =
-            TrajectoryKey::new(tenant, trajectory).and_then(|key| self.inner.log.end(&key));
+        let result = TrajectoryKey::new(tenant, trajectory).and_then(|key| self.inner.log.end(&key));
         if let Err(error) = result {
             tracing::error!(trajectory, %error, "the end of a trajectory could not be noted");
         }
@@ -252,9 +232,7 @@ impl Recorder {
 
     /// Removes a trajectory's log. Its blobs may belong to others too: [`Recorder::sweep`] removes those that don't.
     pub fn remove(&self, tenant: &TenantId, trajectory: &str) -> Result<(), TrajectoryError> {
-        self.inner
-            .log
-            .remove(&TrajectoryKey::new(tenant, trajectory)?)
+        self.inner.log.remove(&TrajectoryKey::new(tenant, trajectory)?)
     }
 
     /// Removes blobs older than an hour that no record refers to; answers the bytes freed. Reads every log.
@@ -381,9 +359,7 @@ fn lock(dir: &Path) -> Result<File, TrajectoryError> {
         .map_err(|e| TrajectoryError::io("open", &path, e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(TrajectoryError::InUse {
-            path: dir.to_owned(),
-        }),
+        Err(TryLockError::WouldBlock) => Err(TrajectoryError::InUse { path: dir.to_owned() }),
         Err(TryLockError::Error(error)) => Err(TrajectoryError::io("lock", &path, error)),
     }
 }
@@ -423,12 +399,7 @@ mod tests {
             })
             .unwrap();
         step.response_tap().feed(body);
-        step.finish(Outcome {
-            status: None,
-            result: OutcomeKind::Ok,
-            error: None,
-        })
-        .unwrap();
+        step.finish(Outcome { status: None, result: OutcomeKind::Ok, error: None }).unwrap();
     }
 
     #[test]
@@ -445,9 +416,7 @@ mod tests {
         assert_eq!(recorder.sweep_older(Duration::ZERO).unwrap(), 500);
         assert_eq!(recorder.counters().blobs_bytes, 1000);
         let step = recorder.steps(&tenant, "two", 0, 1).unwrap().remove(0);
-        let Some(Body::Blob(blob)) = step.observation else {
-            panic!("not a blob")
-        };
+        let Some(Body::Blob(blob)) = step.observation else { panic!("not a blob") };
         assert!(recorder.read_blob(&blob.sha256).is_ok());
         assert!(step.action.len() <= MAX_ACTION + 3 && step.action.ends_with("é…"));
     }

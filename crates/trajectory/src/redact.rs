@@ -3,15 +3,7 @@
 use std::borrow::Cow;
 
 /// Query keys whose values never reach a record, compared without regard to case.
-pub const SECRET_QUERY_KEYS: [&str; 7] = [
-    "access_token",
-    "api_key",
-    "apikey",
-    "password",
-    "secret",
-    "ticket",
-    "token",
-];
+pub const SECRET_QUERY_KEYS: [&str; 7] = ["access_token", "api_key", "apikey", "password", "secret", "ticket", "token"];
 
 /// The path with the values of secret query keys replaced by `redacted`. The text is otherwise untouched.
 pub fn redact(path_and_query: &str) -> Cow<'_, str> {
@@ -46,10 +38,7 @@ fn is_secret(key: &str) -> bool {
     let bytes = key.as_bytes();
     let mut i = 0;
     while i < bytes.len() {
-        let pair = (bytes[i] == b'%')
-            .then(|| key.get(i + 1..i + 3))
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let pair = (bytes[i] == b'%').then(|| key.get(i + 1..i + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match pair {
             Some(byte) => {
                 decoded.push(byte);
@@ -61,9 +50,7 @@ fn is_secret(key: &str) -> bool {
             }
         }
     }
-    SECRET_QUERY_KEYS
-        .iter()
-        .any(|secret| decoded.eq_ignore_ascii_case(secret.as_bytes()))
+    SECRET_QUERY_KEYS.iter().any(|secret| decoded.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
 #[cfg(test)]
@@ -77,10 +64,7 @@ mod tests {
             ("/v1/x?a=1&b", "/v1/x?a=1&b"),
             ("/v1/x?a=1&ticket=abc&b=2", "/v1/x?a=1&ticket=redacted&b=2"),
             ("/x?TOKEN=abc", "/x?TOKEN=redacted"),
-            (
-                "/x?%74oken=abc&api_key",
-                "/x?%74oken=redacted&api_key=redacted",
-            ),
+            ("/x?%74oken=abc&api_key", "/x?%74oken=redacted&api_key=redacted"),
             ("/x?access_token=a=b?c", "/x?access_token=redacted"),
             ("/x?tokens=1&%zz=é", "/x?tokens=1&%zz=é"),
         ] {

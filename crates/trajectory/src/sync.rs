@@ -61,27 +61,14 @@ pub(crate) struct Syncer {
 
 impl Syncer {
     /// `first` runs on the thread before anything else.
-    pub(crate) fn start(
-        every: Duration,
-        first: impl FnOnce() + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            dirty: Mutex::default(),
-            wake: Condvar::new(),
-            errors: AtomicU64::new(0),
-        });
+    pub(crate) fn start(every: Duration, first: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared { dirty: Mutex::default(), wake: Condvar::new(), errors: AtomicU64::new(0) });
         let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("trajectory-sync".to_owned())
-            .stack_size(256 << 10)
-            .spawn(move || {
-                first();
-                run(&of_thread, every);
-            })?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("trajectory-sync".to_owned()).stack_size(256 << 10).spawn(move || {
+            first();
+            run(&of_thread, every);
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// `file` was written to.
@@ -138,15 +125,9 @@ fn run(shared: &Shared, every: Duration) {
             .wait_while(shared.dirty(), |dirty| dirty.is_clean() && !dirty.stop)
             .unwrap_or_else(PoisonError::into_inner);
         // More may come until the interval is over; a stop ends it early.
-        let (mut dirty, _) = shared
-            .wake
-            .wait_timeout_while(dirty, every, |dirty| !dirty.stop)
-            .unwrap_or_else(PoisonError::into_inner);
-        let (files, dirs, stop) = (
-            std::mem::take(&mut dirty.files),
-            std::mem::take(&mut dirty.dirs),
-            dirty.stop,
-        );
+        let (mut dirty, _) =
+            shared.wake.wait_timeout_while(dirty, every, |dirty| !dirty.stop).unwrap_or_else(PoisonError::into_inner);
+        let (files, dirs, stop) = (std::mem::take(&mut dirty.files), std::mem::take(&mut dirty.dirs), dirty.stop);
         drop(dirty);
         shared.sync_all(files, dirs);
         if stop {

@@ -29,21 +29,8 @@ struct Large {
 }
 
 impl Tap {
-    pub(crate) fn new(
-        blobs: Arc<dyn BlobStore>,
-        not_kept: Arc<AtomicU64>,
-        inline: usize,
-        most: u64,
-    ) -> Self {
-        Self {
-            blobs,
-            not_kept,
-            inline,
-            most,
-            bytes: 0,
-            buffer: Vec::new(),
-            large: None,
-        }
+    pub(crate) fn new(blobs: Arc<dyn BlobStore>, not_kept: Arc<AtomicU64>, inline: usize, most: u64) -> Self {
+        Self { blobs, not_kept, inline, most, bytes: 0, buffer: Vec::new(), large: None }
     }
 
     /// Sees the next bytes of the body.
@@ -122,10 +109,7 @@ impl Large {
                 Err(NotKept::WriteFailed)
             }
         };
-        Self {
-            hash: Sha256::new(),
-            spool,
-        }
+        Self { hash: Sha256::new(), spool }
     }
 
     /// What was spooled is dropped; the hash goes on.
@@ -161,13 +145,7 @@ impl Large {
         if matches!(not_kept, Some(NotKept::StoreFull | NotKept::WriteFailed)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        BlobRef {
-            sha256,
-            bytes,
-            kept: not_kept.is_none(),
-            truncated: not_kept == Some(NotKept::TooLarge),
-            not_kept,
-        }
+        BlobRef { sha256, bytes, kept: not_kept.is_none(), truncated: not_kept == Some(NotKept::TooLarge), not_kept }
     }
 }
 

@@ -40,11 +40,7 @@ fn child() {
                     let id = step.id();
                     acknowledge(&format!("begun t{} {id}\n", thread % 2));
                     step.response_tap().feed(&[0xff; 20_000]);
-                    let outcome = Outcome {
-                        status: Some(200),
-                        result: OutcomeKind::Ok,
-                        error: None,
-                    };
+                    let outcome = Outcome { status: Some(200), result: OutcomeKind::Ok, error: None };
                     step.finish(outcome).unwrap();
                     acknowledge(&format!("finished t{} {id}\n", thread % 2));
                 }
@@ -106,9 +102,7 @@ fn no_acknowledged_step_is_lost_or_doubled_by_sigkill() {
         let (mut numbers, mut fine, mut interrupted) = (Vec::new(), Vec::new(), 0);
         let mut export = Vec::new();
         let tenant = TenantId::default_tenant();
-        recorder
-            .export(&tenant, &format!("t{at}"), true, &mut export)
-            .unwrap();
+        recorder.export(&tenant, &format!("t{at}"), true, &mut export).unwrap();
         for line in export.lines() {
             let step: Step = serde_json::from_str(&line.unwrap()).unwrap();
             numbers.push(step.step);

@@ -8,9 +8,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{
-    BlobRef, Body, Intent, Limits, NotKept, Outcome, OutcomeKind, Recorder, Step, TrajectoryError,
-};
+use arenite_trajectory::{BlobRef, Body, Intent, Limits, NotKept, Outcome, OutcomeKind, Recorder, Step, TrajectoryError};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -32,11 +30,7 @@ fn intent(trajectory: &str, arguments: Option<Value>) -> Intent {
 }
 
 fn ok() -> Outcome {
-    Outcome {
-        status: Some(200),
-        result: OutcomeKind::Ok,
-        error: None,
-    }
+    Outcome { status: Some(200), result: OutcomeKind::Ok, error: None }
 }
 
 fn open(dir: &Path) -> Recorder {
@@ -65,17 +59,13 @@ fn observed(recorder: &Recorder, trajectory: &str, body: &[u8]) -> Option<Body> 
         step.response_tap().feed(piece);
     }
     step.finish(ok()).unwrap();
-    let mut steps = recorder
-        .steps(&tenant(), trajectory, number - 1, 1)
-        .unwrap();
+    let mut steps = recorder.steps(&tenant(), trajectory, number - 1, 1).unwrap();
     assert_eq!(steps[0].bytes_out, body.len() as u64);
     steps.remove(0).observation
 }
 
 fn observed_blob(recorder: &Recorder, trajectory: &str, body: &[u8]) -> BlobRef {
-    let Some(Body::Blob(blob)) = observed(recorder, trajectory, body) else {
-        panic!("not a blob")
-    };
+    let Some(Body::Blob(blob)) = observed(recorder, trajectory, body) else { panic!("not a blob") };
     assert_eq!(blob.sha256, hex::encode(Sha256::digest(body)));
     assert_eq!(blob.bytes, body.len() as u64);
     blob
@@ -112,22 +102,14 @@ fn without_times(text: &str) -> Vec<Value> {
 fn log_and_export_have_the_golden_format() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = open(dir.path());
-    let mut first = recorder
-        .begin(intent("s1", Some(json!({"command": "echo hi"}))))
-        .unwrap();
+    let mut first = recorder.begin(intent("s1", Some(json!({"command": "echo hi"})))).unwrap();
     let mut second = recorder.begin(intent("s1", None)).unwrap();
-    first
-        .response_tap()
-        .feed(b"{\n  \"success\": true,\r\n \"n\": 1.50\n}");
+    first.response_tap().feed(b"{\n  \"success\": true,\r\n \"n\": 1.50\n}");
     first.finish(ok()).unwrap();
     second.request_tap().feed(b"plain \xc3\xa9 text");
     second.response_tap().feed(&[0, 255, 1]);
     second
-        .finish(Outcome {
-            status: Some(502),
-            result: OutcomeKind::Failed,
-            error: Some("could not reach the guest".to_owned()),
-        })
+        .finish(Outcome { status: Some(502), result: OutcomeKind::Failed, error: Some("could not reach the guest".to_owned()) })
         .unwrap();
     drop(recorder.begin(intent("s1", None)).unwrap());
     recorder.close_trajectory(&tenant(), "s1");
@@ -139,14 +121,8 @@ fn log_and_export_have_the_golden_format() {
         assert_eq!(steps, 3);
         String::from_utf8(out).unwrap()
     };
-    for (name, text) in [
-        ("log.jsonl", log),
-        ("export.jsonl", export(false)),
-        ("export_inlined.jsonl", export(true)),
-    ] {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/golden")
-            .join(name);
+    for (name, text) in [("log.jsonl", log), ("export.jsonl", export(false)), ("export_inlined.jsonl", export(true))] {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
         let found = without_times(&text);
         if std::env::var_os("ARENITE_UPDATE_GOLDEN").is_some() {
             let lines: String = found.iter().map(|line| format!("{line}\n")).collect();
@@ -207,11 +183,7 @@ fn bodies_stand_in_the_record_or_in_a_blob_by_size_and_kind() {
 #[test]
 fn beyond_the_limits_bodies_are_only_hashed_and_that_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        body_bytes: 200_000,
-        blobs_bytes: 300_000,
-        ..Limits::default()
-    };
+    let limits = Limits { body_bytes: 200_000, blobs_bytes: 300_000, ..Limits::default() };
     let recorder = open_with(dir.path(), limits);
     let blob = observed_blob(&recorder, "s1", &vec![0xfe; 200_001]);
     assert_eq!((blob.kept, blob.truncated), (false, true));
@@ -231,18 +203,11 @@ fn beyond_the_limits_bodies_are_only_hashed_and_that_is_said() {
 #[test]
 fn a_call_is_refused_rather_than_made_without_a_record() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        logs_bytes: 2000,
-        open_steps: 2,
-        ..Limits::default()
-    };
+    let limits = Limits { logs_bytes: 2000, open_steps: 2, ..Limits::default() };
     let recorder = open_with(dir.path(), limits);
     let held = [1, 2].map(|_| recorder.begin(intent("s1", None)).unwrap());
     let refused = recorder.begin(intent("s1", None)).err().unwrap();
-    assert!(matches!(
-        refused,
-        TrajectoryError::TooManyOpen { open: 2, .. }
-    ));
+    assert!(matches!(refused, TrajectoryError::TooManyOpen { open: 2, .. }));
     drop(held);
     let refused = loop {
         match recorder.begin(intent("s1", None)) {
@@ -260,19 +225,13 @@ fn a_call_is_refused_rather_than_made_without_a_record() {
         let error = recorder.begin(intent(bad, None)).err().unwrap();
         assert!(matches!(error, TrajectoryError::BadTrajectory { .. }));
     }
-    assert!(matches!(
-        Recorder::open(dir.path().to_owned(), Limits::default()),
-        Err(TrajectoryError::InUse { .. })
-    ));
+    assert!(matches!(Recorder::open(dir.path().to_owned(), Limits::default()), Err(TrajectoryError::InUse { .. })));
 }
 
 #[test]
 fn numbers_have_no_gaps_under_concurrency_with_few_open_files() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        open_files: 2,
-        ..Limits::default()
-    };
+    let limits = Limits { open_files: 2, ..Limits::default() };
     let recorder = open_with(dir.path(), limits);
     const THREADS: u64 = 6;
     const EACH: u64 = 60;
@@ -303,9 +262,7 @@ fn numbers_have_no_gaps_under_concurrency_with_few_open_files() {
         let mut calls = BTreeSet::new();
         for step in &steps {
             assert_eq!(step.outcome, Some(OutcomeKind::Ok));
-            let (Some(Body::Json(arguments)), Some(Body::Json(observation))) =
-                (&step.arguments, &step.observation)
-            else {
+            let (Some(Body::Json(arguments)), Some(Body::Json(observation))) = (&step.arguments, &step.observation) else {
                 panic!("{step:?}")
             };
             // An outcome belongs to its own intent.
@@ -341,10 +298,7 @@ fn pages_of_a_long_trajectory_are_found_without_gaps_and_long_calls_conclude() {
         let wanted = (after < 601).then_some(after + 1);
         assert_eq!(next.first().map(|step| step.step), wanted);
     }
-    assert!(matches!(
-        recorder.steps(&tenant(), "s9", 0, 1),
-        Err(TrajectoryError::NoTrajectory { .. })
-    ));
+    assert!(matches!(recorder.steps(&tenant(), "s9", 0, 1), Err(TrajectoryError::NoTrajectory { .. })));
 }
 
 /// What a server that was killed leaves behind: its logs, copied while it still runs.
@@ -400,8 +354,7 @@ fn a_torn_last_line_is_passed_over_and_ended() {
     call(&open(dir.path()), "s1");
     let path = dir.path().join("logs/default/s1.jsonl");
     let mut log = fs::OpenOptions::new().append(true).open(&path).unwrap();
-    log.write_all(b"{\"v\":1,\"kind\":\"intent\",\"step\":2,\"la\0\0")
-        .unwrap();
+    log.write_all(b"{\"v\":1,\"kind\":\"intent\",\"step\":2,\"la\0\0").unwrap();
 
     let recorder = open(dir.path());
     assert_eq!(all(&recorder, "s1").len(), 1);

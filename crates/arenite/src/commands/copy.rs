@@ -62,10 +62,16 @@ impl Side {
             Err(error) => return bad(format!("{error}"), format!("a local path with a colon is written ./{text}")),
         };
         if path.contains(['\0', '\n', '\r']) {
-            return bad(format!("the path {path:?} has a line break or a NUL byte"), "rename it, or copy its directory".to_owned());
+            return bad(
+                format!("the path {path:?} has a line break or a NUL byte"),
+                "rename it, or copy its directory".to_owned(),
+            );
         }
         if !path.starts_with('/') {
-            return bad(format!("the path {path:?} in sandbox {name} is not absolute"), format!("write it as {name}:/home/gem/{path}"));
+            return bad(
+                format!("the path {path:?} in sandbox {name} is not absolute"),
+                format!("write it as {name}:/home/gem/{path}"),
+            );
         }
         Ok(Self::Sandbox(Place { name, path: path.to_owned() }))
     }
@@ -74,12 +80,14 @@ impl Side {
 pub(crate) async fn copy(args: CpArgs) -> Outcome {
     let copy = Copy { client: Client::new(&args.server.server)?, progress: Progress::new(args.quiet) };
     match (Side::parse(&args.source)?, Side::parse(&args.target)?) {
-        (Side::Local(from), Side::Sandbox(to)) => copy.into_sandbox(&from, &to).await?,
-        (Side::Sandbox(from), Side::Local(to)) => copy.out_of_sandbox(&from, &to).await?,
+        (Side::Local(from), Side::Sandbox(to)) => copy.bring_in(&from, &to).await?,
+        (Side::Sandbox(from), Side::Local(to)) => copy.bring_out(&from, &to).await?,
         (Side::Sandbox(from), Side::Sandbox(to)) => copy.between(&from, &to).await?,
         (Side::Stream, Side::Sandbox(to)) => {
             if to.path.ends_with('/') {
-                return Err(Failure::new(format!("{to} is a directory, and stdin has no name")).hint("add a file name to it").exit_code(2));
+                return Err(Failure::new(format!("{to} is a directory, and stdin has no name"))
+                    .hint("add a file name to it")
+                    .exit_code(2));
             }
             copy.upload(&to, ReaderStream::new(tokio::io::stdin())).await?;
         }
@@ -90,7 +98,9 @@ pub(crate) async fn copy(args: CpArgs) -> Outcome {
             }
         }
         (Side::Local(_) | Side::Stream, Side::Local(_) | Side::Stream) => {
-            return Err(Failure::new("neither side names a sandbox").hint("write NAME:/PATH for the side that is in one").exit_code(2));
+            return Err(Failure::new("neither side names a sandbox")
+                .hint("write NAME:/PATH for the side that is in one")
+                .exit_code(2));
         }
     }
     copy.progress.0.finish_and_clear();
@@ -126,7 +136,9 @@ impl Copy {
 
     async fn kind(&self, place: &Place) -> Result<Kind, Failure> {
         let path = quoted(&place.path);
-        let line = format!("if [ -d {path} ]; then echo d; elif [ -f {path} ]; then echo f; elif [ -e {path} ]; then echo o; else echo a; fi");
+        let line = format!(
+            "if [ -d {path} ]; then echo d; elif [ -f {path} ]; then echo f; elif [ -e {path} ]; then echo o; else echo a; fi"
+        );
         Ok(match self.run(&place.name, line).await?.trim() {
             "d" => Kind::Directory,
             "f" => Kind::File,
@@ -149,7 +161,10 @@ impl Copy {
         answer.into_data().map(|Uploaded {}| ())
     }
 
-    async fn download(&self, from: &Place) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static + use<>, Failure> {
+    async fn download(
+        &self,
+        from: &Place,
+    ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static + use<>, Failure> {
         let path = format!("/sandbox/{}/v1/file/download?path={}", from.name, encoded(&from.path));
         Ok(Box::pin(self.progress.watch(self.client.download(&path).await?)))
     }
@@ -165,7 +180,7 @@ impl Copy {
         self.upload(&to, content).await
     }
 
-    async fn into_sandbox(&self, from: &Path, to: &Place) -> Result<(), Failure> {
+    async fn bring_in(&self, from: &Path, to: &Place) -> Result<(), Failure> {
         let unreadable = || format!("could not read {}", from.display());
         let data = std::fs::metadata(from).attempt(unreadable)?;
         let whole = from.canonicalize().attempt(unreadable)?;
@@ -173,7 +188,7 @@ impl Copy {
             return Err(Failure::new(format!("{} has no name to copy it under", from.display())));
         };
         if data.is_dir() {
-            return self.directory_in(&whole, own_name, to).await;
+            return self.bring_directory_in(&whole, own_name, to).await;
         }
         // A link is copied as what it leads to, under the link's name.
         let name = from.file_name().and_then(|f| f.to_str()).unwrap_or(own_name);
@@ -188,7 +203,7 @@ impl Copy {
     }
 
     /// Into a directory that is there, else as a new one of the target's name, as `cp -r` does it.
-    async fn directory_in(&self, from: &Path, own_name: &str, to: &Place) -> Result<(), Failure> {
+    async fn bring_directory_in(&self, from: &Path, own_name: &str, to: &Place) -> Result<(), Failure> {
         let path = match to.path.trim_end_matches('/') {
             "" => "/",
             path => path,
@@ -215,7 +230,7 @@ impl Copy {
         result
     }
 
-    async fn out_of_sandbox(&self, from: &Place, to: &Path) -> Result<(), Failure> {
+    async fn bring_out(&self, from: &Place, to: &Path) -> Result<(), Failure> {
         match self.kind(from).await? {
             Kind::Directory => {}
             Kind::File => {

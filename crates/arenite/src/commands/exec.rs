@@ -35,7 +35,8 @@ async fn run(args: ExecArgs) -> Outcome {
     let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if on_terminal && !args.no_tty {
         let timeout = args.timeout.map(|t| t.0);
-        return terminal::attach(&client, terminal::Session { sandbox: args.sandbox, line, workdir: args.workdir, env, timeout }).await;
+        return terminal::attach(&client, terminal::Session { sandbox: args.sandbox, line, workdir: args.workdir, env, timeout })
+            .await;
     }
     let command = Command {
         base: base(args.sandbox.as_str()),

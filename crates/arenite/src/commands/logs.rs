@@ -23,7 +23,8 @@ pub(crate) async fn logs(args: LogsArgs) -> Outcome {
     let mut log = match client.download(&path).await {
         Ok(log) => log,
         Err(failure) if failure.status() == Some(404) && exists(&client, &args.sandbox).await? => {
-            let what = if args.guest { "its guest has written no log" } else { "it has no main command whose output could be logged" };
+            let what =
+                if args.guest { "its guest has written no log" } else { "it has no main command whose output could be logged" };
             eprintln!("there is nothing to show for {}: {what}", args.sandbox);
             return Ok(ExitCode::SUCCESS);
         }

@@ -47,8 +47,8 @@ mod tests {
 
     #[test]
     fn quoted_words_come_out_of_a_real_shell_as_they_went_in() {
-        let words =
-            ["", "plain", "two words", "it's", "$HOME `x` \\ \"q\"", "a\nb", "~", "*", "#c", "a=b", "'", "!x", "ä"].map(str::to_owned);
+        let words = ["", "plain", "two words", "it's", "$HOME `x` \\ \"q\"", "a\nb", "~", "*", "#c", "a=b", "'", "!x", "ä"]
+            .map(str::to_owned);
         let script = format!("printf '%s\\0' {}", command_line(&words));
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
         let expected: Vec<u8> = words.iter().flat_map(|w| w.bytes().chain([0])).collect();

@@ -50,7 +50,7 @@ impl Session {
     }
 
     fn path(&self, size: (u16, u16)) -> String {
-        let mut path = format!("/sandbox/{}/v1/shell/ws?cols={}&rows={}", self.sandbox, size.0, size.1);
+        let mut path = format!("/sandbox/{}/v1/shell/ws?once=true&cols={}&rows={}", self.sandbox, size.0, size.1);
         if let Some(line) = self.command() {
             path += &format!("&command={}", encoded(&line));
         }

@@ -110,7 +110,9 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
         None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
     };
     let mut file = match &args.output {
-        Some(path) => Some(std::io::BufWriter::new(std::fs::File::create(path).attempt(|| format!("could not write {}", path.display()))?)),
+        Some(path) => {
+            Some(std::io::BufWriter::new(std::fs::File::create(path).attempt(|| format!("could not write {}", path.display()))?))
+        }
         None => None,
     };
     for id in ids {
@@ -135,8 +137,10 @@ async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
     let of_id = list.trajectories.iter().find(|t| t.trajectory == wanted);
     let latest = || list.trajectories.iter().filter(|t| t.sandbox_name == wanted).max_by_key(|t| t.last_at);
     of_id.or_else(latest).map(|t| t.trajectory.clone()).ok_or_else(|| {
-        Failure::new(format!("nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox with steps"))
-            .hint("see what there is with: arenite trajectory ls")
+        Failure::new(format!(
+            "nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox with steps"
+        ))
+        .hint("see what there is with: arenite trajectory ls")
     })
 }
 

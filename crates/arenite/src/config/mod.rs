@@ -316,8 +316,11 @@ impl Config {
             let rule = "it is a whole IPv4 /16, such as 10.209.0.0/16";
             return Err(ConfigError::Refused { setting: "subnet", given: subnet.to_string(), rule });
         }
-        let files =
-            [("extra_ca", &self.extra_ca), ("templates_dir", &self.templates_dir), ("environments_file", &self.environments_file)];
+        let files = [
+            ("extra_ca", &self.extra_ca),
+            ("templates_dir", &self.templates_dir),
+            ("environments_file", &self.environments_file),
+        ];
         for (setting, path) in files {
             if let Some(path) = path {
                 let opened = std::fs::File::open(path).map(drop);

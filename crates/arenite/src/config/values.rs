@@ -158,7 +158,9 @@ impl FromStr for OptionalListen {
         if text == "off" {
             return Ok(Self::Off);
         }
-        text.parse().map(Self::At).map_err(|_| format!("{text:?} is neither off nor an address with a port such as 127.0.0.1:18890"))
+        text.parse()
+            .map(Self::At)
+            .map_err(|_| format!("{text:?} is neither off nor an address with a port such as 127.0.0.1:18890"))
     }
 }
 

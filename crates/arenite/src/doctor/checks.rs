@@ -80,7 +80,8 @@ fn user_namespaces(host: &Host) -> Check {
 
 fn overlay(host: &Host) -> Check {
     if !host.file_systems.contains("overlay") {
-        return Check::missing("overlayfs", "the kernel doesn't offer it").fix("modprobe overlay, or boot a kernel with CONFIG_OVERLAY_FS");
+        return Check::missing("overlayfs", "the kernel doesn't offer it")
+            .fix("modprobe overlay, or boot a kernel with CONFIG_OVERLAY_FS");
     }
     Check::ok("overlayfs", "there; in user namespaces and over idmapped layers by the kernel's version")
 }

@@ -67,7 +67,10 @@ impl Host {
                 .parse()
                 .ok()
                 .filter(|_| Path::new("/proc/self/ns/user").exists()),
-            file_systems: text("/proc/filesystems").lines().filter_map(|l| l.split_whitespace().last().map(str::to_owned)).collect(),
+            file_systems: text("/proc/filesystems")
+                .lines()
+                .filter_map(|l| l.split_whitespace().last().map(str::to_owned))
+                .collect(),
             cgroups: Layout::of_host().map(|layout| layout.version()).map_err(|error| error.to_string()),
             seccomp_actions: text("/proc/sys/kernel/seccomp/actions_avail"),
             security_modules: std::fs::read_to_string("/sys/kernel/security/lsm").ok(),

@@ -31,10 +31,7 @@ impl MemoryStore {
 
     /// Opens it again after a close, as a file can be.
     pub fn reopen(&self) {
-        self.rows
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .closed = false;
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).closed = false;
     }
 }
 
@@ -46,16 +43,12 @@ impl Store for MemoryStore {
 
     async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
         let mut rows = self.rows()?;
-        let taken = rows.by_id.values().any(|row| {
-            row.id == sandbox.id || (row.tenant == sandbox.tenant && row.name == sandbox.name)
-        });
+        let taken =
+            rows.by_id.values().any(|row| row.id == sandbox.id || (row.tenant == sandbox.tenant && row.name == sandbox.name));
         if taken {
             return Err(StoreError::Taken);
         }
-        let row = Sandbox {
-            stages: Vec::new(),
-            ..sandbox.clone()
-        };
+        let row = Sandbox { stages: Vec::new(), ..sandbox.clone() };
         rows.by_id.insert(row.id.clone(), row);
         Ok(())
     }
@@ -87,9 +80,6 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) {
-        self.rows
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .closed = true;
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }
 }

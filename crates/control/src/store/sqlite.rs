@@ -66,13 +66,9 @@ impl SqliteStore {
     /// [`ControlError::NewerStore`] for a file of a newer version, which is left as it is;
     /// [`ControlError::StoreInUse`] when another process has it.
     pub fn open(path: PathBuf) -> Result<Self, ControlError> {
-        let failed = |what, reason: String| ControlError::Store {
-            what,
-            source: StoreError::Database(reason),
-        };
+        let failed = |what, reason: String| ControlError::Store { what, source: StoreError::Database(reason) };
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)
-                .map_err(|e| failed("make its directory", format!("{}: {e}", dir.display())))?;
+            std::fs::create_dir_all(dir).map_err(|e| failed("make its directory", format!("{}: {e}", dir.display())))?;
         }
         let lock = lock(&path)?;
         let mut db = Connection::open(&path)
@@ -93,18 +89,12 @@ impl SqliteStore {
                 drop(lock);
             })
             .map_err(|e| failed("start its thread", e.to_string()))?;
-        Ok(Self {
-            jobs,
-            thread: Mutex::new(Some(thread)),
-        })
+        Ok(Self { jobs, thread: Mutex::new(Some(thread)) })
     }
 
     async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs
-            .send(Job { op, reply })
-            .await
-            .map_err(|_| StoreError::Closed)?;
+        self.jobs.send(Job { op, reply }).await.map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }
@@ -116,17 +106,10 @@ fn lock(path: &Path) -> Result<File, ControlError> {
         what: "be locked",
         source: StoreError::Database(format!("{}: {e}", lock.display())),
     };
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&lock)
-        .map_err(failed)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&lock).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ControlError::StoreInUse {
-            path: path.to_owned(),
-        }),
+        Err(TryLockError::WouldBlock) => Err(ControlError::StoreInUse { path: path.to_owned() }),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
@@ -137,28 +120,18 @@ fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
         source: StoreError::Database(format!("{}: {reason}", path.display())),
     };
     let database = |e: rusqlite::Error| failed(e.to_string());
-    let found: i64 = db
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(database)?;
+    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(database)?;
     let known = MIGRATIONS.len() as i64;
     let Ok(done) = usize::try_from(found) else {
         return Err(failed(format!("its version is {found}")));
     };
     if done > MIGRATIONS.len() {
-        return Err(ControlError::NewerStore {
-            path: path.to_owned(),
-            found,
-            known,
-        });
+        return Err(ControlError::NewerStore { path: path.to_owned(), found, known });
     }
     for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
-        let change = db
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(database)?;
+        let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(database)?;
         change.execute_batch(migration).map_err(database)?;
-        change
-            .pragma_update(None, "user_version", index as i64 + 1)
-            .map_err(database)?;
+        change.pragma_update(None, "user_version", index as i64 + 1).map_err(database)?;
         change.commit().map_err(database)?;
     }
     Ok(())
@@ -192,11 +165,10 @@ fn write(db: &mut Connection, batch: &mut Vec<Job>) {
         answers.extend(batch.iter().map(|job| apply(db, &job.op)));
         Ok(())
     } else {
-        db.transaction_with_behavior(TransactionBehavior::Immediate)
-            .and_then(|change| {
-                answers.extend(batch.iter().map(|job| apply(&change, &job.op)));
-                change.commit()
-            })
+        db.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|change| {
+            answers.extend(batch.iter().map(|job| apply(&change, &job.op)));
+            change.commit()
+        })
     };
     let mut answers = answers.into_iter();
     for job in batch.drain(..) {
@@ -250,15 +222,13 @@ fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
             ])?;
         }
         Op::Touch(used) => {
-            let mut touch =
-                db.prepare_cached("UPDATE sandboxes SET last_used_at = ?2 WHERE id = ?1")?;
+            let mut touch = db.prepare_cached("UPDATE sandboxes SET last_used_at = ?2 WHERE id = ?1")?;
             for (id, at) in used {
                 touch.execute(params![id.as_str(), at.as_microsecond()])?;
             }
         }
         Op::Remove(id) => {
-            db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?
-                .execute([id.as_str()])?;
+            db.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?.execute([id.as_str()])?;
         }
     }
     Ok(Vec::new())
@@ -274,19 +244,14 @@ fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut all = Vec::new();
     while let Some(row) = rows.next()? {
         let id: String = row.get(0)?;
-        all.push(read(row).map_err(|error| StoreError::BadRow {
-            id,
-            reason: error.to_string(),
-        })?);
+        all.push(read(row).map_err(|error| StoreError::BadRow { id, reason: error.to_string() })?);
     }
     Ok(all)
 }
 
 fn read(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> {
     let text = |at| row.get::<_, String>(at);
-    let time = |at| -> Result<Timestamp, Box<dyn std::error::Error>> {
-        Ok(Timestamp::from_microsecond(row.get(at)?)?)
-    };
+    let time = |at| -> Result<Timestamp, Box<dyn std::error::Error>> { Ok(Timestamp::from_microsecond(row.get(at)?)?) };
     Ok(Sandbox {
         id: text(0)?.parse()?,
         tenant: text(1)?.parse()?,
@@ -300,10 +265,7 @@ fn read(row: &rusqlite::Row<'_>) -> Result<Sandbox, Box<dyn std::error::Error>> 
         created_at: time(9)?,
         last_used_at: time(10)?,
         state_since: time(11)?,
-        expires_at: row
-            .get::<_, Option<i64>>(12)?
-            .map(Timestamp::from_microsecond)
-            .transpose()?,
+        expires_at: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_microsecond).transpose()?,
         stages: Vec::new(),
     })
 }
@@ -328,15 +290,11 @@ impl Store for SqliteStore {
     }
 
     async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Insert(Box::new(sandbox.clone())))
-            .await
-            .map(drop)
+        self.ask(Op::Insert(Box::new(sandbox.clone()))).await.map(drop)
     }
 
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
-        self.ask(Op::Update(Box::new(sandbox.clone())))
-            .await
-            .map(drop)
+        self.ask(Op::Update(Box::new(sandbox.clone()))).await.map(drop)
     }
 
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {

@@ -54,6 +54,7 @@ impl Builder {
         for stray in host.cgroups.list() {
             host.end_processes(&stray);
             let _ = host.cgroups.remove(&stray);
+            let _ = host.records.remove(&format!("build-{stray}"));
         }
         Ok(Self { host })
     }

@@ -486,8 +486,9 @@ impl Engine for NamespaceEngine {
             let layers = shared.host.storage.list_layers().unwrap_or_default();
             let mut strays: Vec<String> = shared.host.cgroups.list();
             // Builds keep their layers elsewhere; what has a sandbox's id and is not known was cut off.
-            strays.extend(layers.into_iter().filter(|l| l.parse::<SandboxId>().is_ok()));
+            strays.extend(layers);
             strays.extend(shared.host.records.list());
+            strays.retain(|s| s.parse::<SandboxId>().is_ok());
             strays.sort_unstable();
             strays.dedup();
             let mut removed = Vec::new();

@@ -85,9 +85,7 @@ pub struct StrReplaceEditorResult {
 
 /// A parameter that a command can't do without.
 pub(super) fn required<T>(value: Option<T>, name: &str, command: &str) -> Result<T, Failure> {
-    value.ok_or_else(|| {
-        Failure::invalid(format!("the command {command} needs the parameter {name}"))
-    })
+    value.ok_or_else(|| Failure::invalid(format!("the command {command} needs the parameter {name}")))
 }
 
 /// Extensions of documents whose pages, sheets or slides make a view.
@@ -95,31 +93,15 @@ const DOCUMENTS: [&str; 8] = ["pdf", "xlsx", "xls", "xlsm", "docx", "doc", "pptx
 
 /// Refuses views that are not of plain text.
 pub(super) fn require_text_view(request: &StrReplaceEditorRequest) -> Result<(), Failure> {
-    let extension = request
-        .path
-        .rsplit_once('.')
-        .map(|(_, e)| e.to_ascii_lowercase())
-        .unwrap_or_default();
-    let ranges = [
-        &request.page_range,
-        &request.row_range,
-        &request.slide_range,
-    ];
-    let asks = ranges
-        .iter()
-        .any(|r| r.as_ref().is_some_and(|r| !r.is_empty()))
-        || request.sheet_name.is_some();
+    let extension = request.path.rsplit_once('.').map(|(_, e)| e.to_ascii_lowercase()).unwrap_or_default();
+    let ranges = [&request.page_range, &request.row_range, &request.slide_range];
+    let asks = ranges.iter().any(|r| r.as_ref().is_some_and(|r| !r.is_empty())) || request.sheet_name.is_some();
     if !asks && !DOCUMENTS.contains(&extension.as_str()) {
         return Ok(());
     }
     Err(Failure::Invalid {
-        message: format!(
-            "'{}' can't be viewed by pages, sheets or slides here: view shows plain text",
-            request.path
-        ),
-        hint: Some(
-            "convert it to text with a command first, or get it with /v1/file/download".to_owned(),
-        ),
+        message: format!("'{}' can't be viewed by pages, sheets or slides here: view shows plain text", request.path),
+        hint: Some("convert it to text with a command first, or get it with /v1/file/download".to_owned()),
     })
 }
 
@@ -147,19 +129,13 @@ pub(super) fn view(path: &str, text: &str, range: &[i64]) -> Result<String, Fail
     let (first, last) = match range {
         [] => (1, total),
         [first, last] => {
-            let first = usize::try_from(*first)
-                .ok()
-                .filter(|f| (1..=total).contains(f));
+            let first = usize::try_from(*first).ok().filter(|f| (1..=total).contains(f));
             let first = first.ok_or_else(|| wrong("begins outside of the file"))?;
             match *last {
                 -1 => (first, total),
                 last => {
                     let last = usize::try_from(last).ok().filter(|l| *l >= first);
-                    (
-                        first,
-                        last.ok_or_else(|| wrong("ends before it begins"))?
-                            .min(total),
-                    )
+                    (first, last.ok_or_else(|| wrong("ends before it begins"))?.min(total))
                 }
             }
         }
@@ -168,10 +144,7 @@ pub(super) fn view(path: &str, text: &str, range: &[i64]) -> Result<String, Fail
     let mut out = format!("Here's the result of running `cat -n` on {path}:\n");
     for number in first..=last {
         if out.len() > MAX_VIEW_BYTES {
-            let _ = writeln!(
-                out,
-                "[cut: lines {number} to {last} of {total} are not shown; ask for them with view_range]"
-            );
+            let _ = writeln!(out, "[cut: lines {number} to {last} of {total} are not shown; ask for them with view_range]");
             break;
         }
         let line = lines[number - 1];
@@ -188,9 +161,7 @@ fn snippet(path: &str, text: &str, first: usize, last: usize) -> String {
     let all = lines(text);
     let from = first.saturating_sub(CONTEXT_LINES).max(1);
     let to = (last + CONTEXT_LINES).min(all.len());
-    let mut out = format!(
-        "The file {path} has been edited. Here's the result of running `cat -n` on a snippet of {path}:\n"
-    );
+    let mut out = format!("The file {path} has been edited. Here's the result of running `cat -n` on a snippet of {path}:\n");
     for number in from..=to {
         if out.len() > MAX_VIEW_BYTES {
             out.push_str("[cut]\n");
@@ -204,11 +175,7 @@ fn snippet(path: &str, text: &str, first: usize, last: usize) -> String {
 
 /// The line, from 1, that holds the byte at `offset`.
 fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes()[..offset]
-        .iter()
-        .filter(|b| **b == b'\n')
-        .count()
-        + 1
+    text.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count() + 1
 }
 
 /// An edited text and what to say of it.
@@ -219,49 +186,27 @@ pub(super) struct Edited {
 }
 
 /// Replaces `old` by `new`. Fails unless `old` stands there, and only once when no mode is given.
-pub(super) fn str_replace(
-    path: &str,
-    text: &str,
-    old: &str,
-    new: &str,
-    mode: Option<ReplaceMode>,
-) -> Result<Edited, Failure> {
+pub(super) fn str_replace(path: &str, text: &str, old: &str, new: &str, mode: Option<ReplaceMode>) -> Result<Edited, Failure> {
     if old.is_empty() {
-        return Err(Failure::invalid(
-            "old_str is empty; give the text to replace, or use insert",
-        ));
+        return Err(Failure::invalid("old_str is empty; give the text to replace, or use insert"));
     }
     if old == new {
-        return Err(Failure::invalid(
-            "old_str and new_str are the same: there is nothing to replace",
-        ));
+        return Err(Failure::invalid("old_str and new_str are the same: there is nothing to replace"));
     }
     let Some(first) = text.find(old) else {
-        let crlf = text.contains("\r\n")
-            && old.contains('\n')
-            && text.contains(&old.replace('\n', "\r\n"));
-        let hint = crlf
-            .then(|| "the file's lines end with \\r\\n: write old_str and new_str so".to_owned());
-        return Err(Failure::NoMatch {
-            path: path.to_owned(),
-            hint,
-        });
+        let crlf = text.contains("\r\n") && old.contains('\n') && text.contains(&old.replace('\n', "\r\n"));
+        let hint = crlf.then(|| "the file's lines end with \\r\\n: write old_str and new_str so".to_owned());
+        return Err(Failure::NoMatch { path: path.to_owned(), hint });
     };
     let count = text.matches(old).count();
     let (edited, at) = match mode {
         None if count > 1 => {
-            let mut named: Vec<String> = text
-                .match_indices(old)
-                .take(MAX_NAMED_LINES)
-                .map(|(at, _)| line_of(text, at).to_string())
-                .collect();
+            let mut named: Vec<String> =
+                text.match_indices(old).take(MAX_NAMED_LINES).map(|(at, _)| line_of(text, at).to_string()).collect();
             if count > MAX_NAMED_LINES {
                 named.push("…".to_owned());
             }
-            return Err(Failure::NotUnique {
-                path: path.to_owned(),
-                lines: named.join(", "),
-            });
+            return Err(Failure::NotUnique { path: path.to_owned(), lines: named.join(", ") });
         }
         Some(ReplaceMode::All) => (text.replace(old, new), first),
         Some(ReplaceMode::Last) => {
@@ -273,73 +218,38 @@ pub(super) fn str_replace(
     let line = line_of(text, at);
     let mut output = snippet(path, &edited, line, line + new.matches('\n').count());
     if mode == Some(ReplaceMode::All) && count > 1 {
-        let _ = write!(
-            output,
-            " {count} occurrences were replaced; the snippet shows the first."
-        );
+        let _ = write!(output, " {count} occurrences were replaced; the snippet shows the first.");
     }
-    Ok(Edited {
-        text: edited,
-        output,
-    })
+    Ok(Edited { text: edited, output })
 }
 
 /// Puts `new` as lines of its own after line `after`.
 pub(super) fn insert(path: &str, text: &str, after: i64, new: &str) -> Result<Edited, Failure> {
-    let total = if text.is_empty() {
-        0
-    } else {
-        lines(text).len()
-    };
-    let at = usize::try_from(after)
-        .ok()
-        .filter(|at| *at <= total)
-        .ok_or_else(|| {
-            Failure::invalid(format!(
-                "insert_line is {after}; '{path}' has {total} lines, so it may be 0 to {total}"
-            ))
-        })?;
+    let total = if text.is_empty() { 0 } else { lines(text).len() };
+    let at = usize::try_from(after).ok().filter(|at| *at <= total).ok_or_else(|| {
+        Failure::invalid(format!("insert_line is {after}; '{path}' has {total} lines, so it may be 0 to {total}"))
+    })?;
     let offset = match at {
         0 => 0,
-        _ => text
-            .match_indices('\n')
-            .nth(at - 1)
-            .map_or(text.len(), |(end, _)| end + 1),
+        _ => text.match_indices('\n').nth(at - 1).map_or(text.len(), |(end, _)| end + 1),
     };
     let (head, tail) = text.split_at(offset);
-    let separator = if head.is_empty() || head.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
+    let separator = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
     let edited = [head, separator, new, "\n", tail].concat();
     let output = snippet(path, &edited, at + 1, at + 1 + new.matches('\n').count());
-    Ok(Edited {
-        text: edited,
-        output,
-    })
+    Ok(Edited { text: edited, output })
 }
 
 /// A directory's entries, two levels deep.
-pub(super) fn view_directory(
-    path: &str,
-    mut shown: Vec<String>,
-    hidden: usize,
-    truncated: bool,
-) -> String {
+pub(super) fn view_directory(path: &str, mut shown: Vec<String>, hidden: usize, truncated: bool) -> String {
     shown.sort_unstable();
-    let mut out = format!(
-        "Files and directories up to 2 levels deep in {path}, without hidden ones:\n{path}\n"
-    );
+    let mut out = format!("Files and directories up to 2 levels deep in {path}, without hidden ones:\n{path}\n");
     for entry in shown {
         out.push_str(&entry);
         out.push('\n');
     }
     if hidden > 0 {
-        let _ = writeln!(
-            out,
-            "\n{hidden} hidden entries are left out; `ls -la {path}` shows them."
-        );
+        let _ = writeln!(out, "\n{hidden} hidden entries are left out; `ls -la {path}` shows them.");
     }
     if truncated {
         out.push_str("\nThere is more than fits here.\n");
@@ -352,39 +262,20 @@ mod tests {
     use super::*;
 
     fn numbers(output: &str) -> Vec<&str> {
-        output
-            .lines()
-            .filter_map(|l| l.split_once('\t'))
-            .map(|(n, _)| n.trim())
-            .collect()
+        output.lines().filter_map(|l| l.split_once('\t')).map(|(n, _)| n.trim()).collect()
     }
 
     #[test]
     fn views_number_from_one_and_check_their_range() {
         let text = "a\nb\nc\n";
         let out = view("/f", text, &[]).unwrap();
-        assert_eq!(
-            out,
-            "Here's the result of running `cat -n` on /f:\n     1\ta\n     2\tb\n     3\tc\n"
-        );
+        assert_eq!(out, "Here's the result of running `cat -n` on /f:\n     1\ta\n     2\tb\n     3\tc\n");
         assert_eq!(numbers(&view("/f", text, &[2, 3]).unwrap()), ["2", "3"]);
         assert_eq!(numbers(&view("/f", text, &[2, -1]).unwrap()), ["2", "3"]);
         assert_eq!(numbers(&view("/f", text, &[3, 99]).unwrap()), ["3"]);
         assert_eq!(numbers(&view("/f", "", &[]).unwrap()), ["1"]);
-        for range in [
-            &[0, 1][..],
-            &[4, 5],
-            &[3, 2],
-            &[1],
-            &[1, 2, 3],
-            &[-1, -1],
-            &[1, -2],
-        ] {
-            assert_eq!(
-                view("/f", text, range).unwrap_err().error_type(),
-                "invalid_argument",
-                "{range:?}"
-            );
+        for range in [&[0, 1][..], &[4, 5], &[3, 2], &[1], &[1, 2, 3], &[-1, -1], &[1, -2]] {
+            assert_eq!(view("/f", text, range).unwrap_err().error_type(), "invalid_argument", "{range:?}");
         }
         let huge = "x\n".repeat(MAX_VIEW_BYTES);
         let out = view("/f", &huge, &[]).unwrap();
@@ -397,39 +288,13 @@ mod tests {
         let replace = |old, new, mode| str_replace("/f", text, old, new, mode);
         assert_eq!(replace("two", "2", None).unwrap().text, "one\n2\none\n");
         assert_eq!(replace("two\n", "", None).unwrap().text, "one\none\n");
-        assert_eq!(
-            replace("one", "1", Some(ReplaceMode::All)).unwrap().text,
-            "1\ntwo\n1\n"
-        );
-        assert_eq!(
-            replace("one", "1", Some(ReplaceMode::First)).unwrap().text,
-            "1\ntwo\none\n"
-        );
-        assert_eq!(
-            replace("one", "1", Some(ReplaceMode::Last)).unwrap().text,
-            "one\ntwo\n1\n"
-        );
-        assert_eq!(
-            replace("one", "1", None).unwrap_err(),
-            Failure::NotUnique {
-                path: "/f".into(),
-                lines: "1, 3".into()
-            }
-        );
-        assert_eq!(
-            replace("three", "3", Some(ReplaceMode::All))
-                .unwrap_err()
-                .error_type(),
-            "no_match"
-        );
-        assert_eq!(
-            replace("", "3", None).unwrap_err().error_type(),
-            "invalid_argument"
-        );
-        assert_eq!(
-            replace("one", "one", None).unwrap_err().error_type(),
-            "invalid_argument"
-        );
+        assert_eq!(replace("one", "1", Some(ReplaceMode::All)).unwrap().text, "1\ntwo\n1\n");
+        assert_eq!(replace("one", "1", Some(ReplaceMode::First)).unwrap().text, "1\ntwo\none\n");
+        assert_eq!(replace("one", "1", Some(ReplaceMode::Last)).unwrap().text, "one\ntwo\n1\n");
+        assert_eq!(replace("one", "1", None).unwrap_err(), Failure::NotUnique { path: "/f".into(), lines: "1, 3".into() });
+        assert_eq!(replace("three", "3", Some(ReplaceMode::All)).unwrap_err().error_type(), "no_match");
+        assert_eq!(replace("", "3", None).unwrap_err().error_type(), "invalid_argument");
+        assert_eq!(replace("one", "one", None).unwrap_err().error_type(), "invalid_argument");
         let crlf = str_replace("/f", "a\r\nb\r\n", "a\nb", "c", None).unwrap_err();
         assert!(matches!(crlf, Failure::NoMatch { hint: Some(_), .. }));
     }

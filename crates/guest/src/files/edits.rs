@@ -20,42 +20,24 @@ use crate::Guest;
 const MAX_VIEW_ENTRIES: usize = 2_000;
 
 /// The `str_replace_editor` tool.
-pub async fn edit(
-    guest: &Guest,
-    request: StrReplaceEditorRequest,
-) -> Result<StrReplaceEditorResult, FileError> {
-    let operation = if request.command == EditorCommand::View {
-        Operation::View
-    } else {
-        Operation::Edit
-    };
+pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
+    let operation = if request.command == EditorCommand::View { Operation::View } else { Operation::Edit };
     let path = request.path.clone();
-    run(
-        guest,
-        operation,
-        Kind::Brief,
-        &guest.user,
-        &path,
-        move |files, root, target, work| match request.command {
-            EditorCommand::View => view(root, &target, &request, work),
-            EditorCommand::Create => create(files, root, &target, request),
-            EditorCommand::StrReplace => {
-                let old = editor::required(request.old_str, "old_str", "str_replace")?;
-                let new = request.new_str.unwrap_or_default();
-                change(files, root, &target, |text| {
-                    editor::str_replace(&target.shown, text, &old, &new, request.replace_mode)
-                })
-            }
-            EditorCommand::Insert => {
-                let line = editor::required(request.insert_line, "insert_line", "insert")?;
-                let new = editor::required(request.new_str, "new_str", "insert")?;
-                change(files, root, &target, |text| {
-                    editor::insert(&target.shown, text, line, &new)
-                })
-            }
-            EditorCommand::UndoEdit => undo(files, root, &target),
-        },
-    )
+    run(guest, operation, Kind::Brief, &guest.user, &path, move |files, root, target, work| match request.command {
+        EditorCommand::View => view(root, &target, &request, work),
+        EditorCommand::Create => create(files, root, &target, request),
+        EditorCommand::StrReplace => {
+            let old = editor::required(request.old_str, "old_str", "str_replace")?;
+            let new = request.new_str.unwrap_or_default();
+            change(files, root, &target, |text| editor::str_replace(&target.shown, text, &old, &new, request.replace_mode))
+        }
+        EditorCommand::Insert => {
+            let line = editor::required(request.insert_line, "insert_line", "insert")?;
+            let new = editor::required(request.new_str, "new_str", "insert")?;
+            change(files, root, &target, |text| editor::insert(&target.shown, text, line, &new))
+        }
+        EditorCommand::UndoEdit => undo(files, root, &target),
+    })
     .await
 }
 
@@ -63,12 +45,7 @@ fn echo(text: &str) -> Option<String> {
     (text.len() <= editor::MAX_ECHO_BYTES).then(|| text.to_owned())
 }
 
-fn edited(
-    target: &Target,
-    output: String,
-    old: Option<&str>,
-    new: Option<&str>,
-) -> StrReplaceEditorResult {
+fn edited(target: &Target, output: String, old: Option<&str>, new: Option<&str>) -> StrReplaceEditorResult {
     StrReplaceEditorResult {
         output,
         error: None,
@@ -80,19 +57,11 @@ fn edited(
     }
 }
 
-fn view(
-    root: &Root,
-    target: &Target,
-    request: &StrReplaceEditorRequest,
-    work: &Work,
-) -> Result<StrReplaceEditorResult, Failure> {
+fn view(root: &Root, target: &Target, request: &StrReplaceEditorRequest, work: &Work) -> Result<StrReplaceEditorResult, Failure> {
     let range = request.view_range.as_deref().unwrap_or_default();
     let output = if is_dir(&root.inspect(&target.path)?.1) {
         if !range.is_empty() {
-            return Err(Failure::invalid(format!(
-                "'{}' is a directory: view_range is for files",
-                target.shown
-            )));
+            return Err(Failure::invalid(format!("'{}' is a directory: view_range is for files", target.shown)));
         }
         let (mut shown, mut hidden) = (Vec::new(), 0);
         let start = Path::new(&target.shown);
@@ -106,11 +75,7 @@ fn view(
             }
             let slash = if entry.is_dir() { "/" } else { "" };
             shown.push(format!("{}{slash}", start.join(entry.path).display()));
-            if entry.depth < 2 {
-                Next::Enter
-            } else {
-                Next::Skip
-            }
+            if entry.depth < 2 { Next::Enter } else { Next::Skip }
         })?;
         editor::view_directory(&target.shown, shown, hidden, walked == Walked::Cut)
     } else {
@@ -118,10 +83,7 @@ fn view(
         let (file, _) = root.open_file(&target.path)?;
         editor::view(&target.shown, &text::read_all(&file, &target.shown)?, range)?
     };
-    Ok(StrReplaceEditorResult {
-        prev_exist: true,
-        ..edited(target, output, None, None)
-    })
+    Ok(StrReplaceEditorResult { prev_exist: true, ..edited(target, output, None, None) })
 }
 
 fn create(
@@ -142,17 +104,10 @@ fn create(
             },
             _ => failure,
         })?;
-        files
-            .history()
-            .push(place.canonical.clone(), Before::Nothing);
+        files.history().push(place.canonical.clone(), Before::Nothing);
         Ok(())
     })?;
-    Ok(edited(
-        target,
-        format!("The file {} has been created.", target.shown),
-        None,
-        Some(&text),
-    ))
+    Ok(edited(target, format!("The file {} has been created.", target.shown), None, Some(&text)))
 }
 
 fn change(
@@ -169,34 +124,25 @@ fn change(
         let new = apply(&old)?;
         store::store(place, new.text.as_bytes(), Existing::Replace)?;
         let result = edited(target, new.output, Some(&old), Some(&new.text));
-        files
-            .history()
-            .push(place.canonical.clone(), Before::Content(old));
+        files.history().push(place.canonical.clone(), Before::Content(old));
         Ok(result)
     })
 }
 
 fn undo(files: &Files, root: &Root, target: &Target) -> Result<StrReplaceEditorResult, Failure> {
-    let no_history = || Failure::NoHistory {
-        path: target.shown.clone(),
-    };
+    let no_history = || Failure::NoHistory { path: target.shown.clone() };
     with_place(files, root, target, |place| {
-        let before = files
-            .history()
-            .pop(&place.canonical)
-            .ok_or_else(no_history)?;
+        let before = files.history().pop(&place.canonical).ok_or_else(no_history)?;
         let current = match root.open_file(&target.path) {
             Ok((file, _)) => text::read_all(&file, &target.shown).ok(),
             Err(_) => None,
         };
         let done = match &before {
             Before::Content(text) => store::store(place, text.as_bytes(), Existing::Replace),
-            Before::Nothing => {
-                match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => Ok(()),
-                    Err(e) => Err(Failure::os(e, &*target.shown)),
-                }
-            }
+            Before::Nothing => match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => Ok(()),
+                Err(e) => Err(Failure::os(e, &*target.shown)),
+            },
         };
         if let Err(failure) = done {
             files.history().push(place.canonical.clone(), before);
@@ -207,18 +153,11 @@ fn undo(files: &Files, root: &Root, target: &Target) -> Result<StrReplaceEditorR
             Before::Content(text) => {
                 let body = editor::view(shown, text, &[])?;
                 let output = format!("The last edit of {shown} has been undone. {body}");
-                StrReplaceEditorResult {
-                    prev_exist: true,
-                    ..edited(target, output, current.as_deref(), Some(text))
-                }
+                StrReplaceEditorResult { prev_exist: true, ..edited(target, output, current.as_deref(), Some(text)) }
             }
             Before::Nothing => {
-                let output =
-                    format!("The creation of {shown} has been undone: the file is deleted.");
-                StrReplaceEditorResult {
-                    prev_exist: true,
-                    ..edited(target, output, current.as_deref(), None)
-                }
+                let output = format!("The creation of {shown} has been undone: the file is deleted.");
+                StrReplaceEditorResult { prev_exist: true, ..edited(target, output, current.as_deref(), None) }
             }
         })
     })

@@ -55,27 +55,16 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
     #[error("[Errno {}] {}: '{path}'{}", .errno.raw_os_error(), describe(*.errno), annotate(*.errno, .note))]
-    Os {
-        errno: Errno,
-        path: String,
-        note: String,
-    },
+    Os { errno: Errno, path: String, note: String },
     #[error("'{path}' is {what}, not a regular file")]
     Special { path: String, what: &'static str },
-    #[error(
-        "'utf-8' codec can't decode byte 0x{byte:02x} in position {position}: the file is not utf-8 text"
-    )]
+    #[error("'utf-8' codec can't decode byte 0x{byte:02x} in position {position}: the file is not utf-8 text")]
     Decode { byte: u8, position: u64 },
     #[error("{message}")]
-    Invalid {
-        message: String,
-        hint: Option<String>,
-    },
+    Invalid { message: String, hint: Option<String> },
     #[error("old_str did not appear verbatim in '{path}': nothing was replaced")]
     NoMatch { path: String, hint: Option<String> },
-    #[error(
-        "old_str is not unique in '{path}', multiple occurrences start in lines {lines}: nothing was replaced"
-    )]
+    #[error("old_str is not unique in '{path}', multiple occurrences start in lines {lines}: nothing was replaced")]
     NotUnique { path: String, lines: String },
     #[error("'{path}' has no edit left to undo")]
     NoHistory { path: String },
@@ -88,10 +77,7 @@ pub enum Failure {
 /// What the kernel calls the error.
 fn describe(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 fn annotate(errno: Errno, note: &str) -> String {
@@ -106,18 +92,11 @@ fn annotate(errno: Errno, note: &str) -> String {
 
 impl Failure {
     pub fn os(errno: Errno, path: impl Into<String>) -> Self {
-        Self::Os {
-            errno,
-            path: path.into(),
-            note: String::new(),
-        }
+        Self::Os { errno, path: path.into(), note: String::new() }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid {
-            message: message.into(),
-            hint: None,
-        }
+        Self::Invalid { message: message.into(), hint: None }
     }
 
     /// Of std's I/O, with what [`super::worker::Watched`] put into it taken out again.
@@ -183,15 +162,12 @@ impl Failure {
         match self {
             Self::Invalid { hint, .. } | Self::NoMatch { hint, .. } => hint.clone(),
             Self::Decode { .. } => Some("get binary files with /v1/file/download".to_owned()),
-            Self::NotUnique { .. } => Some(
-                "give more of the lines around it, or set replace_mode to ALL, FIRST or LAST"
-                    .to_owned(),
-            ),
+            Self::NotUnique { .. } => {
+                Some("give more of the lines around it, or set replace_mode to ALL, FIRST or LAST".to_owned())
+            }
             Self::TimedOut { .. } => Some("narrow it: a deeper directory, fewer lines".to_owned()),
             Self::Os { errno, .. } => match *errno {
-                Errno::ACCESS | Errno::PERM => {
-                    Some("read, write, replace and search act as root with sudo: true".to_owned())
-                }
+                Errno::ACCESS | Errno::PERM => Some("read, write, replace and search act as root with sudo: true".to_owned()),
                 Errno::NOSPC | Errno::DQUOT => Some("delete files to make room".to_owned()),
                 _ => None,
             },
@@ -240,9 +216,7 @@ impl From<&FileError> for FileOperationError {
             operation: error.operation.as_str().to_owned(),
             message: error.to_string(),
             error_type: error.failure.error_type().to_owned(),
-            retryable: errno.is_some_and(|e| {
-                [Errno::AGAIN, Errno::INTR, Errno::TIMEDOUT, Errno::MFILE].contains(&e)
-            }),
+            retryable: errno.is_some_and(|e| [Errno::AGAIN, Errno::INTR, Errno::TIMEDOUT, Errno::MFILE].contains(&e)),
             errno: errno.map(Errno::raw_os_error),
             errno_name: errno.and_then(name).map(str::to_owned),
             exception_type: Some(error.failure.exception_type().to_owned()),
@@ -294,44 +268,16 @@ mod tests {
 
     #[test]
     fn messages_carry_what_clients_match_on() {
-        let error = |failure| FileError {
-            operation: Operation::Read,
-            path: "/x".to_owned(),
-            failure,
-        };
+        let error = |failure| FileError { operation: Operation::Read, path: "/x".to_owned(), failure };
         let missing = FileOperationError::from(&error(Failure::os(Errno::NOENT, "/x")));
-        assert_eq!(
-            missing.message,
-            "Failed to read file: [Errno 2] No such file or directory: '/x' (it does not exist)"
-        );
-        assert_eq!(
-            (missing.errno, missing.errno_name.as_deref()),
-            (Some(2), Some("ENOENT"))
-        );
-        assert_eq!(
-            (
-                missing.error_type.as_str(),
-                missing.exception_type.as_deref()
-            ),
-            ("not_found", Some("FileNotFoundError"))
-        );
+        assert_eq!(missing.message, "Failed to read file: [Errno 2] No such file or directory: '/x' (it does not exist)");
+        assert_eq!((missing.errno, missing.errno_name.as_deref()), (Some(2), Some("ENOENT")));
+        assert_eq!((missing.error_type.as_str(), missing.exception_type.as_deref()), ("not_found", Some("FileNotFoundError")));
         let full = FileOperationError::from(&error(Failure::os(Errno::DQUOT, "/x")));
-        assert_eq!(
-            (full.error_type.as_str(), full.errno_name.as_deref()),
-            ("no_space_left", Some("EDQUOT"))
-        );
+        assert_eq!((full.error_type.as_str(), full.errno_name.as_deref()), ("no_space_left", Some("EDQUOT")));
         let text = |failure| error(failure).to_string();
-        assert!(
-            text(Failure::NoMatch {
-                path: "/x".into(),
-                hint: None
-            })
-            .contains("did not appear")
-        );
-        let twice = text(Failure::NotUnique {
-            path: "/x".into(),
-            lines: "1, 2".into(),
-        });
+        assert!(text(Failure::NoMatch { path: "/x".into(), hint: None }).contains("did not appear"));
+        let twice = text(Failure::NotUnique { path: "/x".into(), lines: "1, 2".into() });
         assert!(twice.contains("not unique") && twice.contains("multiple"));
     }
 }

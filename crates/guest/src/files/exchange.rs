@@ -39,29 +39,15 @@ pub struct Upload {
 }
 
 fn upload_error(path: Option<&str>, failure: Failure) -> FileError {
-    FileError {
-        operation: Operation::Upload,
-        path: path.unwrap_or_default().to_owned(),
-        failure,
-    }
+    FileError { operation: Operation::Upload, path: path.unwrap_or_default().to_owned(), failure }
 }
 
 /// The last part of a name that a client gave for its file.
 fn file_name(name: &str) -> Result<&str, Failure> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    if last.is_empty()
-        || last == "."
-        || last == ".."
-        || last.contains('\0')
-        || last.len() > MAX_NAME
-    {
-        let note =
-            "the uploaded file has no usable name; give path with the file's name".to_owned();
-        return Err(Failure::Os {
-            errno: Errno::INVAL,
-            path: name.replace('\0', "\\0"),
-            note,
-        });
+    if last.is_empty() || last == "." || last == ".." || last.contains('\0') || last.len() > MAX_NAME {
+        let note = "the uploaded file has no usable name; give path with the file's name".to_owned();
+        return Err(Failure::Os { errno: Errno::INVAL, path: name.replace('\0', "\\0"), note });
     }
     Ok(last)
 }
@@ -69,17 +55,12 @@ fn file_name(name: &str) -> Result<&str, Failure> {
 /// Where an upload goes: `path`, or `name` in it when it is a directory.
 fn upload_target(root: &Root, target: Target, name: Option<&str>) -> Result<Target, Failure> {
     let directory = target.path.as_os_str().as_encoded_bytes().ends_with(b"/")
-        || root
-            .inspect(&target.path)
-            .is_ok_and(|(_, stat)| is_dir(&stat));
+        || root.inspect(&target.path).is_ok_and(|(_, stat)| is_dir(&stat));
     if !directory {
         return Ok(target);
     }
     let path = Path::new(&target.shown).join(file_name(name.unwrap_or_default())?);
-    Ok(Target {
-        shown: path.to_string_lossy().into_owned(),
-        path,
-    })
+    Ok(Target { shown: path.to_string_lossy().into_owned(), path })
 }
 
 fn begin_draft(dir: &OwnedFd, path: &Path) -> Result<Draft, Failure> {
@@ -88,69 +69,41 @@ fn begin_draft(dir: &OwnedFd, path: &Path) -> Result<Draft, Failure> {
 
 impl Upload {
     /// Starts one. `path` may come later, with [`Upload::finish`].
-    pub async fn begin(
-        guest: &Guest,
-        path: Option<String>,
-        name: Option<String>,
-    ) -> Result<Self, FileError> {
+    pub async fn begin(guest: &Guest, path: Option<String>, name: Option<String>) -> Result<Self, FileError> {
         let given = path.clone().unwrap_or_else(|| ".".to_owned());
         let (known, own_name) = (path.is_some(), name.clone());
         let home = guest.default_dir();
-        let begun = run(
-            guest,
-            Operation::Upload,
-            Kind::Brief,
-            &guest.user,
-            &given,
-            move |_, root, target, _| {
-                let mut first = None;
-                if known {
-                    let target = upload_target(root, target, own_name.as_deref())?;
-                    let exists = match root.inspect(&target.path) {
-                        Ok(_) => true,
-                        Err(failure) if failure.errno() == Some(Errno::NOENT) => false,
-                        Err(failure) => return Err(failure),
-                    };
-                    if exists {
-                        store::check_writable(&root.locate(&target.path)?)?;
-                    }
-                    let above: PathBuf = target
-                        .path
-                        .parent()
-                        .unwrap_or(Path::new("/"))
-                        .components()
-                        .collect();
-                    match root
-                        .nearest_dir(&above)
-                        .and_then(|dir| begin_draft(&dir, &above))
-                    {
-                        Ok(draft) => return Ok(draft),
-                        Err(failure) if !exists => return Err(failure),
-                        // The directory is closed, but the file is open to writing.
-                        Err(failure) => first = Some(failure),
-                    }
+        let begun = run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |_, root, target, _| {
+            let mut first = None;
+            if known {
+                let target = upload_target(root, target, own_name.as_deref())?;
+                let exists = match root.inspect(&target.path) {
+                    Ok(_) => true,
+                    Err(failure) if failure.errno() == Some(Errno::NOENT) => false,
+                    Err(failure) => return Err(failure),
+                };
+                if exists {
+                    store::check_writable(&root.locate(&target.path)?)?;
                 }
-                for dir in [home.as_path(), Path::new("/tmp"), Path::new("/var/tmp")] {
-                    match root.nearest_dir(dir).and_then(|fd| begin_draft(&fd, dir)) {
-                        Ok(draft) => return Ok(draft),
-                        Err(failure) => first = first.or(Some(failure)),
-                    }
+                let above: PathBuf = target.path.parent().unwrap_or(Path::new("/")).components().collect();
+                match root.nearest_dir(&above).and_then(|dir| begin_draft(&dir, &above)) {
+                    Ok(draft) => return Ok(draft),
+                    Err(failure) if !exists => return Err(failure),
+                    // The directory is closed, but the file is open to writing.
+                    Err(failure) => first = Some(failure),
                 }
-                Err(first.unwrap_or_else(|| Failure::os(Errno::NOENT, home.to_string_lossy())))
-            },
-        );
+            }
+            for dir in [home.as_path(), Path::new("/tmp"), Path::new("/var/tmp")] {
+                match root.nearest_dir(dir).and_then(|fd| begin_draft(&fd, dir)) {
+                    Ok(draft) => return Ok(draft),
+                    Err(failure) => first = first.or(Some(failure)),
+                }
+            }
+            Err(first.unwrap_or_else(|| Failure::os(Errno::NOENT, home.to_string_lossy())))
+        });
         let draft = begun.await?;
-        let writer = draft
-            .file()
-            .try_clone()
-            .map_err(|e| upload_error(path.as_deref(), Failure::io(e, &given)))?;
-        Ok(Self {
-            path,
-            name,
-            draft,
-            writer: tokio::fs::File::from_std(writer),
-            size: 0,
-        })
+        let writer = draft.file().try_clone().map_err(|e| upload_error(path.as_deref(), Failure::io(e, &given)))?;
+        Ok(Self { path, name, draft, writer: tokio::fs::File::from_std(writer), size: 0 })
     }
 
     /// Adds bytes. They go to disk as they come.
@@ -166,42 +119,21 @@ impl Upload {
     }
 
     /// Puts the file in its place. `path` is for when it was not known at the beginning.
-    pub async fn finish(
-        mut self,
-        guest: &Guest,
-        path: Option<String>,
-    ) -> Result<FileUploadResult, FileError> {
+    pub async fn finish(mut self, guest: &Guest, path: Option<String>) -> Result<FileUploadResult, FileError> {
         if let Err(e) = self.writer.flush().await {
             return Err(self.error(e));
         }
-        let Self {
-            path: early,
-            name,
-            draft,
-            writer,
-            size,
-        } = self;
+        let Self { path: early, name, draft, writer, size } = self;
         drop(writer.into_std().await);
         let given = early.or(path).unwrap_or_else(|| "./".to_owned());
-        run(
-            guest,
-            Operation::Upload,
-            Kind::Brief,
-            &guest.user,
-            &given,
-            move |files, root, target, _| {
-                let target = upload_target(root, target, name.as_deref())?;
-                with_place(files, root, &target, |place| {
-                    store::check_writable(place)?;
-                    draft.publish(place, Existing::Replace)
-                })?;
-                Ok(FileUploadResult {
-                    file_path: target.shown,
-                    file_size: size,
-                    success: true,
-                })
-            },
-        )
+        run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |files, root, target, _| {
+            let target = upload_target(root, target, name.as_deref())?;
+            with_place(files, root, &target, |place| {
+                store::check_writable(place)?;
+                draft.publish(place, Existing::Replace)
+            })?;
+            Ok(FileUploadResult { file_path: target.shown, file_size: size, success: true })
+        })
         .await
     }
 }
@@ -218,27 +150,11 @@ pub struct Download {
 
 /// Opens a file for download.
 pub async fn open_download(guest: &Guest, path: &str) -> Result<Download, FileError> {
-    run(
-        guest,
-        Operation::Download,
-        Kind::Brief,
-        &guest.user,
-        path,
-        move |_, root, target, _| {
-            let (file, stat) = root.open_file(&target.path)?;
-            let name = target
-                .path
-                .file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default();
-            Ok(Download {
-                file,
-                stat,
-                name,
-                path: target.path,
-            })
-        },
-    )
+    run(guest, Operation::Download, Kind::Brief, &guest.user, path, move |_, root, target, _| {
+        let (file, stat) = root.open_file(&target.path)?;
+        let name = target.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(Download { file, stat, name, path: target.path })
+    })
     .await
 }
 
@@ -247,16 +163,8 @@ pub(super) fn unchanged(download: &Download) -> bool {
     let same = |s: &Stat| {
         let was = &download.stat;
         (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec)
-            == (
-                was.st_dev,
-                was.st_ino,
-                was.st_size,
-                was.st_mtime,
-                was.st_mtime_nsec,
-            )
+            == (was.st_dev, was.st_ino, was.st_size, was.st_mtime, was.st_mtime_nsec)
     };
     let here = rustix::fs::fstat(&download.file).is_ok_and(|s| same(&s));
-    here && Root::open()
-        .and_then(|root| root.inspect(&download.path))
-        .is_ok_and(|(_, s)| same(&s))
+    here && Root::open().and_then(|root| root.inspect(&download.path)).is_ok_and(|(_, s)| same(&s))
 }

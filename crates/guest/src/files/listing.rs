@@ -108,9 +108,7 @@ fn sort_by(word: Option<&str>) -> Result<SortBy, Failure> {
         "size" => Ok(SortBy::Size),
         "modified" | "modified_time" | "mtime" | "time" => Ok(SortBy::Modified),
         "type" | "extension" => Ok(SortBy::Type),
-        other => Err(Failure::invalid(format!(
-            "sort_by is {other:?}; it may be name, size, modified or type"
-        ))),
+        other => Err(Failure::invalid(format!("sort_by is {other:?}; it may be name, size, modified or type"))),
     }
 }
 
@@ -134,10 +132,7 @@ fn info(entry: &Entry<'_>, start: &Path, request: &FileListRequest) -> FileInfo 
         is_directory: directory,
         size: request.include_size.unwrap_or(true).then_some(bytes),
         modified_time: modified_time(&entry.stat),
-        permissions: request
-            .include_permissions
-            .unwrap_or(false)
-            .then(|| format!("{:03o}", entry.stat.st_mode & 0o7777)),
+        permissions: request.include_permissions.unwrap_or(false).then(|| format!("{:03o}", entry.stat.st_mode & 0o7777)),
         extension: Some(if directory { "" } else { extension(&name) }.to_owned()),
         is_hidden: entry.is_hidden(),
         modified: (entry.stat.st_mtime, entry.stat.st_mtime_nsec as i64),
@@ -146,12 +141,7 @@ fn info(entry: &Entry<'_>, start: &Path, request: &FileListRequest) -> FileInfo 
     }
 }
 
-pub(super) fn list(
-    root: &Root,
-    start: &Path,
-    request: &FileListRequest,
-    work: &Work,
-) -> Result<FileListResult, Failure> {
+pub(super) fn list(root: &Root, start: &Path, request: &FileListRequest, work: &Work) -> Result<FileListResult, Failure> {
     let order = sort_by(request.sort_by.as_deref())?;
     let depth = match (request.recursive.unwrap_or(false), request.max_depth) {
         (false, _) => 1,
@@ -159,20 +149,9 @@ pub(super) fn list(
         (true, Some(depth)) => usize::try_from(depth).unwrap_or(MAX_DEPTH).min(MAX_DEPTH),
     };
     let hidden = request.show_hidden.unwrap_or(true);
-    let types: Option<Vec<String>> =
-        request
-            .file_types
-            .as_ref()
-            .filter(|t| !t.is_empty())
-            .map(|types| {
-                types
-                    .iter()
-                    .map(|t| {
-                        format!(".{}", t.trim_start_matches("*.").trim_start_matches('.'))
-                            .to_lowercase()
-                    })
-                    .collect()
-            });
+    let types: Option<Vec<String>> = request.file_types.as_ref().filter(|t| !t.is_empty()).map(|types| {
+        types.iter().map(|t| format!(".{}", t.trim_start_matches("*.").trim_start_matches('.')).to_lowercase()).collect()
+    });
     let mut files: Vec<FileInfo> = Vec::new();
     let walked = walk(root, start, work, |entry| {
         if entry.is_hidden() && !hidden || entry.depth > depth {
@@ -189,11 +168,7 @@ pub(super) fn list(
             }
             files.push(info(entry, start, request));
         }
-        if entry.depth < depth {
-            Next::Enter
-        } else {
-            Next::Skip
-        }
+        if entry.depth < depth { Next::Enter } else { Next::Skip }
     })?;
     let by_name = |a: &FileInfo, b: &FileInfo| a.path.cmp(&b.path);
     files.sort_by(|a, b| {
@@ -201,10 +176,7 @@ pub(super) fn list(
             SortBy::Name => Ordering::Equal,
             SortBy::Size => a.bytes.cmp(&b.bytes),
             SortBy::Modified => a.modified.cmp(&b.modified),
-            SortBy::Type => b
-                .is_directory
-                .cmp(&a.is_directory)
-                .then_with(|| a.extension.cmp(&b.extension)),
+            SortBy::Type => b.is_directory.cmp(&a.is_directory).then_with(|| a.extension.cmp(&b.extension)),
         };
         first.then_with(|| by_name(a, b))
     });
@@ -235,16 +207,12 @@ impl Pattern {
     fn parse(text: &str) -> Result<Self, Failure> {
         let text = text.strip_prefix("./").unwrap_or(text);
         if text.is_empty() || text.len() > MAX_GLOB {
-            return Err(Failure::invalid(format!(
-                "glob must have 1 to {MAX_GLOB} bytes"
-            )));
+            return Err(Failure::invalid(format!("glob must have 1 to {MAX_GLOB} bytes")));
         }
         if text.starts_with('/') || text.split('/').any(|part| part == "..") {
             return Err(Failure::Invalid {
                 message: format!("glob {text:?} leaves the directory"),
-                hint: Some(
-                    "give the directory as path and a pattern relative to it as glob".to_owned(),
-                ),
+                hint: Some("give the directory as path and a pattern relative to it as glob".to_owned()),
             });
         }
         let glob = GlobBuilder::new(text)
@@ -252,63 +220,38 @@ impl Pattern {
             .build()
             .map_err(|e| Failure::invalid(format!("glob {text:?} is malformed: {}", e.kind())))?;
         Ok(Self {
-            depth: if text.contains("**") {
-                MAX_DEPTH
-            } else {
-                text.split('/').count().min(MAX_DEPTH)
-            },
+            depth: if text.contains("**") { MAX_DEPTH } else { text.split('/').count().min(MAX_DEPTH) },
             hidden: text.split('/').any(|part| part.starts_with('.')),
             glob: glob.compile_matcher(),
         })
     }
 }
 
-pub(super) fn find(
-    root: &Root,
-    start: &Path,
-    request: &FileFindRequest,
-    work: &Work,
-) -> Result<FileFindResult, Failure> {
+pub(super) fn find(root: &Root, start: &Path, request: &FileFindRequest, work: &Work) -> Result<FileFindResult, Failure> {
     let pattern = Pattern::parse(&request.glob)?;
     let mut files = Vec::new();
     if !request.glob.contains(['*', '?', '[', '{', '\\']) {
         root.open_dir(start)?;
-        let path = start
-            .join(&request.glob)
-            .components()
-            .collect::<std::path::PathBuf>();
+        let path = start.join(&request.glob).components().collect::<std::path::PathBuf>();
         if root.inspect(&path).is_ok() {
             files.push(path.to_string_lossy().into_owned());
         }
-        return Ok(FileFindResult {
-            path: start.to_string_lossy().into_owned(),
-            files,
-            truncated: false,
-        });
+        return Ok(FileFindResult { path: start.to_string_lossy().into_owned(), files, truncated: false });
     }
     // A name may hold what a glob takes for a pattern.
     let literal = Path::new(&request.glob);
     let walked = walk(root, start, work, |entry| {
-        let matches = entry.path == literal
-            || (pattern.hidden || !entry.is_hidden()) && pattern.glob.is_match(entry.path);
+        let matches = entry.path == literal || (pattern.hidden || !entry.is_hidden()) && pattern.glob.is_match(entry.path);
         if matches {
             if files.len() >= MAX_RESULTS {
                 return Next::Stop;
             }
             files.push(start.join(entry.path).to_string_lossy().into_owned());
         }
-        if entry.depth < pattern.depth && (pattern.hidden || !entry.is_hidden()) {
-            Next::Enter
-        } else {
-            Next::Skip
-        }
+        if entry.depth < pattern.depth && (pattern.hidden || !entry.is_hidden()) { Next::Enter } else { Next::Skip }
     })?;
     files.sort_unstable();
-    Ok(FileFindResult {
-        path: start.to_string_lossy().into_owned(),
-        files,
-        truncated: walked == Walked::Cut,
-    })
+    Ok(FileFindResult { path: start.to_string_lossy().into_owned(), files, truncated: walked == Walked::Cut })
 }
 
 #[cfg(test)]
@@ -317,14 +260,7 @@ mod tests {
 
     #[test]
     fn extensions_are_pythons() {
-        let cases = [
-            ("a.py", ".py"),
-            ("a.tar.gz", ".gz"),
-            (".bashrc", ""),
-            ("..x.y", ".y"),
-            ("Makefile", ""),
-            ("a.", "."),
-        ];
+        let cases = [("a.py", ".py"), ("a.tar.gz", ".gz"), (".bashrc", ""), ("..x.y", ".y"), ("Makefile", ""), ("a.", ".")];
         for (name, expected) in cases {
             assert_eq!(extension(name), expected, "{name}");
         }

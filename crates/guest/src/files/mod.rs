@@ -31,9 +31,8 @@ pub use exchange::{Download, FileUploadResult, Upload, open_download};
 pub use listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 pub use routes::{FilesApi, router};
 pub use service::{
-    FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest,
-    FileSearchResult, FileWriteRequest, FileWriteResult, Files, find, list, read, replace, search,
-    write,
+    FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
+    FileWriteRequest, FileWriteResult, Files, find, list, read, replace, search, write,
 };
 pub use text::FileContentEncoding;
 pub(crate) use worker::Kind;

@@ -42,9 +42,7 @@ impl Place {
     /// Looks again at what stands there.
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.existing = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-                Some(stat)
-            }
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Some(stat),
             // Changed under us into something that is not written to.
             Ok(_) => return Err(Errno::AGAIN),
             Err(Errno::NOENT) => None,
@@ -62,19 +60,11 @@ impl Place {
 /// Turns a request's path into an absolute one: relative to `base`, and `~` to `home`.
 pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, Failure> {
     if path.trim().is_empty() {
-        return Err(Failure::Os {
-            errno: Errno::INVAL,
-            path: path.to_owned(),
-            note: "a path is required".to_owned(),
-        });
+        return Err(Failure::Os { errno: Errno::INVAL, path: path.to_owned(), note: "a path is required".to_owned() });
     }
     if path.contains('\0') {
         let note = "a path can't hold a NUL byte".to_owned();
-        return Err(Failure::Os {
-            errno: Errno::INVAL,
-            path: path.replace('\0', "\\0"),
-            note,
-        });
+        return Err(Failure::Os { errno: Errno::INVAL, path: path.replace('\0', "\\0"), note });
     }
     let full = match path.strip_prefix('~') {
         Some("") => home.to_owned(),
@@ -87,10 +77,7 @@ pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, 
         clean.push("");
     }
     if clean.as_os_str().len() > MAX_PATH {
-        return Err(Failure::os(
-            Errno::NAMETOOLONG,
-            format!("{}…", path.chars().take(80).collect::<String>()),
-        ));
+        return Err(Failure::os(Errno::NAMETOOLONG, format!("{}…", path.chars().take(80).collect::<String>())));
     }
     Ok(clean)
 }
@@ -111,10 +98,7 @@ pub(super) fn require_regular(stat: &Stat, path: &Path) -> Result<(), Failure> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(Failure::os(Errno::ISDIR, path.to_string_lossy())),
-        kind => Err(Failure::Special {
-            path: path.to_string_lossy().into_owned(),
-            what: special(kind),
-        }),
+        kind => Err(Failure::Special { path: path.to_string_lossy().into_owned(), what: special(kind) }),
     }
 }
 
@@ -130,13 +114,9 @@ impl Root {
 
     /// Any directory, as a root.
     pub(super) fn at(dir: &Path) -> Result<Self, Failure> {
-        rustix::fs::open(
-            dir,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map(Self)
-        .map_err(|e| Failure::os(e, dir.to_string_lossy()))
+        rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map(Self)
+            .map_err(|e| Failure::os(e, dir.to_string_lossy()))
     }
 
     fn raw(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -156,9 +136,7 @@ impl Root {
         require_regular(&self.inspect(path)?.1, path)?;
         let fail = |e| Failure::os(e, path.to_string_lossy());
         // It may have been exchanged since: opened so that a pipe can't hold us, and looked at again.
-        let fd = self
-            .raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
-            .map_err(fail)?;
+        let fd = self.raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(fail)?;
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
         require_regular(&stat, path)?;
         Ok((File::from(fd), stat))
@@ -166,8 +144,7 @@ impl Root {
 
     /// Opens a directory for listing.
     pub(super) fn open_dir(&self, path: &Path) -> Result<OwnedFd, Failure> {
-        self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY)
-            .map_err(|e| Failure::os(e, path.to_string_lossy()))
+        self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| Failure::os(e, path.to_string_lossy()))
     }
 
     /// The nearest directory above a path that exists, or the path itself when it is one.
@@ -190,9 +167,7 @@ impl Root {
         for _ in 0..MAX_LINKS {
             // The whole path first: what can't be followed as a whole (a magic link, a loop) is not followed in steps.
             match self.raw(&path, OFlags::PATH) {
-                Ok(fd) => {
-                    require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?
-                }
+                Ok(fd) => require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?,
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(fail(e)),
             }
@@ -225,22 +200,12 @@ impl Root {
                 Err(e) => return Err(fail(e)),
             };
             let canonical = real_path(&dir).map_or_else(|| path.clone(), |dir| dir.join(name));
-            return Ok(Place {
-                name: name.to_owned(),
-                dir,
-                existing,
-                canonical,
-                made,
-            });
+            return Ok(Place { name: name.to_owned(), dir, existing, canonical, made });
         }
         Err(fail(Errno::LOOP))
     }
 
-    fn make_dirs(
-        &self,
-        path: &Path,
-        made: &mut Vec<(OwnedFd, OsString)>,
-    ) -> Result<OwnedFd, Errno> {
+    fn make_dirs(&self, path: &Path, made: &mut Vec<(OwnedFd, OsString)>) -> Result<OwnedFd, Errno> {
         let mut above = self.raw(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
         let mut prefix = PathBuf::new();
         for component in path.components() {
@@ -286,20 +251,10 @@ fn real_path(dir: &OwnedFd) -> Option<PathBuf> {
 }
 
 /// `openat2`, never through magic links.
-pub(super) fn open_in(
-    dir: impl AsFd,
-    path: &Path,
-    flags: OFlags,
-    resolve: ResolveFlags,
-) -> Result<OwnedFd, Errno> {
+pub(super) fn open_in(dir: impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
     for _ in 0..RETRIES {
-        let opened = rustix::fs::openat2(
-            dir.as_fd(),
-            path,
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve | ResolveFlags::NO_MAGICLINKS,
-        );
+        let opened =
+            rustix::fs::openat2(dir.as_fd(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve | ResolveFlags::NO_MAGICLINKS);
         match opened {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
@@ -321,8 +276,7 @@ mod tests {
 
     impl Jail {
         fn new(name: &str) -> (Self, Root) {
-            let dir =
-                std::env::temp_dir().join(format!("arenite-resolve-{name}-{}", std::process::id()));
+            let dir = std::env::temp_dir().join(format!("arenite-resolve-{name}-{}", std::process::id()));
             fs::create_dir_all(dir.join("root/d")).unwrap();
             fs::write(dir.join("secret"), "outside").unwrap();
             fs::write(dir.join("root/f"), "inside").unwrap();
@@ -342,9 +296,7 @@ mod tests {
     }
 
     fn read(root: &Root, path: &str) -> Result<String, &'static str> {
-        let (mut file, _) = root
-            .open_file(Path::new(path))
-            .map_err(|f| f.error_type())?;
+        let (mut file, _) = root.open_file(Path::new(path)).map_err(|f| f.error_type())?;
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         Ok(text)
@@ -389,28 +341,19 @@ mod tests {
         symlink("/made/here", jail.inside("absolute")).unwrap();
         symlink("absolute", jail.inside("twice")).unwrap();
         symlink("loop", jail.inside("loop")).unwrap();
-        for (path, canonical) in [
-            ("/d/relative", "new"),
-            ("/absolute", "made/here"),
-            ("/twice", "made/here"),
-            ("/f", "f"),
-            ("/d/../x/y", "x/y"),
-        ] {
+        for (path, canonical) in
+            [("/d/relative", "new"), ("/absolute", "made/here"), ("/twice", "made/here"), ("/f", "f"), ("/d/../x/y", "x/y")]
+        {
             let place = root.locate(Path::new(path)).unwrap();
             assert_eq!(
                 place.canonical,
-                jail.inside(canonical)
-                    .canonicalize()
-                    .unwrap_or_else(|_| jail.inside(canonical)),
+                jail.inside(canonical).canonicalize().unwrap_or_else(|_| jail.inside(canonical)),
                 "{path}"
             );
             assert_eq!(place.existing.is_some(), path == "/f", "{path}");
             place.abandon();
         }
-        assert!(
-            !jail.inside("made").exists() && !jail.inside("x").exists(),
-            "made directories are taken back"
-        );
+        assert!(!jail.inside("made").exists() && !jail.inside("x").exists(), "made directories are taken back");
         for (path, kind) in [
             ("/loop", "invalid_path"),
             ("/d", "invalid_target"),
@@ -419,20 +362,13 @@ mod tests {
             ("/f/x", "invalid_target"),
             ("/d/..", "invalid_target"),
         ] {
-            assert_eq!(
-                root.locate(Path::new(path)).unwrap_err().error_type(),
-                kind,
-                "{path}"
-            );
+            assert_eq!(root.locate(Path::new(path)).unwrap_err().error_type(), kind, "{path}");
         }
     }
 
     #[test]
     fn paths_are_made_absolute_by_words_alone() {
-        let absolute = |path| {
-            absolute(path, Path::new("/base"), Path::new("/home/u"))
-                .map(|p| p.to_str().unwrap().to_owned())
-        };
+        let absolute = |path| absolute(path, Path::new("/base"), Path::new("/home/u")).map(|p| p.to_str().unwrap().to_owned());
         for (path, expected) in [
             ("f", "/base/f"),
             (".", "/base"),
@@ -447,11 +383,7 @@ mod tests {
             assert_eq!(absolute(path).unwrap(), expected, "{path}");
         }
         for path in ["", " ", "a\0b"] {
-            assert_eq!(
-                absolute(path).unwrap_err().error_type(),
-                "invalid_path",
-                "{path:?}"
-            );
+            assert_eq!(absolute(path).unwrap_err().error_type(), "invalid_path", "{path:?}");
         }
     }
 }

@@ -16,8 +16,8 @@ use super::edits;
 use super::error::{FileError, FileOperationError, Operation};
 use super::listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 use super::service::{
-    self, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult,
-    FileSearchRequest, FileSearchResult, FileWriteRequest, FileWriteResult,
+    self, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
+    FileWriteRequest, FileWriteResult,
 };
 use super::transfer;
 use crate::SharedGuest;
@@ -35,26 +35,13 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/file/str_replace_editor", post(str_replace_editor))
         .route("/v1/file/download", get(transfer::download))
         // Its body streams to disk, which alone bounds it.
-        .route(
-            "/v1/file/upload",
-            post(transfer::upload).layer(DefaultBodyLimit::disable()),
-        )
+        .route("/v1/file/upload", post(transfer::upload).layer(DefaultBodyLimit::disable()))
 }
 
 /// The part of the OpenAPI document that this service answers for.
 #[derive(OpenApi)]
 #[openapi(
-    paths(
-        read,
-        write,
-        replace,
-        search,
-        find,
-        list,
-        str_replace_editor,
-        transfer::download,
-        transfer::upload
-    ),
+    paths(read, write, replace, search, find, list, str_replace_editor, transfer::download, transfer::upload),
     components(schemas(FileOperationError, FileInfo))
 )]
 #[derive(Debug)]
@@ -101,10 +88,7 @@ fn failed<T>(error: &FileError) -> Envelope<Outcome<T>> {
         success: false,
         message: Some(error.to_string()),
         hint: error.hint(),
-        data: Some(Outcome::Failed(FailedOperation {
-            error: error.into(),
-            neutral: neutral(error),
-        })),
+        data: Some(Outcome::Failed(FailedOperation { error: error.into(), neutral: neutral(error) })),
     }
 }
 
@@ -116,12 +100,7 @@ pub(super) fn answer<T>(
     match result {
         Ok(data) => {
             let (message, hint) = message(&data);
-            Envelope {
-                success: true,
-                message: Some(message),
-                hint,
-                data: Some(Outcome::Done(data)),
-            }
+            Envelope { success: true, message: Some(message), hint, data: Some(Outcome::Done(data)) }
         }
         Err(error) => failed(&error),
     }
@@ -144,24 +123,14 @@ fn cut(truncated: bool, advice: &str) -> Option<String> {
 
 #[utoipa::path(post, path = "/v1/file/read", tag = "file", operation_id = "read_file", request_body = FileReadRequest,
     responses((status = 200, body = Envelope<Outcome<FileReadResult>>)))]
-async fn read(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<FileReadRequest>,
-) -> Envelope<Outcome<FileReadResult>> {
-    answer(service::read(&guest, request).await, |_| {
-        ("File read successfully".to_owned(), None)
-    })
+async fn read(State(guest): State<SharedGuest>, Body(request): Body<FileReadRequest>) -> Envelope<Outcome<FileReadResult>> {
+    answer(service::read(&guest, request).await, |_| ("File read successfully".to_owned(), None))
 }
 
 #[utoipa::path(post, path = "/v1/file/write", tag = "file", operation_id = "write_file", request_body = FileWriteRequest,
     responses((status = 200, body = Envelope<Outcome<FileWriteResult>>)))]
-async fn write(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<FileWriteRequest>,
-) -> Envelope<Outcome<FileWriteResult>> {
-    answer(service::write(&guest, request).await, |_| {
-        ("File written successfully".to_owned(), None)
-    })
+async fn write(State(guest): State<SharedGuest>, Body(request): Body<FileWriteRequest>) -> Envelope<Outcome<FileWriteResult>> {
+    answer(service::write(&guest, request).await, |_| ("File written successfully".to_owned(), None))
 }
 
 #[utoipa::path(post, path = "/v1/file/replace", tag = "file", operation_id = "replace_in_file", request_body = FileReplaceRequest,
@@ -170,38 +139,23 @@ async fn replace(
     State(guest): State<SharedGuest>,
     Body(request): Body<FileReplaceRequest>,
 ) -> Envelope<Outcome<FileReplaceResult>> {
-    answer(
-        service::replace(&guest, request).await,
-        |result| match result.replaced_count {
-            0 => (
-                "old_str did not appear in the file: nothing was replaced".to_owned(),
-                None,
-            ),
-            count => (format!("Replaced {count} occurrences"), None),
-        },
-    )
+    answer(service::replace(&guest, request).await, |result| match result.replaced_count {
+        0 => ("old_str did not appear in the file: nothing was replaced".to_owned(), None),
+        count => (format!("Replaced {count} occurrences"), None),
+    })
 }
 
 #[utoipa::path(post, path = "/v1/file/search", tag = "file", operation_id = "search_in_file", request_body = FileSearchRequest,
     responses((status = 200, body = Envelope<Outcome<FileSearchResult>>)))]
-async fn search(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<FileSearchRequest>,
-) -> Envelope<Outcome<FileSearchResult>> {
+async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearchRequest>) -> Envelope<Outcome<FileSearchResult>> {
     answer(service::search(&guest, request).await, |result| {
-        (
-            format!("Found {} matches", result.matches.len()),
-            cut(result.truncated, "use a narrower pattern"),
-        )
+        (format!("Found {} matches", result.matches.len()), cut(result.truncated, "use a narrower pattern"))
     })
 }
 
 #[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
     request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
-async fn find(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<FileFindRequest>,
-) -> Envelope<Outcome<FileFindResult>> {
+async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
     let shallow = !request.glob.contains("**") && !request.glob.contains('/');
     answer(service::find(&guest, request).await, |result| {
         let hint = if result.files.is_empty() && shallow {
@@ -215,15 +169,9 @@ async fn find(
 
 #[utoipa::path(post, path = "/v1/file/list", tag = "file", operation_id = "list_path_v1_file_list_post",
     request_body = FileListRequest, responses((status = 200, body = Envelope<Outcome<FileListResult>>)))]
-async fn list(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<FileListRequest>,
-) -> Envelope<Outcome<FileListResult>> {
+async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequest>) -> Envelope<Outcome<FileListResult>> {
     answer(service::list(&guest, request).await, |result| {
-        (
-            format!("Listed {} entries", result.total_count),
-            cut(result.truncated, "list a deeper directory or set max_depth"),
-        )
+        (format!("Listed {} entries", result.total_count), cut(result.truncated, "list a deeper directory or set max_depth"))
     })
 }
 
@@ -234,7 +182,5 @@ async fn str_replace_editor(
     State(guest): State<SharedGuest>,
     Body(request): Body<StrReplaceEditorRequest>,
 ) -> Envelope<Outcome<StrReplaceEditorResult>> {
-    answer(edits::edit(&guest, request).await, |_| {
-        ("Operation successful".to_owned(), None)
-    })
+    answer(edits::edit(&guest, request).await, |_| ("Operation successful".to_owned(), None))
 }

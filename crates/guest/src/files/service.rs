@@ -37,11 +37,7 @@ pub struct Files {
 
 impl Default for Files {
     fn default() -> Self {
-        Self {
-            workers: Workers::default(),
-            writers: [const { Mutex::new(()) }; LOCKS],
-            history: Mutex::default(),
-        }
+        Self { workers: Workers::default(), writers: [const { Mutex::new(()) }; LOCKS], history: Mutex::default() }
     }
 }
 
@@ -50,9 +46,7 @@ impl Files {
     fn lock(&self, place: &Place) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         place.canonical.hash(&mut hasher);
-        self.writers[hasher.finish() as usize % LOCKS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.writers[hasher.finish() as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
@@ -149,20 +143,12 @@ pub(super) struct Target {
 
 fn target(guest: &Guest, path: &str) -> Result<Target, Failure> {
     let path = absolute(path, &guest.default_dir(), &guest.user.home)?;
-    let shown = path
-        .components()
-        .collect::<PathBuf>()
-        .to_string_lossy()
-        .into_owned();
+    let shown = path.components().collect::<PathBuf>().to_string_lossy().into_owned();
     Ok(Target { path, shown })
 }
 
 fn user(guest: &Guest, sudo: Option<bool>) -> &User {
-    if sudo.unwrap_or(false) {
-        &guest.root_user
-    } else {
-        &guest.user
-    }
+    if sudo.unwrap_or(false) { &guest.root_user } else { &guest.user }
 }
 
 /// Runs one operation on one path with a user's rights.
@@ -177,150 +163,69 @@ pub(super) async fn run<T: Send + 'static>(
     let result = async {
         let target = target(guest, path)?;
         let files = guest.files.clone();
-        guest
-            .files
-            .workers
-            .run(kind, user, move |running| {
-                work(&files, &Root::open()?, target, running)
-            })
-            .await
+        guest.files.workers.run(kind, user, move |running| work(&files, &Root::open()?, target, running)).await
     };
-    result.await.map_err(|failure| FileError {
-        operation,
-        path: path.to_owned(),
-        failure,
-    })
+    result.await.map_err(|failure| FileError { operation, path: path.to_owned(), failure })
 }
 
 /// Reads text: all of a file, or a range of its lines.
 pub async fn read(guest: &Guest, request: FileReadRequest) -> Result<FileReadResult, FileError> {
-    let FileReadRequest {
-        file,
-        start_line,
-        end_line,
-        sudo,
-    } = request;
+    let FileReadRequest { file, start_line, end_line, sudo } = request;
     let ranged = start_line.is_some() || end_line.is_some();
     let kind = if ranged { Kind::Scan } else { Kind::Brief };
-    run(
-        guest,
-        Operation::Read,
-        kind,
-        user(guest, sudo),
-        &file,
-        move |_, root, target, work| {
-            let (file, _) = root.open_file(&target.path)?;
-            let content = if ranged {
-                text::read_lines(
-                    &file,
-                    start_line.unwrap_or(0),
-                    end_line,
-                    work,
-                    &target.shown,
-                )?
-            } else {
-                text::read_all(&file, &target.shown)?
-            };
-            Ok(FileReadResult {
-                line_count: content.lines().count(),
-                content,
-                file: target.shown,
-            })
-        },
-    )
+    run(guest, Operation::Read, kind, user(guest, sudo), &file, move |_, root, target, work| {
+        let (file, _) = root.open_file(&target.path)?;
+        let content = if ranged {
+            text::read_lines(&file, start_line.unwrap_or(0), end_line, work, &target.shown)?
+        } else {
+            text::read_all(&file, &target.shown)?
+        };
+        Ok(FileReadResult { line_count: content.lines().count(), content, file: target.shown })
+    })
     .await
 }
 
 /// Writes or appends; makes missing directories.
 pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWriteResult, FileError> {
-    let FileWriteRequest {
-        file,
-        content,
-        encoding,
-        append,
-        leading_newline,
-        trailing_newline,
-        sudo,
-    } = request;
+    let FileWriteRequest { file, content, encoding, append, leading_newline, trailing_newline, sudo } = request;
     let encoding = encoding.unwrap_or_default();
     let is_text = encoding == FileContentEncoding::Utf8;
-    let (leading, trailing) = (
-        leading_newline.unwrap_or(false),
-        trailing_newline.unwrap_or(false),
-    );
-    run(
-        guest,
-        Operation::Write,
-        Kind::Brief,
-        user(guest, sudo),
-        &file,
-        move |files, root, target, _| {
-            let mut bytes = text::decode(content, encoding)?;
-            if is_text && leading {
-                bytes.insert(0, b'\n');
-            }
-            if is_text && trailing {
-                bytes.push(b'\n');
-            }
-            with_place(files, root, &target, |place| {
-                if append.unwrap_or(false) {
-                    store::append(place, &bytes)
-                } else {
-                    store::store(place, &bytes, Existing::Replace)
-                }
-            })?;
-            Ok(FileWriteResult {
-                file: target.shown,
-                bytes_written: Some(bytes.len()),
-            })
-        },
-    )
+    let (leading, trailing) = (leading_newline.unwrap_or(false), trailing_newline.unwrap_or(false));
+    run(guest, Operation::Write, Kind::Brief, user(guest, sudo), &file, move |files, root, target, _| {
+        let mut bytes = text::decode(content, encoding)?;
+        if is_text && leading {
+            bytes.insert(0, b'\n');
+        }
+        if is_text && trailing {
+            bytes.push(b'\n');
+        }
+        with_place(files, root, &target, |place| {
+            if append.unwrap_or(false) { store::append(place, &bytes) } else { store::store(place, &bytes, Existing::Replace) }
+        })?;
+        Ok(FileWriteResult { file: target.shown, bytes_written: Some(bytes.len()) })
+    })
     .await
 }
 
 /// Replaces every occurrence of a text. None is no failure: the count says so.
-pub async fn replace(
-    guest: &Guest,
-    request: FileReplaceRequest,
-) -> Result<FileReplaceResult, FileError> {
-    let FileReplaceRequest {
-        file,
-        old_str,
-        new_str,
-        sudo,
-    } = request;
-    run(
-        guest,
-        Operation::Replace,
-        Kind::Brief,
-        user(guest, sudo),
-        &file,
-        move |files, root, target, _| {
-            if old_str.is_empty() {
-                return Err(Failure::invalid(
-                    "old_str is empty; give the text to replace",
-                ));
+pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileReplaceResult, FileError> {
+    let FileReplaceRequest { file, old_str, new_str, sudo } = request;
+    run(guest, Operation::Replace, Kind::Brief, user(guest, sudo), &file, move |files, root, target, _| {
+        if old_str.is_empty() {
+            return Err(Failure::invalid("old_str is empty; give the text to replace"));
+        }
+        root.open_file(&target.path)?;
+        let replaced_count = with_place(files, root, &target, |place| {
+            let (file, _) = root.open_file(&target.path)?;
+            let text = text::read_all(&file, &target.shown)?;
+            let count = text.matches(&old_str).count();
+            if count > 0 {
+                store::store(place, text.replace(&old_str, &new_str).as_bytes(), Existing::Replace)?;
             }
-            root.open_file(&target.path)?;
-            let replaced_count = with_place(files, root, &target, |place| {
-                let (file, _) = root.open_file(&target.path)?;
-                let text = text::read_all(&file, &target.shown)?;
-                let count = text.matches(&old_str).count();
-                if count > 0 {
-                    store::store(
-                        place,
-                        text.replace(&old_str, &new_str).as_bytes(),
-                        Existing::Replace,
-                    )?;
-                }
-                Ok(count)
-            })?;
-            Ok(FileReplaceResult {
-                file: target.shown,
-                replaced_count,
-            })
-        },
-    )
+            Ok(count)
+        })?;
+        Ok(FileReplaceResult { file: target.shown, replaced_count })
+    })
     .await
 }
 
@@ -334,9 +239,7 @@ pub(super) fn with_place<T>(
     let mut place = root.locate(&target.path)?;
     let guard = files.lock(&place);
     // What stands there may have changed while we waited.
-    place
-        .refresh()
-        .map_err(|e| Failure::os(e, &*target.shown))?;
+    place.refresh().map_err(|e| Failure::os(e, &*target.shown))?;
     let result = work(&mut place);
     drop(guard);
     if result.is_err() {
@@ -346,10 +249,7 @@ pub(super) fn with_place<T>(
 }
 
 /// Finds the lines that match a pattern.
-pub async fn search(
-    guest: &Guest,
-    request: FileSearchRequest,
-) -> Result<FileSearchResult, FileError> {
+pub async fn search(guest: &Guest, request: FileSearchRequest) -> Result<FileSearchResult, FileError> {
     let FileSearchRequest { file, regex, sudo } = request;
     run(guest, Operation::Search, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
         let mut builder = regex::bytes::RegexBuilder::new(&regex);
@@ -383,27 +283,17 @@ pub async fn search(
 /// Finds files by a name or glob.
 pub async fn find(guest: &Guest, request: FileFindRequest) -> Result<FileFindResult, FileError> {
     let path = request.path.clone();
-    run(
-        guest,
-        Operation::Find,
-        Kind::Scan,
-        &guest.user,
-        &path,
-        move |_, root, target, work| listing::find(root, Path::new(&target.shown), &request, work),
-    )
+    run(guest, Operation::Find, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+        listing::find(root, Path::new(&target.shown), &request, work)
+    })
     .await
 }
 
 /// Lists a directory.
 pub async fn list(guest: &Guest, request: FileListRequest) -> Result<FileListResult, FileError> {
     let path = request.path.clone();
-    run(
-        guest,
-        Operation::List,
-        Kind::Scan,
-        &guest.user,
-        &path,
-        move |_, root, target, work| listing::list(root, Path::new(&target.shown), &request, work),
-    )
+    run(guest, Operation::List, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+        listing::list(root, Path::new(&target.shown), &request, work)
+    })
     .await
 }

@@ -68,11 +68,7 @@ impl Draft {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::openat(&dir, ".", flags | OFlags::TMPFILE, NEW_FILE) {
             Ok(fd) => {
-                return Ok(Self {
-                    file: File::from(fd),
-                    dir,
-                    hidden: None,
-                });
+                return Ok(Self { file: File::from(fd), dir, hidden: None });
             }
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
             Err(e) => return Err(e),
@@ -80,11 +76,7 @@ impl Draft {
         let name = hidden_name()?;
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(&dir, &name, flags, NEW_FILE)?;
-        Ok(Self {
-            file: File::from(fd),
-            dir,
-            hidden: Some(name),
-        })
+        Ok(Self { file: File::from(fd), dir, hidden: Some(name) })
     }
 
     pub(super) fn file(&self) -> &File {
@@ -110,11 +102,7 @@ impl Draft {
     fn exchange(&mut self, place: &Place, old: &Stat) -> Result<(), Errno> {
         let new = rustix::fs::fstat(&self.file)?;
         if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
-            rustix::fs::fchown(
-                &self.file,
-                Some(Uid::from_raw(old.st_uid)),
-                Some(Gid::from_raw(old.st_gid)),
-            )?;
+            rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
         }
         // Without the set-id bits, as with every write by someone who is not root.
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777))?;
@@ -151,9 +139,7 @@ impl Draft {
                 }
                 Err(Errno::XDEV) => return self.moved_to(place)?.publish(place, existing),
                 Err(Errno::EXIST) if existing == Existing::Replace => {
-                    let stat =
-                        rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW)
-                            .map_err(fail)?;
+                    let stat = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
                     super::resolve::require_regular(&stat, &place.canonical)?;
                     place.existing = Some(stat);
                 }
@@ -170,9 +156,7 @@ impl Draft {
                 Ok(draft) => draft.publish(place, existing),
                 Err(_) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
             },
-            Err(e) if can_overwrite(e) => {
-                self.overwrite(&target).map_err(|e| Failure::io(e, &path))
-            }
+            Err(e) if can_overwrite(e) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
             Err(e) => Err(fail(e)),
         }
     }
@@ -195,21 +179,11 @@ impl Draft {
 
 /// Failures of an exchange after which writing in place may still do.
 fn can_overwrite(errno: Errno) -> bool {
-    [
-        Errno::ACCESS,
-        Errno::PERM,
-        Errno::BUSY,
-        Errno::ROFS,
-        Errno::OPNOTSUPP,
-        Errno::NOENT,
-        Errno::NAMETOOLONG,
-    ]
-    .contains(&errno)
+    [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::ROFS, Errno::OPNOTSUPP, Errno::NOENT, Errno::NAMETOOLONG].contains(&errno)
 }
 
 fn open_for_writing(place: &Place) -> Result<File, Errno> {
-    let flags =
-        OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty())?;
     let file = File::from(fd);
     let regular = file.metadata().is_ok_and(|m| m.is_file());
@@ -229,20 +203,14 @@ fn overwrite(target: &File, content: impl Read, length: u64) -> io::Result<()> {
     (&*target).rewind()?;
     io::copy(&mut content.take(length), &mut &*target)?;
     // Kernel interfaces have no length to cut to.
-    if before > length {
-        target.set_len(length)
-    } else {
-        Ok(())
-    }
+    if before > length { target.set_len(length) } else { Ok(()) }
 }
 
 /// Checks that a file may be written, before anything is done for it.
 pub(super) fn check_writable(place: &Place) -> Result<(), Failure> {
     match place.existing {
         None => Ok(()),
-        Some(_) => open_for_writing(place)
-            .map(drop)
-            .map_err(|e| Failure::os(e, place.canonical.to_string_lossy())),
+        Some(_) => open_for_writing(place).map(drop).map_err(|e| Failure::os(e, place.canonical.to_string_lossy())),
     }
 }
 
@@ -258,15 +226,11 @@ pub(super) fn store(place: &mut Place, content: &[u8], existing: Existing) -> Re
         Ok(draft) => draft,
         Err(e) if place.existing.is_some() && can_overwrite(e) => {
             let target = open_for_writing(place).map_err(|e| Failure::os(e, &*path))?;
-            return overwrite(&target, content, content.len() as u64)
-                .map_err(|e| Failure::io(e, &path));
+            return overwrite(&target, content, content.len() as u64).map_err(|e| Failure::io(e, &path));
         }
         Err(e) => return Err(Failure::os(e, path)),
     };
-    draft
-        .file()
-        .write_all(content)
-        .map_err(|e| Failure::io(e, &path))?;
+    draft.file().write_all(content).map_err(|e| Failure::io(e, &path))?;
     draft.publish(place, existing)
 }
 

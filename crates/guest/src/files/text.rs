@@ -44,18 +44,14 @@ pub(super) fn decode(content: String, encoding: FileContentEncoding) -> Result<V
         FileContentEncoding::Base64 => {
             let mut bytes = content.into_bytes();
             bytes.retain(|b| !b.is_ascii_whitespace());
-            BASE64
-                .decode(bytes)
-                .map_err(|e| Failure::invalid(format!("content is not base64: {e}")))
+            BASE64.decode(bytes).map_err(|e| Failure::invalid(format!("content is not base64: {e}")))
         }
         FileContentEncoding::Raw => content
             .chars()
             .enumerate()
             .map(|(at, c)| {
                 u8::try_from(u32::from(c)).map_err(|_| Failure::Invalid {
-                    message: format!(
-                        "content has {c:?} at character {at}, which is no single byte"
-                    ),
+                    message: format!("content has {c:?} at character {at}, which is no single byte"),
                     hint: Some("send text as utf-8 and bytes as base64".to_owned()),
                 })
             })
@@ -78,10 +74,7 @@ fn too_large(path: &str, what: &str) -> Failure {
 fn utf8(bytes: Vec<u8>, offset: u64) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::Decode {
-            byte: error.as_bytes()[at],
-            position: offset + at as u64,
-        }
+        Failure::Decode { byte: error.as_bytes()[at], position: offset + at as u64 }
     })
 }
 
@@ -93,9 +86,7 @@ pub(super) fn read_all(file: &File, path: &str) -> Result<String, Failure> {
     }
     // Files of /proc say that they are empty.
     let mut bytes = Vec::with_capacity(length as usize + 1);
-    file.take(MAX_TEXT_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Failure::io(e, path))?;
+    file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Failure::io(e, path))?;
     if bytes.len() as u64 > MAX_TEXT_BYTES {
         return Err(too_large(path, "the file"));
     }
@@ -103,13 +94,7 @@ pub(super) fn read_all(file: &File, path: &str) -> Result<String, Failure> {
 }
 
 /// Lines `start` (from 0) to before `end` of a text file of any size, with their line ends.
-pub(super) fn read_lines(
-    file: &File,
-    start: u64,
-    end: Option<u64>,
-    work: &Work,
-    path: &str,
-) -> Result<String, Failure> {
+pub(super) fn read_lines(file: &File, start: u64, end: Option<u64>, work: &Work, path: &str) -> Result<String, Failure> {
     let fail = |e| Failure::io(e, path);
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, work.watch(file));
     let mut offset = 0;
@@ -123,12 +108,7 @@ pub(super) fn read_lines(
     let mut wanted = end.map_or(u64::MAX, |end| end.saturating_sub(start));
     while wanted > 0 {
         let room = (MAX_TEXT_BYTES + 1).saturating_sub(bytes.len() as u64);
-        if (&mut reader)
-            .take(room)
-            .read_until(b'\n', &mut bytes)
-            .map_err(fail)?
-            == 0
-        {
+        if (&mut reader).take(room).read_until(b'\n', &mut bytes).map_err(fail)? == 0 {
             if room == 0 {
                 return Err(too_large(path, "the range of lines"));
             }
@@ -153,9 +133,7 @@ pub(super) fn for_each_line(
     let mut line = Vec::new();
     for number in 0.. {
         line.clear();
-        let read = (&mut reader)
-            .take(MAX_TEXT_BYTES + 1)
-            .read_until(b'\n', &mut line);
+        let read = (&mut reader).take(MAX_TEXT_BYTES + 1).read_until(b'\n', &mut line);
         let read = read.map_err(|e| Failure::io(e, path))?;
         if read as u64 > MAX_TEXT_BYTES {
             return Err(too_large(path, &format!("line {number}")));
@@ -179,28 +157,13 @@ mod tests {
     #[test]
     fn content_stands_for_its_bytes() {
         let decode = |text: &str, encoding| decode(text.to_owned(), encoding);
-        assert_eq!(
-            decode("é", FileContentEncoding::Utf8).unwrap(),
-            "é".as_bytes()
-        );
-        assert_eq!(
-            decode("é\u{0}", FileContentEncoding::Raw).unwrap(),
-            [0xe9, 0]
-        );
-        assert_eq!(
-            decode("/+\n8A", FileContentEncoding::Base64).unwrap(),
-            [0xff, 0xef, 0x00]
-        );
+        assert_eq!(decode("é", FileContentEncoding::Utf8).unwrap(), "é".as_bytes());
+        assert_eq!(decode("é\u{0}", FileContentEncoding::Raw).unwrap(), [0xe9, 0]);
+        assert_eq!(decode("/+\n8A", FileContentEncoding::Base64).unwrap(), [0xff, 0xef, 0x00]);
         assert_eq!(decode("/w==", FileContentEncoding::Base64).unwrap(), [0xff]);
         assert_eq!(decode("/w", FileContentEncoding::Base64).unwrap(), [0xff]);
-        for (text, encoding) in [
-            ("€", FileContentEncoding::Raw),
-            ("*", FileContentEncoding::Base64),
-        ] {
-            assert_eq!(
-                decode(text, encoding).unwrap_err().error_type(),
-                "invalid_argument"
-            );
+        for (text, encoding) in [("€", FileContentEncoding::Raw), ("*", FileContentEncoding::Base64)] {
+            assert_eq!(decode(text, encoding).unwrap_err().error_type(), "invalid_argument");
         }
     }
 }

@@ -30,10 +30,7 @@ const MAX_PARTS: usize = 16;
 const MAX_DRAINED_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, ToSchema)]
-#[expect(
-    dead_code,
-    reason = "describes the multipart body in the OpenAPI document"
-)]
+#[expect(dead_code, reason = "describes the multipart body in the OpenAPI document")]
 pub(super) struct FileUploadBody {
     #[schema(format = Binary, content_media_type = "application/octet-stream")]
     file: String,
@@ -48,8 +45,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
     let mut parts = match Multipart::from_request(request, &()).await {
         Ok(parts) => parts,
         Err(rejection) => {
-            return ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, rejection.body_text())
-                .into_response();
+            return ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, rejection.body_text()).into_response();
         }
     };
     let mut path = None;
@@ -60,18 +56,13 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
             Ok(Some(part)) => part,
             Ok(None) => {
                 return match upload {
-                    None => ApiError::new(
-                        StatusCode::UNPROCESSABLE_ENTITY,
-                        "the part \"file\" is missing",
-                    )
-                    .into_response(),
+                    None => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "the part \"file\" is missing").into_response(),
                     Some(upload) => {
                         let stored = match upload {
                             Ok(upload) => upload.finish(&guest, path).await,
                             Err(error) => Err(error),
                         };
-                        answer(stored, |_| ("File uploaded successfully".to_owned(), None))
-                            .into_response()
+                        answer(stored, |_| ("File uploaded successfully".to_owned(), None)).into_response()
                     }
                 };
             }
@@ -80,14 +71,9 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
         let name = part.name().unwrap_or_default().to_owned();
         if name == "file" {
             if upload.is_some() {
-                return ApiError::bad_request(
-                    "the part \"file\" is there twice: upload one file for each call",
-                )
-                .into_response();
+                return ApiError::bad_request("the part \"file\" is there twice: upload one file for each call").into_response();
             }
-            upload = Some(
-                Upload::begin(&guest, path.clone(), part.file_name().map(str::to_owned)).await,
-            );
+            upload = Some(Upload::begin(&guest, path.clone(), part.file_name().map(str::to_owned)).await);
         }
         let mut text = Vec::new();
         loop {
@@ -129,12 +115,8 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
         }
         if drained > MAX_DRAINED_BYTES {
             return match upload {
-                Some(Err(error)) => {
-                    answer(Err::<FileUploadResult, _>(error), |_| (String::new(), None))
-                        .into_response()
-                }
-                _ => ApiError::bad_request("the upload has too much in unknown parts")
-                    .into_response(),
+                Some(Err(error)) => answer(Err::<FileUploadResult, _>(error), |_| (String::new(), None)).into_response(),
+                _ => ApiError::bad_request("the upload has too much in unknown parts").into_response(),
             };
         }
     }
@@ -143,8 +125,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
 
 /// Nothing of it is stored: the draft goes with this answer.
 fn cut_off(reason: &str) -> Response {
-    ApiError::bad_request(format!("the upload was cut off or is malformed: {reason}"))
-        .into_response()
+    ApiError::bad_request(format!("the upload was cut off or is malformed: {reason}")).into_response()
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -183,28 +164,19 @@ pub(super) async fn download(
     let watch = query.change_policy == FileDownloadChangePolicy::Abort;
     if watch && !unchanged(&download) {
         let message = format!("'{}' changed before it could be sent", query.path);
-        return ApiError::new(StatusCode::CONFLICT, message)
-            .hint("download it again")
-            .into_response();
+        return ApiError::new(StatusCode::CONFLICT, message).hint("download it again").into_response();
     }
     respond(download, watch, &headers).await
 }
 
 fn etag(stat: &Stat) -> String {
-    format!(
-        "\"{:x}-{:x}-{:x}.{:x}\"",
-        stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec
-    )
+    format!("\"{:x}-{:x}-{:x}.{:x}\"", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
 /// `Last-Modified` in HTTP's form.
 fn http_date(stat: &Stat) -> Option<String> {
     let time = jiff::Timestamp::from_second(stat.st_mtime).ok()?;
-    Some(
-        time.to_zoned(jiff::tz::TimeZone::UTC)
-            .strftime("%a, %d %b %Y %H:%M:%S GMT")
-            .to_string(),
-    )
+    Some(time.to_zoned(jiff::tz::TimeZone::UTC).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
 /// One range of bytes, first and one past the last.
@@ -217,10 +189,7 @@ enum Range {
 
 /// Reads a `Range` header. What is malformed, in other units or of several ranges is passed over, as HTTP allows.
 fn range(header: Option<&str>, length: u64) -> Range {
-    let Some((first, last)) = header
-        .and_then(|h| h.trim().strip_prefix("bytes="))
-        .and_then(|spec| spec.split_once('-'))
-    else {
+    let Some((first, last)) = header.and_then(|h| h.trim().strip_prefix("bytes=")).and_then(|spec| spec.split_once('-')) else {
         return Range::Whole;
     };
     match (first.trim().parse::<u64>(), last.trim()) {
@@ -244,25 +213,11 @@ fn range(header: Option<&str>, length: u64) -> Range {
 
 /// The name for a client to save the file under, in the forms that old and new ones read.
 fn disposition(name: &str) -> String {
-    let plain: String = name
-        .chars()
-        .map(|c| {
-            if c.is_ascii() && !c.is_ascii_control() && c != '"' && c != '\\' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii() && !c.is_ascii_control() && c != '"' && c != '\\' { c } else { '_' }).collect();
     let encoded: String = name
         .bytes()
-        .map(|b| {
-            if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
-                (b as char).to_string()
-            } else {
-                format!("%{b:02X}")
-            }
-        })
+        .map(|b| if b.is_ascii_alphanumeric() || b"-._~".contains(&b) { (b as char).to_string() } else { format!("%{b:02X}") })
         .collect();
     format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
@@ -283,11 +238,7 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
     if let Some(date) = http_date(&download.stat) {
         set(header::LAST_MODIFIED, date);
     }
-    let text = |name| {
-        request
-            .get(name)
-            .and_then(|v: &HeaderValue| v.to_str().ok())
-    };
+    let text = |name| request.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let download = Arc::new(download);
     if length == 0 {
         // Empty, or a file of /proc, which only says so: those are small.
@@ -320,10 +271,7 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
     let (status, from, to) = match range(text(header::RANGE).filter(|_| same), length) {
         Range::Whole => (StatusCode::OK, 0, length),
         Range::Part(from, to) => {
-            set(
-                header::CONTENT_RANGE,
-                format!("bytes {from}-{}/{length}", to - 1),
-            );
+            set(header::CONTENT_RANGE, format!("bytes {from}-{}/{length}", to - 1));
             (StatusCode::PARTIAL_CONTENT, from, to)
         }
         Range::Unsatisfiable => {
@@ -332,22 +280,12 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
         }
     };
     set(header::CONTENT_LENGTH, (to - from).to_string());
-    (
-        status,
-        headers,
-        Body::from_stream(chunks(download, from, to, watch)),
-    )
-        .into_response()
+    (status, headers, Body::from_stream(chunks(download, from, to, watch))).into_response()
 }
 
 /// The bytes `from` to before `to`. A file that has become shorter, or changed when that matters, breaks the transfer:
 /// its length has been promised.
-fn chunks(
-    download: Arc<Download>,
-    from: u64,
-    to: u64,
-    watch: bool,
-) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
+fn chunks(download: Arc<Download>, from: u64, to: u64, watch: bool) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
     stream::try_unfold(from, move |at| {
         let download = download.clone();
         async move {
@@ -402,10 +340,7 @@ mod tests {
     fn names_can_not_break_out_of_their_header() {
         let value = disposition("a\"b\r\nSet-Cookie: x\\é.txt");
         assert!(HeaderValue::try_from(&value).is_ok());
-        assert!(
-            value.starts_with("attachment; filename=\"a_b__Set-Cookie: x__.txt\""),
-            "{value}"
-        );
+        assert!(value.starts_with("attachment; filename=\"a_b__Set-Cookie: x__.txt\""), "{value}");
         assert!(value.ends_with("%C3%A9.txt"), "{value}");
     }
 }

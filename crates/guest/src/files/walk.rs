@@ -67,12 +67,7 @@ fn is_kernel_interface(dir: &OwnedFd) -> bool {
 
 /// Walks the tree under `start`. Directories that may not be read are passed over, and so are /proc and /sys unless the
 /// walk starts there.
-pub(super) fn walk(
-    root: &Root,
-    start: &Path,
-    work: &Work,
-    mut visit: impl FnMut(&Entry<'_>) -> Next,
-) -> Result<Walked, Failure> {
+pub(super) fn walk(root: &Root, start: &Path, work: &Work, mut visit: impl FnMut(&Entry<'_>) -> Next) -> Result<Walked, Failure> {
     let top = root.open_dir(start)?;
     let in_kernel_interface = is_kernel_interface(&top);
     let mut waiting: Vec<(PathBuf, usize)> = Vec::new();
@@ -83,8 +78,7 @@ pub(super) fn walk(
         if let Ok(dir) = opened
             && (in_kernel_interface || !is_kernel_interface(&dir))
         {
-            let entries =
-                Dir::read_from(&dir).map_err(|e| Failure::os(e, start.to_string_lossy()))?;
+            let entries = Dir::read_from(&dir).map_err(|e| Failure::os(e, start.to_string_lossy()))?;
             for entry in entries {
                 let Ok(entry) = entry else { break };
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -103,25 +97,13 @@ pub(super) fn walk(
                 };
                 let path = relative.join(name);
                 let link = FileType::from_raw_mode(own.st_mode) == FileType::Symlink;
-                let stat = if link {
-                    root.inspect(&start.join(&path))
-                        .map_or(own, |(_, stat)| stat)
-                } else {
-                    own
-                };
-                let entry = Entry {
-                    path: &path,
-                    name,
-                    depth: depth + 1,
-                    stat,
-                };
+                let stat = if link { root.inspect(&start.join(&path)).map_or(own, |(_, stat)| stat) } else { own };
+                let entry = Entry { path: &path, name, depth: depth + 1, stat };
                 match visit(&entry) {
                     Next::Stop => return Ok(Walked::Cut),
                     Next::Skip => {}
                     Next::Enter if link || !entry.is_dir() => {}
-                    Next::Enter if depth + 1 >= MAX_DEPTH || waiting.len() >= MAX_WAITING => {
-                        outcome = Walked::Cut
-                    }
+                    Next::Enter if depth + 1 >= MAX_DEPTH || waiting.len() >= MAX_WAITING => outcome = Walked::Cut,
                     Next::Enter => waiting.push((path, depth + 1)),
                 }
             }

@@ -28,10 +28,7 @@ pub(crate) struct Workers {
 
 impl Default for Workers {
     fn default() -> Self {
-        Self {
-            brief: Arc::new(Semaphore::new(BRIEF_WORKERS)),
-            scans: Arc::new(Semaphore::new(SCANNERS)),
-        }
+        Self { brief: Arc::new(Semaphore::new(BRIEF_WORKERS)), scans: Arc::new(Semaphore::new(SCANNERS)) }
     }
 }
 
@@ -60,9 +57,7 @@ impl Work {
         if self.cancelled.load(Ordering::Relaxed) {
             Err(Failure::Cancelled)
         } else if Instant::now() > deadline {
-            Err(Failure::TimedOut {
-                seconds: SCAN_SECONDS,
-            })
+            Err(Failure::TimedOut { seconds: SCAN_SECONDS })
         } else {
             Ok(())
         }
@@ -70,10 +65,7 @@ impl Work {
 
     /// A reader that checks before each read.
     pub(crate) fn watch<R: Read>(&self, inner: R) -> Watched<R> {
-        Watched {
-            inner,
-            work: self.clone(),
-        }
+        Watched { inner, work: self.clone() }
     }
 }
 
@@ -122,25 +114,13 @@ impl Workers {
             Kind::Brief => &self.brief,
             Kind::Scan => &self.scans,
         };
-        let permit = permits
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphores are never closed");
+        let permit = permits.clone().acquire_owned().await.expect("the semaphores are never closed");
         let cancelled = Arc::new(AtomicBool::new(false));
         let _guard = CancelOnDrop(cancelled.clone());
-        let context = Work {
-            cancelled,
-            deadline: (kind == Kind::Scan)
-                .then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)),
-        };
+        let context =
+            Work { cancelled, deadline: (kind == Kind::Scan).then(|| Instant::now() + Duration::from_secs(SCAN_SECONDS)) };
         let (sender, receiver) = oneshot::channel();
-        let no_thread = |error: &io::Error| {
-            Failure::os(
-                Errno::from_io_error(error).unwrap_or(Errno::PERM),
-                &*user.name,
-            )
-        };
+        let no_thread = |error: &io::Error| Failure::os(Errno::from_io_error(error).unwrap_or(Errno::PERM), &*user.name);
         identity::spawn_as(
             identity(user),
             move || work(&context),
@@ -154,9 +134,7 @@ impl Workers {
         match receiver.await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(no_thread(&error)),
-            Err(_) => Err(Failure::invalid(
-                "the file service failed in itself; please report it",
-            )),
+            Err(_) => Err(Failure::invalid("the file service failed in itself; please report it")),
         }
     }
 }

@@ -22,7 +22,7 @@ mod tree;
 
 pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};
 pub use rustix::process::Signal;
-pub use tree::{Members, has_children, kill_members, members, members_since, send};
+pub use tree::{Members, Moment, has_children, kill_members, members, members_since, send};
 
 /// The variable that marks every process of one command, however it was spawned, until it changes its own environment.
 pub const MARKER: &str = "ARENITE_COMMAND";

@@ -3,6 +3,7 @@
 //! All of it reads `/proc` and may take milliseconds when there are many processes: call it off the runtime's thread.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -41,17 +42,41 @@ pub fn members(leader: Option<i32>, marker: &str) -> Members {
     found.into_iter().collect()
 }
 
-/// Of a shell's processes, those of the command that it has run for `seconds`: its foreground job, and what was
-/// started meanwhile by something that itself was started meanwhile. Jobs of earlier commands are left alone.
-pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, seconds: f64) -> Members {
+/// A moment, to tell later which processes were started after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    at: Instant,
+    /// The process that was started last. Start times alone count in steps of 10 ms.
+    last: i32,
+}
+
+impl Moment {
+    pub fn now() -> Self {
+        let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let last = loads.split_ascii_whitespace().nth(4);
+        Self {
+            at: Instant::now(),
+            last: last.and_then(|pid| pid.parse().ok()).unwrap_or(0),
+        }
+    }
+}
+
+/// Of a shell's processes, those of a command that began at a moment: its foreground job, and what was started since by
+/// something that itself was started since. Jobs of earlier commands are left alone.
+pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: Moment) -> Members {
     let table = table();
     let all: HashSet<i32> = members(Some(shell), marker).into_iter().collect();
     let uptime: f64 = std::fs::read_to_string("/proc/uptime")
         .ok()
         .and_then(|text| text.split(' ').next()?.parse().ok())
         .unwrap_or(0.0);
-    let began = ((uptime - seconds).max(0.0) * 100.0) as u64;
-    let is_new = |pid: i32| table.get(&pid).is_some_and(|p| p.started > began);
+    let began = ((uptime - since.at.elapsed().as_secs_f64()).max(0.0) * 100.0) as u64;
+    let is_new = |pid: i32| {
+        table.get(&pid).is_some_and(|p| {
+            let (certain, possible) = (p.started > began + 2, p.started + 2 >= began);
+            certain || possible && pid > since.last
+        })
+    };
     let mut found: HashSet<i32> = all
         .iter()
         .copied()

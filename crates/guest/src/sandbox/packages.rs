@@ -25,12 +25,7 @@ pub struct Package {
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .take(MAX_PACKAGES)
-        .map(|e| e.path())
+    std::fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_PACKAGES).map(|e| e.path())
 }
 
 /// Where the Pythons in `prefixes` keep packages.
@@ -38,19 +33,11 @@ pub(super) fn python_directories(prefixes: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for prefix in prefixes {
         for lib in entries(&prefix.join("lib")) {
-            let name = lib
-                .file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default();
+            let name = lib.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             if !name.starts_with("python3") {
                 continue;
             }
-            found.extend(
-                ["site-packages", "dist-packages"]
-                    .map(|d| lib.join(d))
-                    .into_iter()
-                    .filter(|d| d.is_dir()),
-            );
+            found.extend(["site-packages", "dist-packages"].map(|d| lib.join(d)).into_iter().filter(|d| d.is_dir()));
         }
     }
     found.sort();
@@ -97,11 +84,7 @@ pub(super) fn python(directories: &[PathBuf]) -> Vec<Package> {
         }
         if let Some((name, version)) = metadata(&file) {
             let key = name.to_lowercase().replace(['_', '.'], "-");
-            packages.entry(key).or_insert_with(|| Package {
-                spec: format!("{name}=={version}"),
-                name,
-                version,
-            });
+            packages.entry(key).or_insert_with(|| Package { spec: format!("{name}=={version}"), name, version });
         }
     }
     packages.into_values().collect()
@@ -116,28 +99,16 @@ struct Manifest {
 /// The package whose own directory this is.
 pub(super) fn nodejs_package(dir: &Path) -> Option<Package> {
     let file = File::open(dir.join("package.json")).ok()?;
-    let Manifest { name, version } =
-        serde_json::from_reader(BufReader::new(file.take(MAX_JSON_BYTES))).ok()?;
-    Some(Package {
-        spec: format!("{name}@{version}"),
-        name,
-        version,
-    })
+    let Manifest { name, version } = serde_json::from_reader(BufReader::new(file.take(MAX_JSON_BYTES))).ok()?;
+    Some(Package { spec: format!("{name}@{version}"), name, version })
 }
 
 /// The packages in directories like `/usr/local/lib/node_modules`, scoped ones too, the first of a name.
 pub(super) fn nodejs(directories: &[PathBuf]) -> Vec<Package> {
     let mut packages = BTreeMap::new();
     for entry in directories.iter().flat_map(|d| entries(d)) {
-        let name = entry
-            .file_name()
-            .map(|n| n.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let scope = if name.starts_with('@') {
-            entries(&entry).collect()
-        } else {
-            vec![entry]
-        };
+        let name = entry.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let scope = if name.starts_with('@') { entries(&entry).collect() } else { vec![entry] };
         for dir in scope {
             if packages.len() >= MAX_PACKAGES {
                 return packages.into_values().collect();
@@ -170,31 +141,15 @@ mod tests {
             "Metadata-Version: 2.1\nName: ruamel.yaml\nVersion: 1.0\n\nName: no\n",
         );
         write(&site.join("old.egg-info"), "Name: old\nVersion: 0.1\n");
-        write(
-            &site.join("dir.egg-info/PKG-INFO"),
-            "Name: dir\r\nVersion: 2\r\n",
-        );
-        write(
-            &site.join("broken-1.dist-info/METADATA"),
-            "Name: broken\n\nVersion: 3\n",
-        );
+        write(&site.join("dir.egg-info/PKG-INFO"), "Name: dir\r\nVersion: 2\r\n");
+        write(&site.join("broken-1.dist-info/METADATA"), "Name: broken\n\nVersion: 3\n");
         write(&site.join("requests/__init__.py"), "");
         let directories = python_directories(&[root.clone(), root.join("missing")]);
-        let specs =
-            |packages: Vec<Package>| packages.into_iter().map(|p| p.spec).collect::<Vec<_>>();
-        assert_eq!(
-            specs(python(&directories)),
-            ["dir==2", "old==0.1", "ruamel.yaml==1.0"]
-        );
+        let specs = |packages: Vec<Package>| packages.into_iter().map(|p| p.spec).collect::<Vec<_>>();
+        assert_eq!(specs(python(&directories)), ["dir==2", "old==0.1", "ruamel.yaml==1.0"]);
         let modules = root.join("node_modules");
-        write(
-            &modules.join("npm/package.json"),
-            r#"{"name": "npm", "version": "10.1.0"}"#,
-        );
-        write(
-            &modules.join("@scope/x/package.json"),
-            r#"{"name": "@scope/x", "version": "1.0.0"}"#,
-        );
+        write(&modules.join("npm/package.json"), r#"{"name": "npm", "version": "10.1.0"}"#);
+        write(&modules.join("@scope/x/package.json"), r#"{"name": "@scope/x", "version": "1.0.0"}"#);
         write(&modules.join("bad/package.json"), "{");
         assert_eq!(specs(nodejs(&[modules])), ["@scope/x@1.0.0", "npm@10.1.0"]);
         fs::remove_dir_all(root).unwrap();

@@ -28,20 +28,14 @@ pub(super) struct Program {
 
 /// The directories of a search path.
 pub(super) fn search_path(env: &[(String, String)]) -> Vec<PathBuf> {
-    let path = env
-        .iter()
-        .find(|(name, _)| name == "PATH")
-        .map_or("", |(_, value)| value);
-    path.split(':')
-        .filter(|dir| dir.starts_with('/'))
-        .map(PathBuf::from)
-        .collect()
+    let path = env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
+    path.split(':').filter(|dir| dir.starts_with('/')).map(PathBuf::from).collect()
 }
 
 pub(super) fn locate(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
-    path.iter().map(|dir| dir.join(name)).find(|file| {
-        std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    })
+    path.iter()
+        .map(|dir| dir.join(name))
+        .find(|file| std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
 /// Finds programs, those that are the same file under several names as one.
@@ -54,11 +48,7 @@ pub(super) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) ->
         let file = std::fs::canonicalize(&at).unwrap_or_else(|_| at.clone());
         match found.iter_mut().find(|p| p.file == file) {
             Some(program) => program.names.push(name),
-            None => found.push(Program {
-                path: at,
-                names: vec![name],
-                file,
-            }),
+            None => found.push(Program { path: at, names: vec![name], file }),
         }
     }
     found
@@ -76,23 +66,13 @@ impl Versions {
     /// The version of a program, from `--version`; asked once, until the file changes.
     pub(super) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
         let meta = std::fs::metadata(program).ok()?;
-        let key = Fingerprint(
-            program.to_owned(),
-            meta.ino(),
-            meta.len(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-        );
+        let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
         // Held while asking, so that calls at the same time ask once.
         let mut kept = self.0.lock().await;
         if let Some(version) = kept.get(&key) {
             return version.clone();
         }
-        let version = ask(guest, program)
-            .await
-            .as_deref()
-            .and_then(number)
-            .map(str::to_owned);
+        let version = ask(guest, program).await.as_deref().and_then(number).map(str::to_owned);
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
@@ -104,20 +84,12 @@ impl Versions {
 /// The first thing in a text that looks like a version: digits with a dot.
 fn number(text: &str) -> Option<&str> {
     text.split_ascii_whitespace()
-        .map(|word| {
-            word.trim_start_matches('v')
-                .trim_end_matches([',', ')', ';'])
-        })
+        .map(|word| word.trim_start_matches('v').trim_end_matches([',', ')', ';']))
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
 }
 
 async fn ask(guest: &Guest, program: &Path) -> Option<String> {
-    let null = || {
-        std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/null")
-    };
+    let null = || std::fs::File::options().read(true).write(true).open("/dev/null");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
     let stdio = [null().ok()?.into(), write.try_clone().ok()?, write];
     let command = Command {
@@ -133,20 +105,14 @@ async fn ask(guest: &Guest, program: &Path) -> Option<String> {
     let answer = async {
         let mut output = Vec::new();
         let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read).ok()?;
-        reader
-            .take(MAX_OUTPUT)
-            .read_to_end(&mut output)
-            .await
-            .ok()?;
+        reader.take(MAX_OUTPUT).read_to_end(&mut output).await.ok()?;
         child.wait().await;
         Some(String::from_utf8_lossy(&output).into_owned())
     };
     let answer = tokio::time::timeout(PATIENCE, answer).await;
     if answer.is_err() {
         let (pid, marker) = (child.pid, child.marker.clone());
-        tokio::task::spawn_blocking(move || {
-            process::kill_members(Some(pid), &marker, Signal::KILL)
-        });
+        tokio::task::spawn_blocking(move || process::kill_members(Some(pid), &marker, Signal::KILL));
     }
     answer.ok().flatten()
 }

@@ -44,10 +44,7 @@ pub(super) struct SandboxResponse {
 }
 
 fn failed(failure: Failure) -> ApiError {
-    ApiError::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        format!("could not look at the sandbox: {failure}"),
-    )
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("could not look at the sandbox: {failure}"))
 }
 
 #[utoipa::path(get, path = "/v1/sandbox", tag = "sandbox", operation_id = "get_sandbox_context_v1_sandbox_get",
@@ -94,16 +91,6 @@ async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
         services: ["sandbox", "shell", "bash", "file"],
-        files: [
-            "read",
-            "write",
-            "replace",
-            "search",
-            "find",
-            "list",
-            "upload",
-            "download",
-            "str_replace_editor",
-        ],
+        files: ["read", "write", "replace", "search", "find", "list", "upload", "download", "str_replace_editor"],
     })
 }

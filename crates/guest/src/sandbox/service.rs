@@ -82,19 +82,9 @@ fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = S
 /// Prefixes under which Pythons keep packages: the user's own, those on the search path, the system's.
 fn python_prefixes(path: &[PathBuf], home: &Path, environment: Option<&str>) -> Vec<PathBuf> {
     let python = programs::find(names(["python3", "python"]), path);
-    let resolved = python
-        .iter()
-        .filter_map(|p| p.file.parent()?.parent())
-        .map(Path::to_owned);
-    let on_path = python
-        .iter()
-        .filter_map(|p| p.path.parent()?.parent())
-        .map(Path::to_owned);
-    let mut prefixes: Vec<PathBuf> = environment
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(on_path)
-        .collect();
+    let resolved = python.iter().filter_map(|p| p.file.parent()?.parent()).map(Path::to_owned);
+    let on_path = python.iter().filter_map(|p| p.path.parent()?.parent()).map(Path::to_owned);
+    let mut prefixes: Vec<PathBuf> = environment.map(PathBuf::from).into_iter().chain(on_path).collect();
     prefixes.push(home.join(".local"));
     prefixes.extend(resolved);
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
@@ -116,19 +106,10 @@ fn python_in(prefixes: &[PathBuf]) -> Vec<Package> {
 
 /// Directories of global Node.js packages: of the prefix that npm is told, of the Node.js on the search path, the usual ones.
 fn node_directories(path: &[PathBuf], env: &[(String, String)]) -> Vec<PathBuf> {
-    let variable = |name: &str| {
-        env.iter()
-            .find(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.clone())
-    };
-    let told =
-        variable("NPM_CONFIG_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib/node_modules"));
+    let variable = |name: &str| env.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone());
+    let told = variable("NPM_CONFIG_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib/node_modules"));
     let by_path = variable("NODE_PATH").unwrap_or_default();
-    let by_path = by_path
-        .split(':')
-        .filter(|d| d.starts_with('/'))
-        .map(PathBuf::from)
-        .collect::<Vec<_>>();
+    let by_path = by_path.split(':').filter(|d| d.starts_with('/')).map(PathBuf::from).collect::<Vec<_>>();
     let own = programs::find(names(["node"]), path)
         .iter()
         .filter_map(|p| Some(p.file.parent()?.parent()?.join("lib/node_modules")))
@@ -163,44 +144,22 @@ fn look(guest_user: &str, home: &Path, workspace: &Path, env: &[(String, String)
     let path = programs::search_path(env);
     let (os, os_version) = system::distribution(&{
         let text = system::text("/etc/os-release");
-        if text.is_empty() {
-            system::text("/usr/lib/os-release")
-        } else {
-            text
-        }
+        if text.is_empty() { system::text("/usr/lib/os-release") } else { text }
     });
-    let environment = env
-        .iter()
-        .find(|(name, _)| name == "VIRTUAL_ENV")
-        .map(|(_, value)| value.as_str());
+    let environment = env.iter().find(|(name, _)| name == "VIRTUAL_ENV").map(|(_, value)| value.as_str());
     let python_packages = python_in(&python_prefixes(&path, home, environment));
-    let version_of = |name: &str| {
-        python_packages
-            .iter()
-            .find(|p| p.name == name)
-            .map(|p| p.version.clone())
-    };
+    let version_of = |name: &str| python_packages.iter().find(|p| p.name == name).map(|p| p.version.clone());
     let pip_names = ["pip3", "pip"].map(str::to_owned).into_iter();
-    let pip_names = pip_names.chain(
-        (8..=NEWEST_PYTHON)
-            .rev()
-            .map(|minor| format!("pip3.{minor}")),
-    );
+    let pip_names = pip_names.chain((8..=NEWEST_PYTHON).rev().map(|minor| format!("pip3.{minor}")));
     let mut python_tools: Vec<_> = Vec::new();
     // Debian's are one script in several files.
-    let pip = programs::find(pip_names, &path)
-        .into_iter()
-        .reduce(|mut first, next| {
-            first.names.extend(next.names);
-            first
-        });
+    let pip = programs::find(pip_names, &path).into_iter().reduce(|mut first, next| {
+        first.names.extend(next.names);
+        first
+    });
     python_tools.extend(pip.map(|p| (p, version_of("pip"))));
     let jupyters = programs::find(names(["jupyter"]), &path);
-    python_tools.extend(
-        jupyters
-            .into_iter()
-            .map(|p| (p, version_of("jupyter_core").or(version_of("jupyter-core")))),
-    );
+    python_tools.extend(jupyters.into_iter().map(|p| (p, version_of("jupyter_core").or(version_of("jupyter-core")))));
     let python_names = ["python3", "python"].map(str::to_owned).into_iter();
     let nodes = ["node", "nodejs"].map(str::to_owned).into_iter();
     Found {
@@ -212,45 +171,20 @@ fn look(guest_user: &str, home: &Path, workspace: &Path, env: &[(String, String)
             home_dir: home.display().to_string(),
             workspace: Some(workspace.display().to_string()),
             timezone: system::timezone(&env.iter().cloned().collect()),
-            occupied_ports: system::occupied_ports()
-                .iter()
-                .map(u16::to_string)
-                .collect(),
+            occupied_ports: system::occupied_ports().iter().map(u16::to_string).collect(),
         },
-        pythons: programs::find(
-            python_names.chain(
-                (8..=NEWEST_PYTHON)
-                    .rev()
-                    .map(|minor| format!("python3.{minor}")),
-            ),
-            &path,
-        ),
+        pythons: programs::find(python_names.chain((8..=NEWEST_PYTHON).rev().map(|minor| format!("python3.{minor}"))), &path),
         python_tools,
         uv: programs::find(names(["uv"]), &path),
-        nodes: programs::find(
-            nodes.chain(
-                (16..=40)
-                    .rev()
-                    .step_by(2)
-                    .map(|major| format!("node{major}")),
-            ),
-            &path,
-        ),
-        npm: npm(&path)
-            .into_iter()
-            .map(|(program, package)| (program, package.map(|p| p.version)))
-            .collect(),
+        nodes: programs::find(nodes.chain((16..=40).rev().step_by(2).map(|major| format!("node{major}"))), &path),
+        npm: npm(&path).into_iter().map(|(program, package)| (program, package.map(|p| p.version))).collect(),
         utils: tools::present(&path),
         git: programs::locate("git", &path),
     }
 }
 
 fn spec(program: Program, ver: Option<String>) -> ToolSpec {
-    ToolSpec {
-        ver,
-        bin: Some(program.path.display().to_string()),
-        alias: program.names,
-    }
+    ToolSpec { ver, bin: Some(program.path.display().to_string()), alias: program.names }
 }
 
 /// Describes the sandbox.
@@ -260,47 +194,25 @@ pub async fn context(guest: &Guest) -> Result<Context, Failure> {
         Some((_, dir)) => PathBuf::from(dir),
         None => guest.default_dir(),
     };
-    let (user, home, directory) = (
-        guest.user.name.clone(),
-        guest.user.home.clone(),
-        workspace.clone(),
-    );
+    let (user, home, directory) = (guest.user.name.clone(), guest.user.home.clone(), workspace.clone());
     let look = move |_: &_| Ok(look(&user, &home, &directory, &env));
-    let found = guest
-        .files
-        .workers
-        .run(Kind::Scan, &guest.user, look)
-        .await?;
+    let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await?;
     let mut runtime = RuntimeEnv::default();
     for program in found.pythons.into_iter().chain(found.uv) {
         let ver = guest.sandbox.of(guest, &program.file).await;
         runtime.python.push(spec(program, ver));
     }
-    runtime.python.extend(
-        found
-            .python_tools
-            .into_iter()
-            .map(|(program, ver)| spec(program, ver)),
-    );
+    runtime.python.extend(found.python_tools.into_iter().map(|(program, ver)| spec(program, ver)));
     for program in found.nodes {
         let ver = guest.sandbox.of(guest, &program.file).await;
         runtime.nodejs.push(spec(program, ver));
     }
-    runtime.nodejs.extend(
-        found
-            .npm
-            .into_iter()
-            .map(|(program, ver)| spec(program, ver)),
-    );
+    runtime.nodejs.extend(found.npm.into_iter().map(|(program, ver)| spec(program, ver)));
     let git = match &found.git {
         Some(git) => guest.sandbox.of(guest, git).await,
         None => None,
     };
-    let detail = SandboxDetail {
-        system: found.system,
-        runtime,
-        utils: found.utils,
-    };
+    let detail = SandboxDetail { system: found.system, runtime, utils: found.utils };
     Ok(Context {
         summary: summary(&detail, git.as_deref()),
         home_dir: detail.system.home_dir.clone(),
@@ -311,47 +223,18 @@ pub async fn context(guest: &Guest) -> Result<Context, Failure> {
 }
 
 fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
-    let SandboxDetail {
-        system,
-        runtime,
-        utils,
-    } = detail;
+    let SandboxDetail { system, runtime, utils } = detail;
     let mut out = format!("System Environment (v{VERSION}):\n");
     let or_none = |text: String| {
-        if text.is_empty() {
-            "none".to_owned()
-        } else {
-            text
-        }
+        if text.is_empty() { "none".to_owned() } else { text }
     };
-    let _ = writeln!(
-        out,
-        "- {} ({})",
-        format!("{} {}", system.os, system.os_version).trim(),
-        system.arch
-    );
-    let sudo = utils
-        .iter()
-        .flat_map(|c| &c.tools)
-        .any(|t| t.name == "sudo");
-    let _ = writeln!(
-        out,
-        "- User: {}{}",
-        system.user,
-        if sudo { ", with sudo" } else { "" }
-    );
+    let _ = writeln!(out, "- {} ({})", format!("{} {}", system.os, system.os_version).trim(), system.arch);
+    let sudo = utils.iter().flat_map(|c| &c.tools).any(|t| t.name == "sudo");
+    let _ = writeln!(out, "- User: {}{}", system.user, if sudo { ", with sudo" } else { "" });
     let _ = writeln!(out, "- Home directory: {}", system.home_dir);
-    let _ = writeln!(
-        out,
-        "- Workspace: {}",
-        system.workspace.as_deref().unwrap_or(&system.home_dir)
-    );
+    let _ = writeln!(out, "- Workspace: {}", system.workspace.as_deref().unwrap_or(&system.home_dir));
     let _ = writeln!(out, "- Timezone: {}", system.timezone);
-    let _ = writeln!(
-        out,
-        "- Occupied Ports: {}",
-        or_none(system.occupied_ports.join(","))
-    );
+    let _ = writeln!(out, "- Occupied Ports: {}", or_none(system.occupied_ports.join(",")));
     out.push_str("\nDevelopment Environment:\n");
     for spec in runtime.python.iter().chain(&runtime.nodejs) {
         let name = match spec.alias.first().map_or("", String::as_str) {
@@ -361,11 +244,7 @@ fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
             name => name,
         };
         let version = spec.ver.as_deref().unwrap_or("of unknown version");
-        let _ = writeln!(
-            out,
-            "- {name} {version} (commands: {})",
-            spec.alias.join(", ")
-        );
+        let _ = writeln!(out, "- {name} {version} (commands: {})", spec.alias.join(", "));
     }
     if let Some(version) = git {
         let _ = writeln!(out, "- Git: {version} (command: git)");
@@ -383,15 +262,8 @@ pub async fn python_packages(guest: &Guest) -> Result<Vec<Package>, Failure> {
     let env = guest.environment(&guest.user, &[]);
     let home = guest.user.home.clone();
     let look = move |_: &_| {
-        let environment = env
-            .iter()
-            .find(|(name, _)| name == "VIRTUAL_ENV")
-            .map(|(_, value)| value.as_str());
-        Ok(python_in(&python_prefixes(
-            &programs::search_path(&env),
-            &home,
-            environment,
-        )))
+        let environment = env.iter().find(|(name, _)| name == "VIRTUAL_ENV").map(|(_, value)| value.as_str());
+        Ok(python_in(&python_prefixes(&programs::search_path(&env), &home, environment)))
     };
     guest.files.workers.run(Kind::Scan, &guest.user, look).await
 }

@@ -24,21 +24,9 @@ pub(super) fn distribution(os_release: &str) -> (String, String) {
         .filter_map(|line| line.split_once('='))
         .map(|(key, value)| (key.trim(), value.trim().trim_matches(['"', '\''])))
         .collect();
-    let field = |names: [&str; 2]| {
-        names
-            .iter()
-            .find_map(|n| fields.get(n))
-            .map_or(String::new(), |v| (*v).to_owned())
-    };
+    let field = |names: [&str; 2]| names.iter().find_map(|n| fields.get(n)).map_or(String::new(), |v| (*v).to_owned());
     let name = field(["NAME", "ID"]);
-    (
-        if name.is_empty() {
-            "Linux".to_owned()
-        } else {
-            name
-        },
-        field(["VERSION", "VERSION_ID"]),
-    )
+    (if name.is_empty() { "Linux".to_owned() } else { name }, field(["VERSION", "VERSION_ID"]))
 }
 
 /// The name of the time zone: of the environment, else of the system.
@@ -48,16 +36,11 @@ pub(super) fn timezone(env: &BTreeMap<String, String>) -> String {
         Some(target.to_str()?.split_once("zoneinfo/")?.1.to_owned())
     };
     let named = || Some(text("/etc/timezone").trim().to_owned());
-    [
-        env.get("TZ")
-            .map(|tz| tz.trim_start_matches(':').to_owned()),
-        link(),
-        named(),
-    ]
-    .into_iter()
-    .flatten()
-    .find(|zone| !zone.is_empty())
-    .unwrap_or_else(|| "UTC".to_owned())
+    [env.get("TZ").map(|tz| tz.trim_start_matches(':').to_owned()), link(), named()]
+        .into_iter()
+        .flatten()
+        .find(|zone| !zone.is_empty())
+        .unwrap_or_else(|| "UTC".to_owned())
 }
 
 /// TCP ports that something listens on, of a table like `/proc/net/tcp`.
@@ -66,9 +49,7 @@ fn listening(table: &str, ports: &mut BTreeSet<u16>) {
     for line in table.lines().skip(1) {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (local, state) = (fields.next(), fields.nth(1));
-        let port = local
-            .and_then(|l| l.rsplit_once(':'))
-            .and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        let port = local.and_then(|l| l.rsplit_once(':')).and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
         if state == Some(LISTEN) {
             ports.extend(port);
         }
@@ -91,14 +72,8 @@ mod tests {
     #[test]
     fn distributions_are_read_from_os_release() {
         let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"12\"\nVERSION=\"12 (bookworm)\"\n";
-        assert_eq!(
-            distribution(debian),
-            ("Debian GNU/Linux".to_owned(), "12 (bookworm)".to_owned())
-        );
-        assert_eq!(
-            distribution("ID=alpine\nVERSION_ID=3.20\n"),
-            ("alpine".to_owned(), "3.20".to_owned())
-        );
+        assert_eq!(distribution(debian), ("Debian GNU/Linux".to_owned(), "12 (bookworm)".to_owned()));
+        assert_eq!(distribution("ID=alpine\nVERSION_ID=3.20\n"), ("alpine".to_owned(), "3.20".to_owned()));
         assert_eq!(distribution(""), ("Linux".to_owned(), String::new()));
     }
 

@@ -9,14 +9,7 @@ use super::programs;
 
 /// Tools worth telling an agent about, when they are there.
 const TOOLS: [(&str, &[(&str, &str)]); 8] = [
-    (
-        "Version control",
-        &[
-            ("git", "version control"),
-            ("gh", "GitHub's command line"),
-            ("svn", "version control"),
-        ],
-    ),
+    ("Version control", &[("git", "version control"), ("gh", "GitHub's command line"), ("svn", "version control")]),
     (
         "Network",
         &[
@@ -51,14 +44,7 @@ const TOOLS: [(&str, &[(&str, &str)]); 8] = [
             ("zstd", "compresses"),
         ],
     ),
-    (
-        "Editors",
-        &[
-            ("vim", "text editor"),
-            ("nano", "text editor"),
-            ("vi", "text editor"),
-        ],
-    ),
+    ("Editors", &[("vim", "text editor"), ("nano", "text editor"), ("vi", "text editor")]),
     (
         "Building",
         &[
@@ -81,14 +67,7 @@ const TOOLS: [(&str, &[(&str, &str)]); 8] = [
             ("strace", "traces system calls"),
         ],
     ),
-    (
-        "Media",
-        &[
-            ("ffmpeg", "converts audio and video"),
-            ("convert", "converts images"),
-            ("yt-dlp", "downloads videos"),
-        ],
-    ),
+    ("Media", &[("ffmpeg", "converts audio and video"), ("convert", "converts images"), ("yt-dlp", "downloads videos")]),
 ];
 
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -106,21 +85,10 @@ pub struct ToolCategory {
 /// Those of them that are on the search path.
 pub(super) fn present(path: &[PathBuf]) -> Vec<ToolCategory> {
     let categories = TOOLS.iter().map(|(category, tools)| {
-        let here = tools
-            .iter()
-            .filter(|(name, _)| programs::locate(name, path).is_some());
-        let tools = here
-            .map(|(name, what)| AvailableTool {
-                name: (*name).to_owned(),
-                description: Some((*what).to_owned()),
-            })
-            .collect();
-        ToolCategory {
-            category: (*category).to_owned(),
-            tools,
-        }
+        let here = tools.iter().filter(|(name, _)| programs::locate(name, path).is_some());
+        let tools =
+            here.map(|(name, what)| AvailableTool { name: (*name).to_owned(), description: Some((*what).to_owned()) }).collect();
+        ToolCategory { category: (*category).to_owned(), tools }
     });
-    categories
-        .filter(|category| !category.tools.is_empty())
-        .collect()
+    categories.filter(|category| !category.tools.is_empty()).collect()
 }

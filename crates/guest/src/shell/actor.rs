@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use super::bash::{self, Shell};
@@ -19,7 +20,7 @@ use super::stop::{self, Means, Stop};
 use super::types::ShellStatus;
 use super::viewers::Viewers;
 use crate::SharedGuest;
-use crate::process::{self, Budget, Child, Exit};
+use crate::process::{self, Budget, Child, Exit, Moment};
 
 /// Commands that wait for their turn; the next is refused.
 pub(super) const MAX_QUEUED: usize = 256;
@@ -81,7 +82,11 @@ pub(super) struct Actor {
     body: String,
     /// What the last command left in `$?`.
     exit_code: i32,
+    /// Before the current command began.
+    since: Moment,
     stop: Option<Stop>,
+    /// Signals are being sent to a command's processes. No other command may begin meanwhile.
+    killing: Option<JoinHandle<()>>,
     /// To be typed, and how much of it has been.
     outbox: Vec<u8>,
     sent: usize,
@@ -96,11 +101,20 @@ pub(super) struct Actor {
     buffer: Vec<u8>,
 }
 
+/// Which processes of a command a signal is for.
+enum Whom {
+    /// Those in the foreground, and what it started besides; its shell gets ^C.
+    Everyone,
+    /// The command is over.
+    LeftBehind,
+}
+
 enum Event {
     Output(usize),
     Written(usize),
     Exit(Exit),
     Message(Option<Message>),
+    Killed,
     Time,
 }
 
@@ -131,7 +145,9 @@ impl Actor {
             attempts: 0,
             body: String::new(),
             exit_code: 0,
+            since: Moment::now(),
             stop: None,
+            killing: None,
             outbox: Vec::new(),
             sent: 0,
             held: Vec::new(),
@@ -177,6 +193,10 @@ impl Actor {
                 }
                 Event::Written(length) => {
                     self.sent += length;
+                    if self.stage == Stage::Starting {
+                        // A long command takes a while; as long as its shell reads, all is well.
+                        self.enter(Stage::Starting, Some(ANSWER_PATIENCE));
+                    }
                     if self.sent >= self.outbox.len() {
                         self.outbox.clear();
                         self.outbox.shrink_to(READ_BUFFER);
@@ -184,6 +204,7 @@ impl Actor {
                     }
                 }
                 Event::Exit(exit) => self.shell_ended(exit),
+                Event::Killed => self.killing = None,
                 Event::Message(Some(Message::Close {
                     all_processes,
                     reply,
@@ -210,6 +231,7 @@ impl Actor {
         let Self {
             pty,
             child,
+            killing,
             messages,
             buffer,
             outbox,
@@ -222,6 +244,7 @@ impl Actor {
             n = write(pty, &outbox[*sent..]) => Event::Written(n),
             exit = ended(child) => Event::Exit(exit),
             message = messages.recv() => Event::Message(message),
+            () = done(killing) => Event::Killed,
             () = sleep_until(deadline) => Event::Time,
         }
     }
@@ -405,11 +428,10 @@ impl Actor {
     fn mark(&mut self, mark: Mark) {
         match (mark, self.stage) {
             (Mark::Go, Stage::Asking) => {
+                self.since = Moment::now();
                 let body = std::mem::take(&mut self.body);
                 self.outbox.extend_from_slice(body.as_bytes());
-                // A long command takes a while: about a second for 10 MB.
-                let extra = Duration::from_micros(body.len() as u64 * 5);
-                self.enter(Stage::Starting, Some(ANSWER_PATIENCE + extra));
+                self.enter(Stage::Starting, Some(ANSWER_PATIENCE));
             }
             (Mark::Start, Stage::Starting) => self.begin_run(),
             (Mark::Typed, Stage::Idle) => self.begin_typed(),
@@ -459,11 +481,21 @@ impl Actor {
                     Some(stop) => stop.status,
                     None => ShellStatus::Completed,
                 };
+                if self.stop.is_some() {
+                    // What it left behind is a part of it.
+                    self.signal_command(Signal::KILL, Whom::LeftBehind);
+                    // A signal may still be on its way to the shell, and must not meet the next command.
+                    self.cleared = Instant::now();
+                    self.enter(Stage::Settling, Some(SETTLE));
+                } else {
+                    self.enter(Stage::Idle, None);
+                }
                 self.finish(status, Some(exit_code), None);
-                self.enter(Stage::Idle, None);
+                self.since = Moment::now();
             }
             Stage::Booting => {
                 self.failures = 0;
+                self.since = Moment::now();
                 self.enter(Stage::Idle, None);
                 self.release_held();
             }
@@ -542,6 +574,9 @@ impl Actor {
         if self.stage_ends.is_some_and(|at| at <= now) {
             self.stage_ends = None;
             match self.stage {
+                Stage::Settling if self.killing.is_some() => {
+                    self.enter(Stage::Settling, Some(SETTLE));
+                }
                 Stage::Settling => {
                     self.enter(Stage::Idle, None);
                     self.release_held_at_prompt();
@@ -571,17 +606,39 @@ impl Actor {
     }
 
     fn apply(&mut self, means: Means) {
+        match means {
+            Means::Interrupt => {
+                if let Some(pty) = &self.pty {
+                    pty.interrupt();
+                }
+            }
+            Means::Terminate => self.signal_command(Signal::TERM, Whom::Everyone),
+            Means::Kill => self.signal_command(Signal::KILL, Whom::Everyone),
+            Means::KillShell => self.kill_shell(),
+        }
+    }
+
+    fn signal_command(&mut self, signal: Signal, whom: Whom) {
         let (Some(pty), Some(child)) = (&self.pty, &self.child) else {
             return;
         };
-        if means == Means::Interrupt {
-            pty.interrupt();
-            return;
-        }
-        let foreground = pty.foreground().map(|group| group.as_raw_nonzero().get());
-        let began = self.current.as_ref().and_then(|run| run.began());
-        let ran = began.map_or(Duration::ZERO, |began| began.elapsed());
-        stop::apply(means, child.pid, child.marker.clone(), foreground, ran);
+        let command = stop::Target {
+            shell: child.pid,
+            marker: child.marker.clone(),
+            foreground: match whom {
+                Whom::Everyone => pty.foreground().map(|group| group.as_raw_nonzero().get()),
+                Whom::LeftBehind => None,
+            },
+            since: self.since,
+        };
+        let before = self.killing.take();
+        self.killing = Some(tokio::spawn(async move {
+            if let Some(before) = before {
+                // It only sends signals; should it panic, that is over too.
+                drop(before.await);
+            }
+            drop(spawn_blocking(move || command.send(signal)).await);
+        }));
     }
 
     fn kill_shell(&self) {
@@ -706,7 +763,7 @@ impl Actor {
             return;
         }
         let markers = std::mem::take(&mut self.markers);
-        let killing = tokio::task::spawn_blocking(move || {
+        let killing = spawn_blocking(move || {
             let newest = markers.len().saturating_sub(1);
             for (at, marker) in markers.iter().enumerate() {
                 let leader = leader.filter(|_| at == newest);
@@ -736,6 +793,14 @@ async fn write(pty: Option<&Pty>, bytes: &[u8]) -> usize {
 async fn ended(child: &mut Option<Child>) -> Exit {
     match child {
         Some(child) => child.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn done(job: &mut Option<JoinHandle<()>>) {
+    match job {
+        // It only sends signals; should it panic, that is over too.
+        Some(job) => drop(job.await),
         None => std::future::pending().await,
     }
 }

@@ -12,7 +12,8 @@ pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
 ///
 /// They write to `/dev/tty`, since a command may redirect the shell's own output for good; they call builtins, since a
 /// command may define functions of any name; they switch tracing off for themselves, and keep `$?` as they found it,
-/// except under `set -e`, where returning it would end the shell.
+/// except under `set -e`, where returning it would end the shell. `jobs` takes the news of earlier background jobs out of
+/// the output of a command that has nothing to do with them.
 /// - `__arenite_next DIR_LENGTH LENGTH STATUS`: says G, reads a directory and a command, says S, returns the status.
 /// - `__arenite_prompt`: says P before each prompt.
 /// - `__arenite_arm`: puts that where the shell looks before a prompt, in case a command took it away.
@@ -39,16 +40,17 @@ __arenite_next() {
   { \builtin local s=$3 b= x=$-; \builtin set +x; } 2>/dev/null
   \builtin printf '\e]7701;NONCE;G\a' >/dev/tty
   if [[ $1 != 0 ]]; then
-    IFS= \builtin read -r -N "$1" b </dev/tty || \builtin :
+    IFS= \builtin read -rs -N "$1" b </dev/tty || \builtin :
     \builtin printf -v b %b "$b"
     case $b in L*) \builtin cd -L -- "${b:1}" ;; *) \builtin cd -P -- "${b:1}" ;; esac >/dev/null 2>&1 || \builtin :
   fi
   b=
   if [[ $2 != 0 ]]; then
-    IFS= \builtin read -r -N "$2" b </dev/tty || \builtin :
+    IFS= \builtin read -rs -N "$2" b </dev/tty || \builtin :
     \builtin printf -v b %b "$b"
   fi
   __arenite_c=$b
+  \builtin jobs >/dev/null 2>&1
   if ((${#b} < 4096)); then \builtin history -s -- "$b"; fi
   case $x in *x*) __arenite_c="set -x;$b";; esac
   \builtin printf '\e]7701;NONCE;S\a' >/dev/tty
@@ -90,12 +92,11 @@ pub(super) fn letter(dir: Option<(&str, bool)>, command: &str, exit_code: i32) -
     }
 }
 
-/// For `printf %b`, in characters that no terminal setting treats as special.
+/// For `printf %b`, in characters that a terminal passes on as they are.
 fn encode(text: &str, to: &mut String) {
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b' ' | b'_' | b'.' | b'/' | b'-' | b'='
-            | b',' | b':' | b'+' => to.push(byte.into()),
+            b' '..=b'[' | b']'..=b'~' => to.push(byte.into()),
             // Three digits always, so that a digit that follows is not taken for one of them. Writing to a string
             // does not fail.
             _ => drop(write!(to, "\\0{byte:03o}")),
@@ -121,8 +122,8 @@ mod tests {
     #[test]
     fn letters_survive_any_text() {
         let letter = letter(Some(("/a b", true)), "x\n'é'1", 7);
-        assert!(letter.line.starts_with(" __arenite_next 5 27 7;"), "{}", letter.line);
-        assert_eq!(letter.body, "L/a bx\\0012\\0047\\0303\\0251\\00471");
+        assert!(letter.line.starts_with(" __arenite_next 5 19 7;"), "{}", letter.line);
+        assert_eq!(letter.body, "L/a bx\\0012'\\0303\\0251'1");
     }
 
     #[test]

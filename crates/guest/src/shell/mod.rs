@@ -22,6 +22,7 @@
 //! shell in the same directory. When a shell no longer answers, it is killed and replaced.
 
 mod actor;
+mod attached;
 mod bash;
 mod driver;
 mod marks;

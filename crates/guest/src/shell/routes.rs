@@ -68,6 +68,7 @@ impl From<ShellError> for ApiError {
             ShellError::QueueFull(_)
             | ShellError::TooManySessions
             | ShellError::TooManyViewers(_)
+            | ShellError::TooManyAttached
             | ShellError::InputFull(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would send the command again.
             ShellError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)

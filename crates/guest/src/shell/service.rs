@@ -52,6 +52,8 @@ pub enum ShellError {
     TooManyViewers(String),
     #[error("nothing in session {0:?} reads what was typed before")]
     InputFull(String),
+    #[error("all terminals for single commands are in use; close one")]
+    TooManyAttached,
     #[error("could not start a shell: {0}")]
     NotStarted(String),
 }
@@ -502,7 +504,10 @@ impl Submitted {
             if quiet.is_some_and(|at| at <= now) {
                 let hint = "not started: the session is busy with an earlier command; \
                             stop that with /v1/shell/kill, or use another session";
-                self.run.withdraw(hint.to_owned());
+                if self.run.withdraw(hint.to_owned()) {
+                    let queue = &mut self.session.state().queue;
+                    queue.retain(|run| !Arc::ptr_eq(run, &self.run));
+                }
                 return ShellStatus::NoChangeTimeout;
             }
             let next = [self.deadline, quiet].into_iter().flatten().min();

@@ -7,10 +7,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::types::ShellStatus;
-use crate::process;
+use crate::process::{self, Moment};
 
 /// Between one means and the next.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+const KILL_ROUNDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Means {
@@ -58,26 +60,34 @@ impl Stop {
     }
 }
 
-/// A shell's processes of the command that it has run for `ran`, or the shell itself.
-pub(super) fn apply(
-    means: Means,
-    shell: i32,
-    marker: String,
-    foreground: Option<i32>,
-    ran: Duration,
-) {
-    let signal = match means {
-        Means::Terminate => Signal::TERM,
-        Means::Interrupt | Means::Kill | Means::KillShell => Signal::KILL,
-    };
-    tokio::task::spawn_blocking(move || {
-        if means == Means::KillShell {
-            process::send(&[shell], signal);
-            return;
+/// The processes of a command.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// Its shell, and the mark of that.
+    pub(super) shell: i32,
+    pub(super) marker: String,
+    /// The process group that has the keyboard; none: the command is over, and its shell is to be left alone.
+    pub(super) foreground: Option<i32>,
+    /// When it began.
+    pub(super) since: Moment,
+}
+
+impl Target {
+    /// Sends them a signal. It blocks.
+    pub(super) fn send(&self, signal: Signal) {
+        // Again and again, since one that dies later may start another first.
+        let rounds = if signal == Signal::KILL { KILL_ROUNDS } else { 1 };
+        for _ in 0..rounds {
+            let members =
+                process::members_since(self.shell, &self.marker, self.foreground, self.since);
+            let found = process::send(&members, signal);
+            if self.foreground.is_some() {
+                // So that a loop of the shell does not start the next process.
+                process::send(&[self.shell], Signal::INT);
+            }
+            if !found {
+                break;
+            }
         }
-        let members = process::members_since(shell, &marker, foreground, ran.as_secs_f64());
-        process::send(&members, signal);
-        // So that a loop of the shell does not start the next process.
-        process::send(&[shell], Signal::INT);
-    });
+    }
 }

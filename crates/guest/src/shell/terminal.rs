@@ -14,21 +14,28 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval_at, timeout};
 
+use super::attached;
 use super::service::Viewer;
 use super::session::Message;
 use crate::SharedGuest;
 use crate::http::{ApiError, QueryArgs};
 
 /// Between two pings.
-const PING: Duration = Duration::from_secs(30);
+pub(super) const PING: Duration = Duration::from_secs(30);
 /// For a viewer to take one frame; then it is dropped.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of one frame from a viewer.
-const MAX_FRAME: usize = 1 << 20;
+pub(super) const MAX_FRAME: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Query {
     session_id: Option<String>,
+    /// Ours: a terminal for one command, see [`attached`].
+    once: Option<bool>,
+    pub(super) command: Option<String>,
+    pub(super) exec_dir: Option<String>,
+    pub(super) cols: Option<u16>,
+    pub(super) rows: Option<u16>,
 }
 
 /// `GET /v1/shell/ws`. An unknown session is refused at the handshake.
@@ -37,6 +44,9 @@ pub(super) async fn connect(
     QueryArgs(query): QueryArgs<Query>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
+    if query.once == Some(true) {
+        return attached::connect(&guest, query, upgrade).await;
+    }
     let id = query.session_id.filter(|id| !id.is_empty());
     let viewer = guest.shell.attach(&guest, id.as_deref()).await?;
     Ok(upgrade
@@ -66,8 +76,7 @@ async fn serve(mut socket: WebSocket, viewer: Viewer) {
                 let Some(piece) = piece else {
                     let why = "the session has ended, or this terminal was too slow";
                     if send(&mut socket, json!({"type": "error", "data": why})).await {
-                        // It is over either way.
-                        drop(timeout(PATIENCE, socket.send(Frame::Close(None))).await);
+                        close(&mut socket).await;
                     }
                     return;
                 };
@@ -76,9 +85,7 @@ async fn serve(mut socket: WebSocket, viewer: Viewer) {
                 }
             }
             _ = pings.tick() => {
-                let timestamp = jiff::Timestamp::now().as_millisecond();
-                let frame = json!({"type": "ping", "timestamp": timestamp, "data": {"timestamp": timestamp}});
-                if !send(&mut socket, frame).await {
+                if !send(&mut socket, ping()).await {
                     return;
                 }
             }
@@ -98,17 +105,27 @@ async fn serve(mut socket: WebSocket, viewer: Viewer) {
     }
 }
 
-async fn send(socket: &mut WebSocket, frame: Value) -> bool {
+pub(super) fn ping() -> Value {
+    let timestamp = jiff::Timestamp::now().as_millisecond();
+    json!({"type": "ping", "timestamp": timestamp, "data": {"timestamp": timestamp}})
+}
+
+pub(super) async fn close(socket: &mut WebSocket) {
+    // It is over either way.
+    drop(timeout(PATIENCE, socket.send(Frame::Close(None))).await);
+}
+
+pub(super) async fn send(socket: &mut WebSocket, frame: Value) -> bool {
     let sending = socket.send(Frame::text(frame.to_string()));
     matches!(timeout(PATIENCE, sending).await, Ok(Ok(())))
 }
 
-fn typed(bytes: Vec<u8>) -> Message {
+pub(super) fn typed(bytes: Vec<u8>) -> Message {
     Message::Type { bytes, reply: None }
 }
 
 /// What a text frame asks for; nothing: it is an answer to a ping.
-fn read(text: &str) -> Option<Message> {
+pub(super) fn read(text: &str) -> Option<Message> {
     let raw = || Some(typed(text.as_bytes().to_vec()));
     let Ok(Value::Object(frame)) = serde_json::from_str(text) else {
         return raw();

@@ -20,22 +20,13 @@ async fn the_context_has_every_required_field_and_real_data() {
     assert!(context["home_dir"].as_str().unwrap().starts_with('/'));
     assert_eq!(context["workspace"], dir.path("").trim_end_matches('/'));
     let version = context["version"].as_str().unwrap();
-    assert!(
-        version.split('.').count() == 4 && version.split('.').all(|n| n.parse::<u32>().is_ok()),
-        "{version}"
-    );
+    assert!(version.split('.').count() == 4 && version.split('.').all(|n| n.parse::<u32>().is_ok()), "{version}");
     let system = &context["detail"]["system"];
     for field in ["os", "os_version", "arch", "user", "home_dir", "timezone"] {
         assert!(system[field].is_string(), "{field}: {system}");
     }
     assert_eq!(system["timezone"], "Europe/Zurich");
-    assert!(
-        system["occupied_ports"]
-            .as_array()
-            .unwrap()
-            .contains(&Value::from(port.as_str())),
-        "{system}"
-    );
+    assert!(system["occupied_ports"].as_array().unwrap().contains(&Value::from(port.as_str())), "{system}");
     assert!(
         context["detail"]["utils"]
             .as_array()
@@ -46,28 +37,16 @@ async fn the_context_has_every_required_field_and_real_data() {
     let runtime = &context["detail"]["runtime"];
     assert!(runtime["nodejs"].is_array());
     let text = context["data"].as_str().unwrap();
-    assert!(
-        text.contains(&format!("v{version}"))
-            && text.contains(&port)
-            && text.contains("Europe/Zurich"),
-        "{text}"
-    );
-    let told = std::process::Command::new("python3")
-        .arg("--version")
-        .output();
+    assert!(text.contains(&format!("v{version}")) && text.contains(&port) && text.contains("Europe/Zurich"), "{text}");
+    let told = std::process::Command::new("python3").arg("--version").output();
     if let Ok(told) = told {
         let told = String::from_utf8(told.stdout).unwrap();
         let told = told.trim().trim_start_matches("Python ");
-        let ours = runtime["python"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|p| p["alias"].as_array().unwrap().contains(&"python3".into()));
+        let ours =
+            runtime["python"].as_array().unwrap().iter().find(|p| p["alias"].as_array().unwrap().contains(&"python3".into()));
         assert!(ours.is_some(), "{runtime}");
         // The search path of the guest's commands is not this process's.
-        if std::path::Path::new("/usr/bin/python3").exists()
-            && !std::path::Path::new("/usr/local/bin/python3").exists()
-        {
+        if std::path::Path::new("/usr/bin/python3").exists() && !std::path::Path::new("/usr/local/bin/python3").exists() {
             assert!(ours.unwrap()["ver"].is_string(), "{runtime} {told}");
         }
     }
@@ -83,10 +62,7 @@ async fn packages_are_lists_that_name_their_versions() {
         let answer = get(&guest, &format!("/v1/sandbox/packages/{language}")).await;
         assert_eq!(answer["success"], true);
         for package in answer["data"].as_array().unwrap() {
-            let (name, version) = (
-                package["name"].as_str().unwrap(),
-                package["version"].as_str().unwrap(),
-            );
+            let (name, version) = (package["name"].as_str().unwrap(), package["version"].as_str().unwrap());
             assert_eq!(package["spec"], format!("{name}{joint}{version}"));
         }
     }

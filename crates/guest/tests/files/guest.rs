@@ -1,7 +1,5 @@
 //! A real guest as a child process, dialled over its Unix socket.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +19,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 impl Scratch {
     pub(crate) fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir =
-            std::env::temp_dir().join(format!("arenite-files-{}-{number}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("arenite-files-{}-{number}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         Self(dir)
     }
@@ -34,9 +31,7 @@ impl Scratch {
     /// Names in it, or in a directory of it.
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.join(dir)).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -75,29 +70,19 @@ impl Guest {
     /// A guest whose calls without `sudo` act as `user`.
     pub(crate) fn start_as(workdir: &Path, user: &str) -> Self {
         let dir = Scratch::new();
-        let socket = dir.0.join("guest.sock");
-        let listener: OwnedFd = UnixListener::bind(&socket).unwrap().into();
-        let config = dir.0.join("config.json");
+        let (socket, config) = (dir.0.join("guest.sock"), dir.0.join("config.json"));
         let text = json!({"workdir": workdir, "user": user, "sandbox_id": "test", "env": {"TZ": "Europe/Zurich"}});
         std::fs::write(&config, text.to_string()).unwrap();
-        let config: OwnedFd = std::fs::File::open(&config).unwrap().into();
-        for fd in [&listener, &config] {
-            rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).unwrap();
-        }
-        let mut program = std::env::current_exe().unwrap();
-        program.pop();
-        program.pop();
-        let child = Command::new(program.join("examples/dialled"))
-            .env("ARENITE_LISTEN_FD", listener.as_raw_fd().to_string())
-            .env("ARENITE_CONFIG_FD", config.as_raw_fd().to_string())
+        let child = Command::new(env!("CARGO_BIN_EXE_guest-standalone"))
+            .arg(format!("unix:{}", socket.display()))
+            .arg(&config)
             .stdin(Stdio::null())
             .spawn()
-            .expect("`cargo test` builds examples unless told which tests to build; then: cargo build --example dialled");
-        Self {
-            child,
-            socket,
-            _dir: dir,
+            .unwrap();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
         }
+        Self { child, socket, _dir: dir }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -109,10 +94,7 @@ impl Guest {
     }
 
     /// One request, answered whole. An error is a connection that broke.
-    pub(crate) async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> hyper::Result<(StatusCode, HeaderMap, Bytes)> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<(StatusCode, HeaderMap, Bytes)> {
         let io = TokioIo::new(self.connect().await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
         tokio::spawn(connection);
@@ -120,36 +102,23 @@ impl Guest {
         Ok((head.status, head.headers, body.collect().await?.to_bytes()))
     }
 
-    pub(crate) async fn get(
-        &self,
-        path: &str,
-        headers: &[(&str, &str)],
-    ) -> (StatusCode, HeaderMap, Bytes) {
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (StatusCode, HeaderMap, Bytes) {
         let mut request = Request::get(path).header("host", "guest");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.send(request.body(Full::default()).unwrap())
-            .await
-            .unwrap()
+        self.send(request.body(Full::default()).unwrap()).await.unwrap()
     }
 
     pub(crate) async fn post(&self, path: &str, body: &str) -> (StatusCode, Value) {
-        let request = Request::post(path)
-            .header("host", "guest")
-            .header("content-type", "application/json");
+        let request = Request::post(path).header("host", "guest").header("content-type", "application/json");
         let request = request.body(Full::from(body.to_owned())).unwrap();
         let (status, _, body) = self.send(request).await.unwrap();
-        (
-            status,
-            serde_json::from_slice(&body).unwrap_or_else(|e| panic!("{e}: {body:?}")),
-        )
+        (status, serde_json::from_slice(&body).unwrap_or_else(|e| panic!("{e}: {body:?}")))
     }
 
     async fn call(&self, operation: &str, arguments: &Value) -> Value {
-        let (status, answer) = self
-            .post(&format!("/v1/file/{operation}"), &arguments.to_string())
-            .await;
+        let (status, answer) = self.post(&format!("/v1/file/{operation}"), &arguments.to_string()).await;
         assert_eq!(status, StatusCode::OK, "{operation} {arguments}: {answer}");
         answer
     }
@@ -164,49 +133,33 @@ impl Guest {
     /// A file call that fails; its data.
     pub(crate) async fn refused(&self, operation: &str, arguments: Value) -> Value {
         let answer = self.call(operation, &arguments).await;
-        assert_eq!(
-            answer["success"], false,
-            "{operation} {arguments}: {answer}"
-        );
+        assert_eq!(answer["success"], false, "{operation} {arguments}: {answer}");
         assert_eq!(answer["message"], answer["data"]["message"]);
         answer["data"].clone()
     }
 
     /// A file call that fails; what kind of failure it is.
     pub(crate) async fn error_type(&self, operation: &str, arguments: Value) -> String {
-        self.refused(operation, arguments).await["error_type"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.refused(operation, arguments).await["error_type"].as_str().unwrap().to_owned()
     }
 
     /// An upload's answer; parts are a name, a file name or nothing, and content.
-    pub(crate) async fn upload(
-        &self,
-        parts: &[(&str, Option<&str>, &[u8])],
-    ) -> (StatusCode, Value) {
+    pub(crate) async fn upload(&self, parts: &[(&str, Option<&str>, &[u8])]) -> (StatusCode, Value) {
         let request = Request::post("/v1/file/upload")
             .header("host", "guest")
             .header("content-type", "multipart/form-data; boundary=BOUNDARY")
             .body(Full::from(multipart(parts)))
             .unwrap();
         let (status, _, body) = self.send(request).await.unwrap();
-        (
-            status,
-            serde_json::from_slice(&body).unwrap_or_else(|e| panic!("{e}: {body:?}")),
-        )
+        (status, serde_json::from_slice(&body).unwrap_or_else(|e| panic!("{e}: {body:?}")))
     }
 }
 
 pub(crate) fn multipart(parts: &[(&str, Option<&str>, &[u8])]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, file_name, content) in parts {
-        let file_name = file_name
-            .map(|f| format!("; filename=\"{f}\""))
-            .unwrap_or_default();
-        let head = format!(
-            "--BOUNDARY\r\nContent-Disposition: form-data; name=\"{name}\"{file_name}\r\n\r\n"
-        );
+        let file_name = file_name.map(|f| format!("; filename=\"{f}\"")).unwrap_or_default();
+        let head = format!("--BOUNDARY\r\nContent-Disposition: form-data; name=\"{name}\"{file_name}\r\n\r\n");
         body.extend(head.into_bytes());
         body.extend(*content);
         body.extend(b"\r\n");

@@ -27,11 +27,7 @@ async fn without_sudo_root_files_are_closed() {
     let guest = Guest::start_as(&dir.0, USER);
     fs::create_dir(dir.path("root")).unwrap();
     fs::set_permissions(dir.path("root"), fs::Permissions::from_mode(0o700)).unwrap();
-    for (name, mode) in [
-        ("root/secret", 0o600),
-        ("closed", 0o600),
-        ("readable", 0o644),
-    ] {
+    for (name, mode) in [("root/secret", 0o600), ("closed", 0o600), ("readable", 0o644)] {
         fs::write(dir.path(name), "root's").unwrap();
         fs::set_permissions(dir.path(name), fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -39,96 +35,38 @@ async fn without_sudo_root_files_are_closed() {
         ("read", json!({"file": dir.path("root/secret")})),
         ("read", json!({"file": dir.path("closed")})),
         ("search", json!({"file": dir.path("closed"), "regex": "."})),
-        (
-            "write",
-            json!({"file": dir.path("readable"), "content": "x"}),
-        ),
-        (
-            "write",
-            json!({"file": dir.path("readable"), "content": "x", "append": true}),
-        ),
-        (
-            "replace",
-            json!({"file": dir.path("readable"), "old_str": "root", "new_str": "x"}),
-        ),
-        (
-            "write",
-            json!({"file": "/etc/arenite-test", "content": "x"}),
-        ),
-        (
-            "write",
-            json!({"file": dir.path("root/new/f"), "content": "x"}),
-        ),
+        ("write", json!({"file": dir.path("readable"), "content": "x"})),
+        ("write", json!({"file": dir.path("readable"), "content": "x", "append": true})),
+        ("replace", json!({"file": dir.path("readable"), "old_str": "root", "new_str": "x"})),
+        ("write", json!({"file": "/etc/arenite-test", "content": "x"})),
+        ("write", json!({"file": dir.path("root/new/f"), "content": "x"})),
         ("list", json!({"path": dir.path("root")})),
         ("find", json!({"path": dir.path("root"), "glob": "secret"})),
-        (
-            "str_replace_editor",
-            json!({"command": "view", "path": dir.path("closed")}),
-        ),
-        (
-            "str_replace_editor",
-            json!({"command": "create", "path": dir.path("root/f"), "file_text": ""}),
-        ),
-        (
-            "str_replace_editor",
-            json!({"command": "insert", "path": dir.path("readable"), "insert_line": 0, "new_str": ""}),
-        ),
+        ("str_replace_editor", json!({"command": "view", "path": dir.path("closed")})),
+        ("str_replace_editor", json!({"command": "create", "path": dir.path("root/f"), "file_text": ""})),
+        ("str_replace_editor", json!({"command": "insert", "path": dir.path("readable"), "insert_line": 0, "new_str": ""})),
         // The guest's own memory and environment are root's too.
-        (
-            "read",
-            json!({"file": format!("/proc/{}/environ", guest.pid())}),
-        ),
+        ("read", json!({"file": format!("/proc/{}/environ", guest.pid())})),
         ("read", json!({"file": "/proc/self/environ"})),
         ("read", json!({"file": "/proc/thread-self/environ"})),
     ] {
-        assert_eq!(
-            guest.error_type(operation, arguments.clone()).await,
-            "permission_denied",
-            "{operation} {arguments}"
-        );
+        assert_eq!(guest.error_type(operation, arguments.clone()).await, "permission_denied", "{operation} {arguments}");
     }
-    let (status, _, _) = guest
-        .get(
-            &format!("/v1/file/download?path={}", dir.path("closed")),
-            &[],
-        )
-        .await;
+    let (status, _, _) = guest.get(&format!("/v1/file/download?path={}", dir.path("closed")), &[]).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     for path in [dir.path("root/up"), dir.path("readable")] {
-        let (_, answer) = guest
-            .upload(&[("path", None, path.as_bytes()), ("file", Some("f"), b"x")])
-            .await;
-        assert_eq!(
-            answer["data"]["error_type"], "permission_denied",
-            "{path}: {answer}"
-        );
-        let (_, answer) = guest
-            .upload(&[("file", Some("f"), b"x"), ("path", None, path.as_bytes())])
-            .await;
-        assert_eq!(
-            answer["data"]["error_type"], "permission_denied",
-            "{path}: {answer}"
-        );
+        let (_, answer) = guest.upload(&[("path", None, path.as_bytes()), ("file", Some("f"), b"x")]).await;
+        assert_eq!(answer["data"]["error_type"], "permission_denied", "{path}: {answer}");
+        let (_, answer) = guest.upload(&[("file", Some("f"), b"x"), ("path", None, path.as_bytes())]).await;
+        assert_eq!(answer["data"]["error_type"], "permission_denied", "{path}: {answer}");
     }
     assert_eq!(fs::read_to_string(dir.path("readable")).unwrap(), "root's");
     let sudo = json!({"file": dir.path("closed"), "old_str": "root's", "new_str": "changed", "sudo": true});
     guest.file("replace", sudo).await;
-    let data = guest
-        .file("read", json!({"file": dir.path("closed"), "sudo": true}))
-        .await;
+    let data = guest.file("read", json!({"file": dir.path("closed"), "sudo": true})).await;
     assert_eq!(data["content"], "changed");
-    guest
-        .file(
-            "search",
-            json!({"file": dir.path("root/secret"), "regex": ".", "sudo": true}),
-        )
-        .await;
-    guest
-        .file(
-            "write",
-            json!({"file": dir.path("root/new/f"), "content": "x", "sudo": true}),
-        )
-        .await;
+    guest.file("search", json!({"file": dir.path("root/secret"), "regex": ".", "sudo": true})).await;
+    guest.file("write", json!({"file": dir.path("root/new/f"), "content": "x", "sudo": true})).await;
     assert_eq!(fs::metadata(dir.path("root/new/f")).unwrap().uid(), 0);
     assert_eq!(dir.names(""), ["closed", "readable", "root"]);
 }
@@ -141,9 +79,7 @@ async fn what_the_user_makes_is_the_users_and_what_it_may_write_stays_whose_it_w
     let dir = Scratch::new();
     open_to_all(&dir);
     let guest = Guest::start_as(&dir.0, USER);
-    guest
-        .file("write", json!({"file": "d/f", "content": "x"}))
-        .await;
+    guest.file("write", json!({"file": "d/f", "content": "x"})).await;
     guest.upload(&[("file", Some("up"), b"x")]).await;
     for name in ["d", "d/f", "up"] {
         let made = fs::metadata(dir.path(name)).unwrap();
@@ -152,21 +88,15 @@ async fn what_the_user_makes_is_the_users_and_what_it_may_write_stays_whose_it_w
     // Root's file, open to all, in a directory that is open too: still root's afterwards.
     fs::write(dir.path("shared"), "old").unwrap();
     fs::set_permissions(dir.path("shared"), fs::Permissions::from_mode(0o666)).unwrap();
-    guest
-        .file("write", json!({"file": "shared", "content": "new, longer"}))
-        .await;
-    guest
-        .file("write", json!({"file": "shared", "content": "short"}))
-        .await;
+    guest.file("write", json!({"file": "shared", "content": "new, longer"})).await;
+    guest.file("write", json!({"file": "shared", "content": "short"})).await;
     assert_eq!(fs::read_to_string(dir.path("shared")).unwrap(), "short");
     assert_eq!(fs::metadata(dir.path("shared")).unwrap().uid(), 0);
     // The user's own file in a directory that is closed to it: written where it stands.
     fs::create_dir(dir.path("closed")).unwrap();
     fs::write(dir.path("closed/own"), "old").unwrap();
     chown(dir.path("closed/own"), Some(ID), Some(ID)).unwrap();
-    guest
-        .file("write", json!({"file": "closed/own", "content": "new"}))
-        .await;
+    guest.file("write", json!({"file": "closed/own", "content": "new"})).await;
     assert_eq!(fs::read_to_string(dir.path("closed/own")).unwrap(), "new");
     let path = dir.path("closed/own");
     for parts in [
@@ -187,10 +117,7 @@ struct Small(Scratch);
 impl Small {
     fn mount() -> Self {
         let dir = Scratch::new();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m,mode=777", "tmpfs"])
-            .arg(&dir.0)
-            .status();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=777", "tmpfs"]).arg(&dir.0).status();
         assert!(mounted.unwrap().success());
         Self(dir)
     }
@@ -212,9 +139,7 @@ async fn a_full_disk_leaves_files_as_they_were() {
     open_to_all(&other);
     let guest = Guest::start_as(&other.0, USER);
     let file = dir.path("f");
-    guest
-        .file("write", json!({"file": file, "content": "precious"}))
-        .await;
+    guest.file("write", json!({"file": file, "content": "precious"})).await;
     // Root's, so written in place.
     let rooted = dir.path("rooted");
     fs::write(&rooted, "precious").unwrap();
@@ -223,22 +148,10 @@ async fn a_full_disk_leaves_files_as_they_were() {
     for (operation, arguments) in [
         ("write", json!({"file": file, "content": large})),
         ("write", json!({"file": rooted, "content": large})),
-        (
-            "write",
-            json!({"file": file, "content": large, "append": true}),
-        ),
-        (
-            "write",
-            json!({"file": dir.path("d/e/new"), "content": large}),
-        ),
-        (
-            "str_replace_editor",
-            json!({"command": "create", "path": dir.path("d/new"), "file_text": large}),
-        ),
-        (
-            "str_replace_editor",
-            json!({"command": "insert", "path": file, "insert_line": 0, "new_str": large}),
-        ),
+        ("write", json!({"file": file, "content": large, "append": true})),
+        ("write", json!({"file": dir.path("d/e/new"), "content": large})),
+        ("str_replace_editor", json!({"command": "create", "path": dir.path("d/new"), "file_text": large})),
+        ("str_replace_editor", json!({"command": "insert", "path": file, "insert_line": 0, "new_str": large})),
     ] {
         let error = guest.refused(operation, arguments).await;
         assert_eq!(
@@ -247,29 +160,17 @@ async fn a_full_disk_leaves_files_as_they_were() {
             "{operation}"
         );
     }
-    let parts = [
-        ("path", None, file.as_bytes()),
-        ("file", Some("f"), large.as_bytes()),
-    ];
+    let parts = [("path", None, file.as_bytes()), ("file", Some("f"), large.as_bytes())];
     for parts in [parts, [parts[1], parts[0]]] {
         let (status, answer) = guest.upload(&parts).await;
-        assert_eq!(
-            (status, answer["data"]["error_type"].clone()),
-            (StatusCode::OK, json!("no_space_left")),
-            "{answer}"
-        );
+        assert_eq!((status, answer["data"]["error_type"].clone()), (StatusCode::OK, json!("no_space_left")), "{answer}");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     assert_eq!(fs::read_to_string(&rooted).unwrap(), "precious");
     assert_eq!(dir.names(""), ["f", "rooted"]);
     assert!(other.names("").is_empty());
     // What was begun elsewhere moves over when it fits.
-    let (_, answer) = guest
-        .upload(&[
-            ("file", Some("f"), b"fits"),
-            ("path", None, file.as_bytes()),
-        ])
-        .await;
+    let (_, answer) = guest.upload(&[("file", Some("f"), b"fits"), ("path", None, file.as_bytes())]).await;
     assert_eq!(answer["success"], true, "{answer}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "fits");
 }

@@ -41,19 +41,10 @@ async fn uploads_go_where_they_are_told_in_either_order() {
     }
     for name in ["..", "a/..", "", "x\\.."] {
         let (status, answer) = guest.upload(&[("file", Some(name), b"x")]).await;
-        assert!(
-            status.is_client_error() || answer["data"]["error_type"] == "invalid_path",
-            "{name:?}: {status} {answer}"
-        );
+        assert!(status.is_client_error() || answer["data"]["error_type"] == "invalid_path", "{name:?}: {status} {answer}");
     }
-    let (_, answer) = guest
-        .upload(&[("file", Some("../../../escape"), b"x")])
-        .await;
-    assert_eq!(
-        answer["data"]["file_path"],
-        dir.path("escape"),
-        "only the last part of a name counts"
-    );
+    let (_, answer) = guest.upload(&[("file", Some("../../../escape"), b"x")]).await;
+    assert_eq!(answer["data"]["file_path"], dir.path("escape"), "only the last part of a name counts");
     let (status, _) = guest.upload(&[("path", None, b"x")]).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     let (status, _) = guest.upload(&[file, file]).await;
@@ -71,10 +62,7 @@ async fn an_upload_larger_than_memory_streams_to_disk() {
     let guest = Guest::start(&dir.0);
     let size = 256 << 20;
     let file = dir.path("large");
-    let body = multipart(&[
-        ("path", None, file.as_bytes()),
-        ("file", Some("x"), b"HOLE"),
-    ]);
+    let body = multipart(&[("path", None, file.as_bytes()), ("file", Some("x"), b"HOLE")]);
     let hole = body.windows(4).position(|w| w == b"HOLE").unwrap();
     let mut connection = guest.connect().await;
     let head = format!(
@@ -97,11 +85,7 @@ async fn an_upload_larger_than_memory_streams_to_disk() {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get(format!("/v1/file/download?path={file}")).header("host", "guest");
-    let mut body = sender
-        .send_request(request.body(Full::<Bytes>::default()).unwrap())
-        .await
-        .unwrap()
-        .into_body();
+    let mut body = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap().into_body();
     let mut at = 0;
     while let Some(frame) = body.frame().await {
         let data = frame.unwrap().into_data().unwrap();
@@ -112,16 +96,8 @@ async fn an_upload_larger_than_memory_streams_to_disk() {
     }
     assert_eq!(at, size);
     let status = fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
-    let peak = status
-        .lines()
-        .find_map(|l| l.strip_prefix("VmHWM:"))
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB");
-    assert!(
-        peak.parse::<u64>().unwrap() < 64 << 10,
-        "peak memory {peak} KiB"
-    );
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
+    assert!(peak.parse::<u64>().unwrap() < 64 << 10, "peak memory {peak} KiB");
 }
 
 /// Waits until the guest has seen that a connection is gone: it holds no file of the directory any more.
@@ -129,10 +105,7 @@ async fn no_file_open(guest: &Guest, dir: &Path) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
         let links = fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap();
-        let open = links
-            .flatten()
-            .filter_map(|l| fs::read_link(l.path()).ok())
-            .any(|target| target.starts_with(dir));
+        let open = links.flatten().filter_map(|l| fs::read_link(l.path()).ok()).any(|target| target.starts_with(dir));
         if !open {
             return;
         }
@@ -149,10 +122,7 @@ async fn an_upload_that_is_cut_off_leaves_nothing() {
     fs::write(&file, "precious").unwrap();
     let new = dir.path("new/deep/f");
     for path in [&file, &new] {
-        let body = multipart(&[
-            ("path", None, path.as_bytes()),
-            ("file", Some("x"), &[b'x'; 200_000]),
-        ]);
+        let body = multipart(&[("path", None, path.as_bytes()), ("file", Some("x"), &[b'x'; 200_000])]);
         let head = format!(
             "POST /v1/file/upload HTTP/1.1\r\nhost: guest\r\ncontent-type: multipart/form-data; boundary=BOUNDARY\r\ncontent-length: {}\r\n\r\n",
             body.len()
@@ -181,69 +151,35 @@ async fn downloads_have_ranges_and_http_errors() {
     assert_eq!((status, &body[..]), (StatusCode::OK, &b"0123456789"[..]));
     assert_eq!(headers["content-type"], "application/octet-stream");
     assert_eq!(headers["content-length"], "10");
-    assert!(
-        headers["content-disposition"]
-            .to_str()
-            .unwrap()
-            .contains("f.bin")
-    );
+    assert!(headers["content-disposition"].to_str().unwrap().contains("f.bin"));
     let tag = headers["etag"].to_str().unwrap().to_owned();
     let (status, headers, body) = guest.get(&path, &[("range", "bytes=2-4")]).await;
     assert_eq!(
         (status, &headers["content-range"], &body[..]),
-        (
-            StatusCode::PARTIAL_CONTENT,
-            &"bytes 2-4/10".parse().unwrap(),
-            &b"234"[..]
-        )
+        (StatusCode::PARTIAL_CONTENT, &"bytes 2-4/10".parse().unwrap(), &b"234"[..])
     );
-    let (status, _, body) = guest
-        .get(&path, &[("range", "bytes=-2"), ("if-range", &tag)])
-        .await;
-    assert_eq!(
-        (status, &body[..]),
-        (StatusCode::PARTIAL_CONTENT, &b"89"[..])
-    );
-    let (status, _, body) = guest
-        .get(&path, &[("range", "bytes=-2"), ("if-range", "\"other\"")])
-        .await;
+    let (status, _, body) = guest.get(&path, &[("range", "bytes=-2"), ("if-range", &tag)]).await;
+    assert_eq!((status, &body[..]), (StatusCode::PARTIAL_CONTENT, &b"89"[..]));
+    let (status, _, body) = guest.get(&path, &[("range", "bytes=-2"), ("if-range", "\"other\"")]).await;
     assert_eq!((status, body.len()), (StatusCode::OK, 10));
     let (status, headers, _) = guest.get(&path, &[("range", "bytes=10-")]).await;
     assert_eq!(status, StatusCode::RANGE_NOT_SATISFIABLE);
     assert_eq!(headers["content-range"], "bytes */10");
-    let head = Request::head(&path)
-        .header("host", "guest")
-        .body(Full::default())
-        .unwrap();
+    let head = Request::head(&path).header("host", "guest").body(Full::default()).unwrap();
     let (status, headers, body) = guest.send(head).await.unwrap();
-    assert_eq!(
-        (status, &headers["content-length"], body.len()),
-        (StatusCode::OK, &"10".parse().unwrap(), 0)
-    );
+    assert_eq!((status, &headers["content-length"], body.len()), (StatusCode::OK, &"10".parse().unwrap(), 0));
     fs::write(&file, b"").unwrap();
     let (status, headers, body) = guest.get(&path, &[("range", "bytes=0-")]).await;
-    assert_eq!(
-        (status, headers.get("content-range").is_some(), body.len()),
-        (StatusCode::RANGE_NOT_SATISFIABLE, true, 0)
-    );
+    assert_eq!((status, headers.get("content-range").is_some(), body.len()), (StatusCode::RANGE_NOT_SATISFIABLE, true, 0));
     assert_eq!(guest.get(&path, &[]).await.0, StatusCode::OK);
     let (status, _, body) = guest.get("/v1/file/download?path=/proc/version", &[]).await;
-    assert!(
-        status == StatusCode::OK && body.starts_with(b"Linux"),
-        "files of /proc say that they are empty"
-    );
+    assert!(status == StatusCode::OK && body.starts_with(b"Linux"), "files of /proc say that they are empty");
     for (query, expected) in [
-        (
-            format!("path={}", dir.path("missing")),
-            StatusCode::NOT_FOUND,
-        ),
+        (format!("path={}", dir.path("missing")), StatusCode::NOT_FOUND),
         (format!("path={}", dir.path("")), StatusCode::BAD_REQUEST),
         ("path=".to_owned(), StatusCode::BAD_REQUEST),
         (String::new(), StatusCode::UNPROCESSABLE_ENTITY),
-        (
-            format!("path={file}&change_policy=never"),
-            StatusCode::UNPROCESSABLE_ENTITY,
-        ),
+        (format!("path={file}&change_policy=never"), StatusCode::UNPROCESSABLE_ENTITY),
     ] {
         let (status, _, body) = guest.get(&format!("/v1/file/download?{query}"), &[]).await;
         assert_eq!(status, expected, "{query}");
@@ -274,11 +210,6 @@ async fn a_file_that_changes_under_a_download_breaks_it_when_asked() {
         fs::rename(dir.path("new"), &file).unwrap();
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;
-        assert_eq!(
-            rest.len() < content.len(),
-            breaks,
-            "{policy}: {} bytes",
-            rest.len()
-        );
+        assert_eq!(rest.len() < content.len(), breaks, "{policy}: {} bytes", rest.len());
     }
 }

@@ -1,6 +1,6 @@
 //! A real guest in a process of its own, driven over its socket.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -137,7 +137,7 @@ impl Drop for Guest {
         let mark = format!("{MARK}={}", self.dir.display());
         for pid in marked(&mark) {
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         drop(std::fs::remove_dir_all(&self.dir));
     }

@@ -13,13 +13,7 @@ use crate::{IntentRecord, Kind, OutcomeRecord, Step, Summary, TrajectoryError};
 const SEARCH_ABOVE: u64 = 128 << 10;
 
 /// Up to `limit` steps after the given one. `open` are those under way; others without an outcome were interrupted.
-pub(super) fn steps(
-    file: File,
-    len: u64,
-    open: &BTreeSet<u64>,
-    after: u64,
-    limit: usize,
-) -> io::Result<Vec<Step>> {
+pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limit: usize) -> io::Result<Vec<Step>> {
     let start = search(&file, len, after)?;
     let mut lines = Lines::new(file, start, len)?;
     let mut found: BTreeMap<u64, Step> = BTreeMap::new();
@@ -91,8 +85,7 @@ pub(super) fn all_logs(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let tenants = fs::read_dir(dir).into_iter().flatten().flatten();
     tenants.flat_map(|tenant| {
         let logs = fs::read_dir(tenant.path()).into_iter().flatten().flatten();
-        logs.map(|log| log.path())
-            .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
+        logs.map(|log| log.path()).filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
     })
 }
 
@@ -106,11 +99,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Summary>, TrajectoryError> {
     let mut all = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let Some(name) = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.strip_suffix(".jsonl"))
-        else {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".jsonl")) else {
             continue;
         };
         match summary(&path, name) {
@@ -121,11 +110,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Summary>, TrajectoryError> {
             Err(error) => return Err(TrajectoryError::io("read", &path, error)),
         }
     }
-    all.sort_by(|a, b| {
-        b.last_at
-            .cmp(&a.last_at)
-            .then_with(|| a.trajectory.cmp(&b.trajectory))
-    });
+    all.sort_by(|a, b| b.last_at.cmp(&a.last_at).then_with(|| a.trajectory.cmp(&b.trajectory)));
     Ok(all)
 }
 

@@ -20,12 +20,8 @@ pub(super) struct Past {
 /// Reads one line from the end when no step was under way, else back to the intent of the oldest that was.
 pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
     let mut lines = LinesBack::new(file, len);
-    let mut past = Past {
-        last: 0,
-        ended: false,
-        torn: lines.next_line()?.is_some_and(|rest| !rest.is_empty()),
-        interrupted: Vec::new(),
-    };
+    let mut past =
+        Past { last: 0, ended: false, torn: lines.next_line()?.is_some_and(|rest| !rest.is_empty()), interrupted: Vec::new() };
     let mut oldest = None;
     let mut concluded = BTreeSet::new();
     while let Some(line) = lines.next_line()? {

@@ -1,0 +1,219 @@
+//! The binary as people and scripts meet it: help, errors with hints, exit codes, configuration. Nothing here needs root.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The binary, without what this environment may say about a server.
+fn arenite(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_arenite"));
+    let ours = std::env::vars().filter(|(name, _)| name.starts_with("ARENITE_"));
+    for (name, _) in ours {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null()).env("COLUMNS", "100");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    arenite(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    text(&output.stderr)
+}
+
+/// Every command's help is what it was when somebody last looked at it.
+#[test]
+fn golden_help() {
+    let commands = [
+        "",
+        "serve",
+        "create",
+        "ls",
+        "exec",
+        "cp",
+        "logs",
+        "rm",
+        "pause",
+        "resume",
+        "image",
+        "image build",
+        "image ls",
+        "image rm",
+        "image inspect",
+        "trajectory",
+        "trajectory ls",
+        "trajectory show",
+        "trajectory export",
+        "doctor",
+    ];
+    let mut found = String::new();
+    for command in commands {
+        let mut words: Vec<&str> = command.split_whitespace().collect();
+        words.push("--help");
+        let output = run(&words);
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        found += &format!("$ arenite {}\n\n{}\n", words.join(" "), text(&output.stdout));
+    }
+    compare("help.txt", &found);
+}
+
+/// Compares with a golden file; writes it when `ARENITE_BLESS` is set.
+fn compare(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("ARENITE_BLESS").is_some() {
+        return std::fs::write(&path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = expected.lines().zip(found.lines()).enumerate().find(|(_, (e, f))| e != f);
+    assert!(
+        expected == found,
+        "{} is out of date, first at {differs:?}; if that is meant: cargo xtask openapi --bless",
+        path.display()
+    );
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_named_and_exit_with_2() {
+    let mistakes: [(&[&str], &str); 10] = [
+        (&["create", "Not_A_Name"], "lower-case letters, digits and inner hyphens"),
+        (&["create", "--memory", "lots"], "512MiB"),
+        (&["create", "--cpu", "0"], "number of cores"),
+        (&["create", "--timeout", "1week"], "90s, 10m, 2h or 1d"),
+        (&["create", "--label", "x"], "hint: write --label KEY=VALUE"),
+        (&["create", "--env", "ARENITE_NOT_SET_HERE"], "hint: write --env ARENITE_NOT_SET_HERE=VALUE"),
+        (&["cp", "a", "b"], "hint: write NAME:/PATH"),
+        (&["cp", "demo:relative", "b"], "hint: write it as demo:/home/gem/relative"),
+        (&["rm"], "<SANDBOXES>"),
+        (&["ls", "--server", "127.0.0.1:8080"], "hint: write it as http://127.0.0.1:8080"),
+    ];
+    for (args, expected) in mistakes {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn without_a_server_every_client_command_says_how_to_start_one() {
+    // A port that was free a moment ago; nobody listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = format!("http://127.0.0.1:{port}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let commands: [(&[&str], i32); 9] = [
+        (&["ls"], 1),
+        (&["create"], 1),
+        (&["rm", "demo"], 1),
+        (&["pause", "demo"], 1),
+        (&["logs", "demo"], 1),
+        (&["cp", path, "demo:/tmp/x"], 1),
+        (&["trajectory", "ls"], 1),
+        (&["exec", "demo", "--", "true"], 125),
+        (&["exec", "demo"], 125),
+    ];
+    for (args, code) in commands {
+        let output = arenite(args).env("ARENITE_SERVER", &server).output().unwrap();
+        let expected = format!("error: no server answers at {server}\nhint: start one with: sudo arenite serve");
+        assert!(stderr(&output).starts_with(&expected), "{args:?}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+    }
+}
+
+fn config_file(dir: &Path, text: &str) -> PathBuf {
+    let path = dir.join("arenite.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config_file(dir.path(), "pool_size = 3\ncreate_queue = 4\nmax_sandboxes = 5\nmemory_reserve = \"1GiB\"\n");
+    let file = file.to_str().unwrap();
+    let mut show = arenite(&["serve", "--show-config", "--config", file, "--pool-size", "1"]);
+    let output = show.env("ARENITE_POOL_SIZE", "2").env("ARENITE_CREATE_QUEUE", "2").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown = text(&output.stdout);
+    for line in [
+        "pool_size = 1  # flag --pool-size".to_owned(),
+        "create_queue = 2  # variable ARENITE_CREATE_QUEUE".to_owned(),
+        format!("max_sandboxes = 5  # file {file}"),
+        format!("memory_reserve = \"1GiB\"  # file {file}"),
+        "listen = [\"127.0.0.1:8080\"]  # default".to_owned(),
+        "# extra_ca is not set".to_owned(),
+    ] {
+        assert!(shown.lines().any(|l| l == line), "{line} is not in\n{shown}");
+    }
+    // What is shown is a file that gives the same configuration.
+    let again = config_file(dir.path(), shown);
+    let output = run(&["serve", "--show-config", "--config", again.to_str().unwrap()]);
+    let values = |text: &str| text.lines().map(|l| l.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    assert_eq!(values(text(&output.stdout)), values(shown));
+}
+
+#[test]
+fn a_bad_configuration_file_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (content, expected) in [
+        ("pool_size = 3\npool_sise = 4\n", "line 2"),
+        ("listen = \"127.0.0.1\"\n", "line 1"),
+        ("\nmemory_reserve = \"lots\"\n", "512MiB"),
+        ("pool_size = 3\nx = [\n", "line"),
+    ] {
+        let file = config_file(dir.path(), content);
+        let output = run(&["serve", "--config", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{content}");
+        assert!(stderr(&output).contains(expected), "{content}: {}", stderr(&output));
+        assert!(stderr(&output).contains("arenite.toml"), "{}", stderr(&output));
+    }
+    let output = run(&["serve", "--config", "/does/not/exist.toml"]);
+    assert!(stderr(&output).starts_with("error: could not read the configuration file /does/not/exist.toml"));
+}
+
+#[test]
+fn a_bind_that_others_reach_is_refused_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let output = run(&["serve", "--listen", "0.0.0.0:8080", "--data-dir", data.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("error: listening on 0.0.0.0:8080"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("\nhint: "), "{}", stderr(&output));
+    assert!(!data.exists());
+}
+
+#[test]
+fn doctor_says_in_json_whether_sandboxes_can_be_made() {
+    let output = run(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let missing = report["checks"].as_array().unwrap().iter().any(|c| c["status"] == "missing");
+    assert_eq!(report["ok"], !missing);
+    assert_eq!(output.status.code(), Some(i32::from(missing)));
+}
+
+#[test]
+fn an_image_without_an_imagefile_is_a_question_of_its_name() {
+    if !rustix::process::geteuid().is_root() {
+        let output = run(&["image", "build", "base"]);
+        assert!(stderr(&output).contains("hint: put sudo before the command"), "{}", stderr(&output));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let output = run(&["image", "build", "tools", "--data-dir", data]);
+    assert!(stderr(&output).contains("hint: name it: arenite image build tools -f Imagefile"), "{}", stderr(&output));
+    // Asking makes nothing.
+    assert_eq!(
+        text(&run(&["image", "ls", "--json", "--data-dir", data]).stdout).split_whitespace().collect::<String>(),
+        r#"{"images":[]}"#
+    );
+    let output = run(&["image", "inspect", "base", "--data-dir", data]);
+    assert!(stderr(&output).contains("image \"base\" is not built here\nhint: build it with: arenite image build base"));
+    assert!(!Path::new(data).exists());
+}

@@ -1,0 +1,136 @@
+//! One suite over both stores, and what only a file can show.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+use arenite_control::store::{MemoryStore, SqliteStore, Store, StoreError};
+use arenite_control::{ControlError, Sandbox};
+use arenite_model::{SandboxId, SandboxSpec, SandboxState};
+use jiff::Timestamp;
+
+fn sandbox(tenant: &str, name: &str) -> Sandbox {
+    let at = Timestamp::from_microsecond(1_700_000_000_123_456).unwrap();
+    let mut spec = SandboxSpec::of_image("team/tools:2".parse().unwrap());
+    spec.env.insert("A".to_owned(), "b\nc".to_owned());
+    spec.idle_timeout_seconds = Some(60);
+    Sandbox {
+        id: SandboxId::random(),
+        tenant: tenant.parse().unwrap(),
+        name: name.parse().unwrap(),
+        state: SandboxState::Creating,
+        spec,
+        template: Some("aio".to_owned()),
+        reason: None,
+        isolation: Vec::new(),
+        origin: "test".to_owned(),
+        created_at: at,
+        last_used_at: at,
+        state_since: at,
+        expires_at: Some(at),
+        stages: Vec::new(),
+    }
+}
+
+fn text(sandbox: &Sandbox) -> String {
+    serde_json::to_string(sandbox).unwrap()
+}
+
+async fn behaves(store: &dyn Store) {
+    assert!(store.load().await.unwrap().is_empty());
+    let mut first = sandbox("default", "one");
+    let second = sandbox("other", "one");
+    store.insert(&first).await.unwrap();
+    store.insert(&second).await.unwrap();
+    for taken in [sandbox("default", "one"), Sandbox { id: first.id.clone(), ..sandbox("default", "two") }] {
+        let error = store.insert(&taken).await.unwrap_err();
+        assert!(matches!(error, StoreError::Taken), "{error}");
+    }
+
+    first.state = SandboxState::Failed;
+    first.reason = Some("it's \"gone\"".to_owned());
+    first.isolation = vec!["namespaces".to_owned(), "seccomp".to_owned()];
+    first.state_since = Timestamp::from_microsecond(5).unwrap();
+    store.update(&first).await.unwrap();
+    store.update(&sandbox("default", "absent")).await.unwrap();
+    first.last_used_at = Timestamp::from_microsecond(7).unwrap();
+    let used = vec![(first.id.clone(), first.last_used_at), (SandboxId::random(), first.last_used_at)];
+    store.touch(used).await.unwrap();
+    let rows = store.load().await.unwrap();
+    assert_eq!(rows.len(), 2);
+    for wanted in [&first, &second] {
+        let found = rows.iter().find(|row| row.id == wanted.id).unwrap();
+        assert_eq!(text(found), text(wanted));
+    }
+
+    store.remove(&first.id).await.unwrap();
+    store.remove(&first.id).await.unwrap();
+    store.insert(&sandbox("default", "one")).await.unwrap();
+    assert_eq!(store.load().await.unwrap().len(), 2);
+    store.close().await;
+    assert!(matches!(store.remove(&second.id).await, Err(StoreError::Closed)));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn the_memory_store_behaves() {
+    behaves(&MemoryStore::default()).await;
+}
+
+#[tokio::test]
+async fn the_sqlite_store_behaves_and_its_rows_outlive_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b.sqlite");
+    let store = SqliteStore::open(path.clone()).unwrap();
+    let in_use = SqliteStore::open(path.clone()).err().unwrap();
+    assert!(matches!(in_use, ControlError::StoreInUse { .. }));
+    behaves(&store).await;
+    let again = SqliteStore::open(path).unwrap();
+    assert_eq!(again.load().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn many_writers_at_once_each_get_their_own_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path().join("control.sqlite")).unwrap();
+    let store = std::sync::Arc::new(store);
+    let writers: Vec<_> = (0..200)
+        .map(|n| {
+            let store = std::sync::Arc::clone(&store);
+            // Every name twice: in a batch as by itself, one of the two is refused and harms no other.
+            tokio::spawn(async move { store.insert(&sandbox("default", &format!("n{}", n / 2))).await })
+        })
+        .collect();
+    let mut taken = 0;
+    for writer in writers {
+        match writer.await.unwrap() {
+            Ok(()) => {}
+            Err(StoreError::Taken) => taken += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((taken, store.load().await.unwrap().len()), (100, 100));
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sqlite");
+    drop(SqliteStore::open(path.clone()).unwrap());
+    let version = |set: Option<i64>| -> i64 {
+        let db = rusqlite::Connection::open(&path).unwrap();
+        if let Some(version) = set {
+            db.pragma_update(None, "user_version", version).unwrap();
+        }
+        db.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    };
+    let known = version(None);
+    version(Some(known + 1));
+    // The thread of the store before lets go of its lock soon after it was dropped, not at once.
+    let error = loop {
+        match SqliteStore::open(path.clone()).err().unwrap() {
+            ControlError::StoreInUse { .. } => std::thread::yield_now(),
+            error => break error,
+        }
+    };
+    assert!(matches!(error, ControlError::NewerStore { found, .. } if found == known + 1), "{error}");
+    assert_eq!(version(None), known + 1);
+}

@@ -1,0 +1,105 @@
+//! What the tests of control share.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::sync::{Arc, Mutex};
+
+use arenite_control::fake_engine::FakeEngine;
+use arenite_control::store::{MemoryStore, Store, StoreError};
+use arenite_control::{Control, ControlConfig, CreateRequest, Sandbox};
+use arenite_model::{SandboxId, SandboxName, TenantId};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+pub(crate) fn tenant() -> TenantId {
+    TenantId::default_tenant()
+}
+
+pub(crate) fn name(text: &str) -> SandboxName {
+    text.parse().unwrap()
+}
+
+pub(crate) fn config() -> ControlConfig {
+    ControlConfig::new("unused".into(), "base".parse().unwrap())
+}
+
+pub(crate) fn named(text: &str) -> CreateRequest {
+    CreateRequest { name: Some(name(text)), origin: "test".to_owned(), ..CreateRequest::default() }
+}
+
+pub(crate) async fn start(config: ControlConfig, engine: &Arc<FakeEngine>) -> Arc<Control> {
+    start_on(config, engine, Arc::new(MemoryStore::default())).await
+}
+
+pub(crate) async fn start_on(config: ControlConfig, engine: &Arc<FakeEngine>, store: Arc<dyn Store>) -> Arc<Control> {
+    let engine: Arc<FakeEngine> = Arc::clone(engine);
+    Control::start_with(config, engine, store).await.unwrap()
+}
+
+/// A moment of the store at which a server may die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    BeforeInsert,
+    AfterInsert,
+    BeforeUpdate,
+    AfterUpdate,
+    BeforeRemove,
+    AfterRemove,
+}
+
+/// A store in memory that halts whoever comes to a moment, for good.
+#[derive(Default)]
+pub(crate) struct HaltingStore {
+    rows: MemoryStore,
+    halt: Mutex<Option<Moment>>,
+    pub(crate) reached: Notify,
+}
+
+impl HaltingStore {
+    pub(crate) fn halt(&self, moment: Option<Moment>) {
+        *self.halt.lock().unwrap() = moment;
+    }
+
+    async fn pass(&self, moment: Moment) {
+        if *self.halt.lock().unwrap() == Some(moment) {
+            self.reached.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for HaltingStore {
+    async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
+        self.rows.load().await
+    }
+
+    async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.pass(Moment::BeforeInsert).await;
+        self.rows.insert(sandbox).await?;
+        self.pass(Moment::AfterInsert).await;
+        Ok(())
+    }
+
+    async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError> {
+        self.pass(Moment::BeforeUpdate).await;
+        self.rows.update(sandbox).await?;
+        self.pass(Moment::AfterUpdate).await;
+        Ok(())
+    }
+
+    async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError> {
+        self.rows.touch(used).await
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.pass(Moment::BeforeRemove).await;
+        self.rows.remove(id).await?;
+        self.pass(Moment::AfterRemove).await;
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,158 @@
+//! One command on a terminal of its own, for as long as somebody looks: what `arenite exec` uses on a terminal.
+//!
+//! `WS /v1/shell/ws?once=true` with, if wanted, `command` (a line for bash; absent: an interactive bash), `exec_dir`,
+//! `cols` and `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close.
+//! No session is made. When the viewer goes, the terminal hangs up, as it does on a lost line.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::extract::ws::{Message as Frame, WebSocket, WebSocketUpgrade};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval_at};
+
+use super::pty::{COLUMNS, Pty, ROWS};
+use super::service::ShellError;
+use super::session::Message;
+use super::terminal::{self, MAX_FRAME, PING, Query};
+use crate::SharedGuest;
+use crate::http::ApiError;
+use crate::process::{Child, Command, incomplete_end};
+
+/// Such terminals at a time; one more is refused.
+const MAX_ATTACHED: usize = 32;
+/// Bytes typed and not yet taken by the terminal; beyond it the viewer's frames are left on the socket.
+const MAX_TYPED: usize = 256 << 10;
+/// Bytes of the command's line: an argument may have 128 KiB.
+const MAX_LINE: usize = 100 << 10;
+const READ_BUFFER: usize = 32 << 10;
+
+static ATTACHED: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the places for such terminals.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Self> {
+        let next = |n: usize| (n < MAX_ATTACHED).then_some(n + 1);
+        ATTACHED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        ATTACHED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) async fn connect(guest: &SharedGuest, wish: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
+    let place = Place::take().ok_or(ShellError::TooManyAttached)?;
+    let mut argv = vec!["bash".to_owned()];
+    if let Some(line) = wish.command {
+        match line {
+            line if line.contains('\0') => return Err(ShellError::Nul.into()),
+            line if line.len() > MAX_LINE => {
+                let message = format!("the command has {} bytes; the most is {MAX_LINE}; write it to a file and run that", line.len());
+                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+            }
+            line => argv.extend(["-c".to_owned(), line]),
+        }
+    }
+    let cwd = wish.exec_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| guest.default_dir().display().to_string());
+    if !std::path::Path::new(&cwd).is_dir() {
+        return Err(ShellError::NoDirectory(cwd).into());
+    }
+    let not_started = |error: &dyn std::fmt::Display| ShellError::NotStarted(error.to_string());
+    let (pty, slave) = Pty::open(&guest.user).map_err(|e| not_started(&e))?;
+    pty.resize(wish.cols.unwrap_or(COLUMNS), wish.rows.unwrap_or(ROWS));
+    let again = || slave.try_clone().map_err(|e| not_started(&e));
+    let terminal = (!guest.config.env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
+    let terminal: Vec<_> = terminal.into_iter().collect();
+    let command = Command {
+        argv,
+        env: guest.environment(&guest.user, &terminal),
+        cwd,
+        user: &guest.user,
+        stdio: [again()?, again()?, slave],
+        controlling_tty: true,
+    };
+    let child = guest.processes.spawn(command).await.map_err(|e| not_started(&e))?;
+    let upgrade = upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
+    Ok(upgrade.on_upgrade(move |socket| serve(socket, pty, child, place)))
+}
+
+async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _place: Place) {
+    if !terminal::send(&mut socket, json!({"type": "ready", "data": {}})).await {
+        return;
+    }
+    let mut pings = interval_at(Instant::now() + PING, PING);
+    let mut buffer = vec![0; READ_BUFFER];
+    let mut output = Output::default();
+    let mut typed: VecDeque<u8> = VecDeque::new();
+    let exit = loop {
+        tokio::select! {
+            // What it printed before its end comes first.
+            biased;
+            n = pty.read(&mut buffer), if pty.is_open() => {
+                if n == 0 {
+                    pty.close_input();
+                } else if !output.send(&mut socket, &buffer[..n]).await {
+                    return;
+                }
+            }
+            exit = child.wait() => break exit,
+            n = pty.write(typed.as_slices().0), if !typed.is_empty() => drop(typed.drain(..n)),
+            frame = socket.recv(), if typed.len() < MAX_TYPED => {
+                let message = match frame {
+                    Some(Ok(Frame::Text(text))) => terminal::read(&text),
+                    Some(Ok(Frame::Binary(bytes))) => Some(terminal::typed(bytes.to_vec())),
+                    Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => None,
+                    Some(Ok(Frame::Close(_)) | Err(_)) | None => return,
+                };
+                match message {
+                    Some(Message::Type { bytes, .. }) => typed.extend(bytes),
+                    Some(Message::Resize { columns, rows }) => pty.resize(columns, rows),
+                    _ => {}
+                }
+            }
+            _ = pings.tick() => {
+                if !terminal::send(&mut socket, terminal::ping()).await {
+                    return;
+                }
+            }
+        }
+    };
+    // A job left in the background may print on; what is there now is the command's.
+    loop {
+        match pty.read_now(&mut buffer) {
+            0 => break,
+            n if !output.send(&mut socket, &buffer[..n]).await => return,
+            _ => {}
+        }
+    }
+    if terminal::send(&mut socket, json!({"type": "exit", "data": {"code": exit.shell_code()}})).await {
+        terminal::close(&mut socket).await;
+    }
+}
+
+/// Output as frames of whole characters.
+#[derive(Debug, Default)]
+struct Output {
+    /// The beginning of a character whose rest has not come yet.
+    partial: Vec<u8>,
+}
+
+impl Output {
+    async fn send(&mut self, socket: &mut WebSocket, bytes: &[u8]) -> bool {
+        self.partial.extend_from_slice(bytes);
+        let cut = self.partial.len() - incomplete_end(&self.partial);
+        if cut == 0 {
+            return true;
+        }
+        let text = Value::from(String::from_utf8_lossy(&self.partial[..cut]));
+        self.partial.drain(..cut);
+        terminal::send(socket, json!({"type": "output", "data": text})).await
+    }
+}
