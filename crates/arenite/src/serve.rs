@@ -65,7 +65,7 @@ fn start_log(config: &Config) -> Result<(), Failure> {
 async fn serve(config: Config) -> Outcome {
     let mut stop = Stop::watch()?;
     let engine = start_engine(&config).await?;
-    let warnings = engine.warnings();
+    let warnings = engine.warnings().await;
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
@@ -109,7 +109,7 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
         program: std::env::current_exe().attempt(|| "could not find this program's own file".into())?,
         storage: StorageConfig::default(),
         // The engine puts its own mark there.
-        network: NetworkConfig::new(""),
+        network: NetworkConfig::default(),
         prepared: 0,
         default_resources: Resources::default(),
         open_files: OPEN_FILES,

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
 use arenite_model::{ErrorCode, IdlePolicy, ImageName, NetworkMode, SandboxName};
 use axum::body::Body;
-use http::header::LOCATION;
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -50,6 +50,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, Call, Turn};
+use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 
@@ -57,6 +58,8 @@ const PATH: &str = "/api/v2";
 const DIALECT: &str = "api";
 /// The largest body, in bytes: far above what a spec's own bounds admit.
 pub(crate) const MAX_BODY: usize = 1 << 20;
+/// The guest's route to what the main command wrote.
+const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
 /// Labels of one sandbox, and the bytes of one's key and value together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
@@ -169,6 +172,10 @@ pub(crate) async fn serve(
         ["sandboxes", name, "usage"] => {
             read_only(parts)?;
             usage(gateway, context, sandbox_name(name)?).await
+        }
+        ["sandboxes", name, "logs"] => {
+            read_only(parts)?;
+            logs(gateway, context, sandbox_name(name)?).await
         }
         _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}"))
             .hint("there are info, templates, images, sandboxes and sandboxes/{name}/{pause,resume,usage,logs}")),
@@ -299,6 +306,34 @@ async fn usage(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> 
     ))
 }
 
+/// The main command's output, as the guest keeps it. A paused sandbox is woken: its guest is who reads.
+async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
+    // A lease would make the sandbox called default.
+    gateway.control.get(&context.tenant, &name).await?;
+    let lease = gateway.control.lease(&context.tenant, &name).await?;
+    let (link, answer) = proxy::internal_get(gateway, &lease.sandbox.id, MAIN_LOG).await?;
+    let body = match answer.status() {
+        StatusCode::OK => {
+            let answer = InternalAnswer::new(link, answer.into_body());
+            let pieces = futures_util::stream::unfold((answer, lease), |(mut answer, lease)| async move {
+                Some((answer.next().await?, (answer, lease)))
+            });
+            Body::from_stream(pieces)
+        }
+        StatusCode::NOT_FOUND => Body::empty(),
+        other => {
+            return Err(Refusal::new(ErrorCode::SandboxFailed, format!("the guest of sandbox {name} answered {} for its log", other.as_u16())));
+        }
+    };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    // Whatever a sandbox wrote, it must not become a page of ours.
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    Ok(response)
+}
+
 /// A sandbox as this API tells of it.
 fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     let stages: Vec<Value> = sandbox.stages.iter().map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
@@ -342,5 +377,140 @@ fn own_host(base: &str, domain: Option<&str>, id: &str) -> String {
     match domain {
         Some(domain) if !local => format!("{scheme}://{id}.{domain}{port}/"),
         _ => format!("{scheme}://{id}.localhost{port}/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Harness;
+
+    #[tokio::test]
+    async fn a_sandboxs_life_over_the_api() {
+        let server = Harness::new().await;
+        let body = json!({
+            "name": "demo", "env": {"A": "b=c"}, "args": ["sleep", "9"], "network": "none", "timeout_seconds": 3600,
+            "resources": {"memory_bytes": 1u64 << 30, "cpu_millis": 500}, "labels": {"k": "v"}, "idle_policy": "pause",
+        });
+        let made = server.call("POST", "/api/v2/sandboxes", body.clone()).await;
+        assert_eq!(made.status, 201, "{}", made.text);
+        assert_eq!(made.headers[LOCATION], "/api/v2/sandboxes/demo");
+        let sandbox = &made.json;
+        let id = sandbox["id"].as_str().unwrap().to_owned();
+        assert_eq!(
+            (&sandbox["name"], &sandbox["state"], &sandbox["template"], &sandbox["reason"], &sandbox["origin"]),
+            (&json!("demo"), &json!("running"), &json!("aio"), &json!(null), &json!("api"))
+        );
+        assert_eq!(
+            sandbox["urls"],
+            json!({ "path": "http://127.0.0.1:8080/sandbox/demo/", "host": format!("http://{id}.localhost:8080/") })
+        );
+        assert!(sandbox["stages"].as_array().unwrap().iter().all(|s| s["name"].is_string() && s["ms"].is_number()));
+        let spec = &sandbox["spec"];
+        assert_eq!((&spec["network"], &spec["env"], &spec["args"]), (&json!("none"), &body["env"], &body["args"]));
+        assert_eq!((&spec["resources"]["memory_bytes"], &spec["resources"]["cpu_millis"]), (&json!(1 << 30), &json!(500)));
+        assert_eq!((&spec["timeout_seconds"], &spec["idle_timeout_seconds"]), (&json!(3600), &json!(null)));
+
+        let got = server.call("GET", "/api/v2/sandboxes/demo", Value::Null).await.json;
+        let list = server.call("GET", "/api/v2/sandboxes", Value::Null).await.json;
+        assert_eq!(list["sandboxes"], json!([got]));
+        for (verb, state) in [("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("resume", "running")] {
+            let turned = server.call("POST", &format!("/api/v2/sandboxes/demo/{verb}"), json!({})).await;
+            assert_eq!((turned.status, &turned.json["state"]), (200, &json!(state)));
+        }
+        let usage = server.call("GET", "/api/v2/sandboxes/demo/usage", Value::Null).await.json;
+        assert!(usage["memory_bytes"].is_number() && usage["cpu_nanoseconds"].is_number(), "{usage}");
+
+        let again = server.call("POST", "/api/v2/sandboxes", json!({ "name": "demo" })).await;
+        assert_eq!((again.status, &again.json["code"]), (409, &json!("already_exists")));
+        let deleted = server.call("DELETE", "/api/v2/sandboxes/demo", Value::Null).await;
+        assert_eq!((deleted.status, deleted.json), (200, json!({ "name": "demo", "id": id, "deleted": true })));
+        let gone = server.call("DELETE", "/api/v2/sandboxes/demo", Value::Null).await;
+        assert_eq!((gone.status, &gone.json["code"]), (404, &json!("not_found")));
+        assert!(gone.json["message"].is_string() && gone.json["hint"].is_string());
+
+        // All of it is in the sandbox's own trajectory, which has ended.
+        let list = server.call("GET", "/api/v1/trajectories", Value::Null).await.json;
+        assert_eq!((&list["trajectories"][0]["trajectory"], &list["trajectories"][0]["ended"]), (&json!(id), &json!(true)));
+        let page = server.call("GET", &format!("/api/v1/trajectories/{id}"), Value::Null).await.json;
+        let steps = page["steps"].as_array().unwrap();
+        let actions: Vec<_> = steps.iter().map(|s| s["action"].as_str().unwrap()).collect();
+        assert_eq!(actions[0], "POST /api/v2/sandboxes");
+        assert_eq!(actions[1], "POST /api/v2/sandboxes/demo/pause");
+        assert_eq!(*actions.last().unwrap(), "DELETE /api/v2/sandboxes/demo");
+        assert!(steps.iter().all(|s| s["outcome"] == "ok" && s["dialect"] == "api"), "{steps:?}");
+        assert_eq!((&steps[0]["arguments"]["json"], &steps[0]["status"]), (&body, &json!(201)));
+        assert_eq!(steps[0]["observation"]["json"], made.json);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_is_refused_with_its_place() {
+        let server = Harness::new().await;
+        for (body, word) in [
+            (json!({ "nmae": "x" }), "nmae"),
+            (json!({ "name": "No" }), "sandbox name"),
+            (json!({ "resources": { "memory": 1 } }), "resources"),
+            (json!({ "resources": { "memory_bytes": "1Gi" } }), "resources.memory_bytes"),
+            (json!({ "resources": { "memory_bytes": 1 } }), "memory_bytes"),
+            (json!({ "network": "host" }), "network"),
+            (json!({ "ports": [70000] }), "ports"),
+            (json!({ "workdir": "here" }), "workdir"),
+            (json!({ "env": { "A B": "1" } }), "env"),
+            (json!({ "labels": { "": "1" } }), "labels"),
+            (json!([]), "object"),
+            (json!("{"), "object"),
+        ] {
+            let answer = server.call("POST", "/api/v2/sandboxes", body.clone()).await;
+            assert_eq!((answer.status, &answer.json["code"]), (400, &json!("invalid_request")), "{body}: {}", answer.text);
+            assert!(answer.json["message"].as_str().unwrap().contains(word), "{body}: {}", answer.text);
+        }
+        let answer = server.bytes("POST", "/api/v2/sandboxes", b"{".to_vec()).await;
+        assert_eq!(answer.status, 400);
+        let answer = server.bytes("POST", "/api/v2/sandboxes", vec![b' '; MAX_BODY + 1]).await;
+        assert_eq!((answer.status, &answer.json["code"]), (413, &json!("too_large")));
+        let answer = server.call("POST", "/api/v2/sandboxes", json!({ "template": "nothing" })).await;
+        assert_eq!(answer.status, 404);
+        assert_eq!(answer.json["hint"], "known templates: aio");
+        let answer = server.call("PUT", "/api/v2/sandboxes", Value::Null).await;
+        assert_eq!((answer.status, answer.headers["allow"].to_str().unwrap()), (405, "GET, HEAD, POST"));
+        assert_eq!(server.call("GET", "/api/v2/nothing", Value::Null).await.status, 404);
+        assert_eq!(server.call("GET", "/api/v2/sandboxes", Value::Null).await.json, json!({ "sandboxes": [] }));
+    }
+
+    #[tokio::test]
+    async fn a_full_server_says_when_to_come_back() {
+        let server = Harness::with(|control, _| control.limits.max_sandboxes = 1).await;
+        // Nothing but the name: it is called like its id.
+        let first = server.bytes("POST", "/api/v2/sandboxes", Vec::new()).await;
+        assert_eq!((first.status, &first.json["name"]), (201, &first.json["id"]));
+        let full = server.call("POST", "/api/v2/sandboxes", json!({})).await;
+        assert_eq!((full.status, &full.json["code"]), (429, &json!("exhausted")));
+        assert!(full.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() > 0);
+    }
+
+    #[tokio::test]
+    async fn the_server_tells_of_itself() {
+        let server = Harness::with(|_, gateway| gateway.warnings.push("swap is on".to_owned())).await;
+        let info = server.call("GET", "/api/v2/info", Value::Null).await.json;
+        assert_eq!((&info["name"], &info["warnings"]), (&json!("arenite"), &json!(["swap is on"])));
+        assert!(info["engine"].is_string() && info["version"].is_string());
+        let templates = server.call("GET", "/api/v2/templates", Value::Null).await.json;
+        assert_eq!(templates["templates"][0]["name"], "aio");
+        assert!(templates["templates"][0]["spec"]["image"].is_string());
+        assert_eq!(server.call("GET", "/api/v2/images", Value::Null).await.status, 501);
+    }
+
+    #[test]
+    fn a_sandboxs_own_host_resolves_for_whoever_asks() {
+        for (base, domain, expected) in [
+            ("http://127.0.0.1:8080", None, "http://s1.localhost:8080/"),
+            ("http://localhost", None, "http://s1.localhost/"),
+            ("http://[::1]:8080", Some("box.example"), "http://s1.localhost:8080/"),
+            ("http://[::1]", Some("box.example"), "http://s1.localhost/"),
+            ("https://box.example", Some("box.example"), "https://s1.box.example/"),
+            ("http://box.example:81", Some("box.example"), "http://s1.box.example:81/"),
+        ] {
+            assert_eq!(own_host(base, domain, "s1"), expected);
+        }
     }
 }

@@ -85,11 +85,45 @@ fn naive(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::harness::Harness;
 
     #[test]
     fn times_are_written_as_python_writes_them() {
         assert_eq!(naive("2026-11-20T22:43:29.216754Z".parse().unwrap()), "2026-11-20T22:43:29.216754");
         assert_eq!(naive("2026-11-20T22:43:29Z".parse().unwrap()), "2026-11-20T22:43:29.000000");
+    }
+
+    #[tokio::test]
+    async fn bodies_begin_as_the_contracts_have_them() {
+        let server = Harness::new().await;
+        let healthz = server.call("GET", "/healthz", Value::Null).await;
+        assert_eq!((healthz.status, healthz.text.as_str()), (200, "OK"));
+        let health = server.call("GET", "/health", Value::Null).await;
+        assert!(health.text.starts_with(r#"{"status":"healthy","timestamp":"2"#), "{}", health.text);
+        let timestamp = health.json["timestamp"].as_str().unwrap();
+        assert_eq!((timestamp.len(), timestamp.ends_with('Z')), (26, false), "{timestamp}");
+        server.call("POST", "/api/v2/sandboxes", json!({})).await;
+        let ready = server.call("GET", "/ready", Value::Null).await;
+        let theirs = r#"{"status":"ready","tools_count":0,"active_workers":0,"total_sessions":0,"sandboxes":1,"#;
+        assert!(ready.status == 200 && ready.text.starts_with(theirs), "{}", ready.text);
+        let head = server.call("HEAD", "/health", Value::Null).await;
+        assert_eq!((head.status, head.headers["allow"].to_str().unwrap(), head.text.len()), (405, "GET", 31));
+    }
+
+    #[tokio::test]
+    async fn metrics_tell_what_control_and_the_recorder_count() {
+        let server = Harness::new().await;
+        server.call("POST", "/api/v2/sandboxes", json!({})).await;
+        let metrics = server.call("GET", "/metrics", Value::Null).await.text;
+        for line in [
+            "arenite_sandboxes{state=\"running\"} 1",
+            "arenite_sandbox_creates_total{result=\"ok\"} 1",
+            "arenite_trajectory_steps_finished_total 1",
+        ] {
+            assert!(metrics.lines().any(|l| l == line), "{line} in {metrics}");
+        }
     }
 }

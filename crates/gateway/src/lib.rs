@@ -17,6 +17,8 @@ mod config;
 mod dialect;
 mod gateway;
 mod guard;
+#[cfg(test)]
+mod harness;
 mod health;
 mod inside;
 mod lifecycle;

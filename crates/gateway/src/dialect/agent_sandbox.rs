@@ -398,3 +398,176 @@ fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     // Numbers, texts and maps with text keys: always JSON.
     serde_json::to_value(stored).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::{Answer, Harness};
+
+    const AT: &str = "/api/v1/sandbox";
+
+    async fn make(server: &Harness, body: Value) -> Answer {
+        server.call("POST", AT, body).await
+    }
+
+    /// The spec of a sandbox as our own API tells it: what the engine was asked for.
+    async fn spec(server: &Harness, name: &str) -> Value {
+        server.call("GET", &format!("/api/v2/sandboxes/{name}"), Value::Null).await.json["spec"].take()
+    }
+
+    #[tokio::test]
+    async fn golden_bodies_are_the_originals() {
+        let server = Harness::new().await;
+        let exact = async |method: &str, path: &str, body: Value, status: u16, text: &str| {
+            let answer = server.call(method, path, body).await;
+            assert_eq!((answer.status, answer.text.as_str()), (status, text), "{method} {path}");
+            assert_eq!(answer.headers["content-type"], "application/json");
+        };
+        exact("GET", AT, Value::Null, 200, r#"{"code":"0","data":[]}"#).await;
+        exact("POST", AT, json!({ "name": "demo" }), 200, r#"{"code":"0","data":"Sandbox demo created successfully"}"#).await;
+        exact("POST", AT, json!({ "name": "demo" }), 409, r#"{"code":"409","error":"sandbox demo already exists"}"#).await;
+        let stored = server.call("GET", "/api/v1/sandbox/demo", Value::Null).await.json;
+        assert_eq!(server.call("GET", AT, Value::Null).await.json["data"], json!([stored["data"]]));
+        let id = stored["data"]["id"].clone();
+        let expected = json!({
+            "name": "demo", "environment": "aio", "args": [], "app": "", "image": "base", "env": {}, "timeout": 60, "idle_timeout": 10,
+            "idle_policy": "delete", "workdir": "", "cpu": "100m", "memory": "128Mi", "cpu_limit": "1000m", "memory_limit": "1024Mi",
+            "ports": [], "status": "running", "state": "running", "id": id, "url": "http://127.0.0.1:8080/sandbox/demo/",
+        });
+        assert_eq!(stored, json!({ "code": "0", "data": expected }));
+        exact("DELETE", "/api/v1/sandbox/demo", Value::Null, 200, r#"{"code":"0","data":"Sandbox demo deleted successfully"}"#).await;
+        exact("GET", "/api/v1/sandbox/demo", Value::Null, 404, r#"{"code":"404","error":"sandbox demo not found"}"#).await;
+        exact("GET", "/api/v1/sandbox/No/such", Value::Null, 404, r#"{"code":"404","error":"sandbox No/such not found"}"#).await;
+        let failed = r#"{"code":"404","error":"failed to delete sandbox demo: sandbox demo not found"}"#;
+        exact("DELETE", "/api/v1/sandbox/demo", Value::Null, 404, failed).await;
+        let unknown = r#"{"code":"404","error":"there is no environment \"nix\"; known environments: aio"}"#;
+        exact("POST", AT, json!({ "environment": "nix" }), 404, unknown).await;
+        exact("PUT", AT, Value::Null, 405, r#"{"code":"405","error":"this path takes GET, HEAD, POST"}"#).await;
+
+        let steps = server.call("GET", &format!("/api/v1/trajectories/{}", id.as_str().unwrap()), Value::Null).await.json;
+        let steps = steps["steps"].as_array().unwrap().iter();
+        let told: Vec<_> = steps.map(|s| (s["dialect"].as_str().unwrap(), s["action"].as_str().unwrap())).collect();
+        assert_eq!(told, [(DIALECT, "POST /api/v1/sandbox"), (DIALECT, "DELETE /api/v1/sandbox/demo")]);
+    }
+
+    #[tokio::test]
+    async fn golden_failures_of_the_original_are_http_200() {
+        let server = Harness::with(|control, gateway| {
+            gateway.agent_sandbox_always_200 = true;
+            control.limits.max_sandboxes = 1;
+        })
+        .await;
+        let answer = server.call("GET", "/api/v1/sandbox/nobody", Value::Null).await;
+        assert_eq!((answer.status, answer.text.as_str()), (200, r#"{"code":"500","error":"sandbox nobody not found"}"#));
+        assert_eq!(make(&server, json!({ "name": "a" })).await.json["code"], "0");
+        let full = make(&server, json!({ "name": "b" })).await;
+        assert_eq!((full.status, &full.json["code"]), (200, &json!("500")));
+        assert!(full.headers.contains_key("retry-after"));
+    }
+
+    #[tokio::test]
+    async fn every_field_has_its_effect_or_is_refused() {
+        let server = Harness::new().await;
+        let body = json!({
+            "name": "all", "environment": "aio", "args": ["sh", "-c", "true"], "app": "crawler", "image": "team/tools:2", "env": {"A": "1"},
+            "timeout": 3, "idle_timeout": 2, "idle_policy": "scaledown", "workdir": "/srv", "cpu": "250m", "memory": "200Mi",
+            "cpu_limit": "1.5", "memory_limit": "0.5Gi", "ports": [8000], "status": "ignored",
+        });
+        assert_eq!(make(&server, body.clone()).await.status, 200);
+        let made = spec(&server, "all").await;
+        assert_eq!((&made["image"], &made["args"], &made["env"]), (&json!("team/tools:2"), &body["args"], &body["env"]));
+        assert_eq!((&made["timeout_seconds"], &made["idle_timeout_seconds"], &made["idle_policy"]), (&json!(180), &json!(120), &json!("pause")));
+        assert_eq!((&made["resources"]["cpu_millis"], &made["resources"]["memory_bytes"]), (&json!(1500), &json!(512 << 20)));
+        assert_eq!((&made["workdir"], &made["ports"]), (&json!("/srv"), &json!([8000])));
+        let told = server.call("GET", "/api/v1/sandbox/all", Value::Null).await.json["data"].take();
+        for (field, value) in body.as_object().unwrap() {
+            let expected = if field == "status" { &json!("running") } else { value };
+            assert_eq!(told[field], *expected, "{field}");
+        }
+        // Nothing of it stays for the next one.
+        make(&server, json!({ "name": "next", "image": "base", "timeout": null, "cpu": "" })).await;
+        let next = server.call("GET", "/api/v1/sandbox/next", Value::Null).await.json["data"].take();
+        assert_eq!((&next["environment"], &next["env"], &next["timeout"], &next["cpu"]), (&json!("custom"), &json!({}), &json!(60), &json!("100m")));
+
+        for (body, word) in [
+            (json!({ "cpu_limit": "lots" }), "cpu_limit"),
+            (json!({ "memory": "12 parsecs" }), "memory"),
+            (json!({ "memory_limit": "1Ki" }), "memory_bytes"),
+            (json!({ "cpu": "2", "cpu_limit": "1" }), "cpu is 2, above cpu_limit, which is 1"),
+            (json!({ "memory": "2Gi" }), "memory is 2Gi, above memory_limit, which is 1024Mi"),
+            (json!({ "ports": [70000] }), "ports"),
+            (json!({ "idle_policy": "explode" }), "idle_policy"),
+            (json!({ "timeout": -5 }), "timeout"),
+            (json!({ "timeout": 1.5 }), "timeout"),
+            (json!({ "name": "../../etc" }), "name"),
+            (json!({ "template": "aio" }), "template"),
+            (json!({ "app": "x".repeat(257) }), "app"),
+            (json!([]), "object"),
+        ] {
+            let answer = make(&server, body.clone()).await;
+            assert_eq!((answer.status, &answer.json["code"]), (400, &json!("400")), "{body}: {}", answer.text);
+            assert!(answer.json["error"].as_str().unwrap().contains(word), "{body}: {}", answer.text);
+        }
+        assert_eq!(server.call("GET", AT, Value::Null).await.json["data"].as_array().unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn defaults_caps_and_limits_below_the_default_request() {
+        let server = Harness::new().await;
+        make(&server, json!({ "name": "capped", "timeout": 2000, "idle_timeout": 90 })).await;
+        let capped = spec(&server, "capped").await;
+        assert_eq!((&capped["timeout_seconds"], &capped["idle_timeout_seconds"]), (&json!(1440 * 60), &json!(3600)));
+        make(&server, json!({ "name": "small", "cpu_limit": "50m" })).await;
+        let small = server.call("GET", "/api/v1/sandbox/small", Value::Null).await.json["data"].take();
+        assert_eq!((&small["cpu"], &small["cpu_limit"]), (&json!("50m"), &json!("50m")));
+        make(&server, json!({ "name": "default" })).await;
+        assert_eq!(spec(&server, "default").await["idle_timeout_seconds"], Value::Null);
+        // Another dialect's sandbox has none of these defaults.
+        server.call("POST", "/api/v2/sandboxes", json!({ "name": "other", "labels": {LABEL_CPU: "9"} })).await;
+        assert_eq!(spec(&server, "other").await["idle_timeout_seconds"], Value::Null);
+        let other = server.call("GET", "/api/v1/sandbox/other", Value::Null).await.json["data"].take();
+        assert_eq!((&other["idle_timeout"], &other["timeout"], &other["cpu"]), (&json!(0), &json!(0), &json!("0")));
+        assert_eq!((&other["cpu_limit"], &other["memory_limit"]), (&json!("2000m"), &json!("2048Mi")));
+    }
+
+    #[tokio::test]
+    async fn a_templates_own_numbers_stand() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("big.toml"), "idle_timeout_seconds = 30\nidle_policy = \"pause\"\n[resources]\nmemory_bytes = 4294967296\n").unwrap();
+        let server = Harness::with(|control, _| control.templates_dir = Some(dir.path().to_owned())).await;
+        assert_eq!(make(&server, json!({ "name": "big", "environment": "big" })).await.status, 200);
+        let big = spec(&server, "big").await;
+        assert_eq!((&big["resources"]["memory_bytes"], &big["resources"]["cpu_millis"]), (&json!(4u64 << 30), &json!(1000)));
+        assert_eq!((&big["idle_timeout_seconds"], &big["idle_policy"], &big["timeout_seconds"]), (&json!(30), &json!("pause"), &json!(3600)));
+    }
+
+    #[tokio::test]
+    async fn sandboxes_without_a_name_get_different_ones() {
+        let server = Harness::new().await;
+        let mut names = Vec::new();
+        for body in ["", "{}", " {\"image\": \"base\"} ", "{\"name\": \"\"}"] {
+            let answer = server.bytes("POST", AT, body.as_bytes().to_vec()).await;
+            let text = answer.json["data"].as_str().unwrap_or_else(|| panic!("{body}: {}", answer.text)).to_owned();
+            names.push(text.split(' ').nth(1).unwrap().to_owned());
+        }
+        assert!(names[0].starts_with("sandbox-aio-") && names[2].starts_with("sandbox-custom-"), "{names:?}");
+        let listed = server.call("GET", AT, Value::Null).await.json["data"].as_array().unwrap().len();
+        assert_eq!(listed, 4);
+        for (environment, number, expected) in
+            [("aio", 1, "sandbox-aio-7"), ("Py_3.11", 2, "sandbox-py-3-11-7-2"), ("é--", 1, "sandbox-7")]
+        {
+            assert_eq!(made_up(environment, 7, number), expected);
+        }
+        assert!(made_up(&"x".repeat(200), 1_700_000_000, 1000).parse::<SandboxName>().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_failed_create_leaves_nothing() {
+        let server = Harness::new().await;
+        server.engine.fail(arenite_control::fake_engine::Point::BeforeCreate, 1);
+        let failed = make(&server, json!({ "name": "x" })).await;
+        assert!(failed.status >= 500, "{}", failed.text);
+        assert_eq!(server.call("GET", AT, Value::Null).await.json["data"], json!([]));
+        assert_eq!(make(&server, json!({ "name": "x" })).await.status, 200);
+    }
+}

@@ -1,0 +1,77 @@
+//! A gateway for tests of what stands before the proxy: control is real, the engine below it is not.
+
+use std::sync::Arc;
+
+use arenite_control::fake_engine::FakeEngine;
+use arenite_control::{Control, ControlConfig};
+use arenite_model::TenantId;
+use arenite_trajectory::{Limits, Recorder};
+use axum::body::Body;
+use http::{HeaderMap, Request};
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use crate::gateway::{Context, Gateway};
+use crate::refusal::Refusal;
+use crate::{GatewayConfig, api, dialect, health, metrics, pages, trajectories};
+
+pub(crate) struct Harness {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) engine: Arc<FakeEngine>,
+    _dir: tempfile::TempDir,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+    /// Null when it is not JSON.
+    pub(crate) json: Value,
+}
+
+impl Harness {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_, _| {}).await
+    }
+
+    pub(crate) async fn with(set: impl FnOnce(&mut ControlConfig, &mut GatewayConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut control = ControlConfig::new(dir.path().join("control"), "base".parse().unwrap());
+        let mut config = GatewayConfig::default();
+        set(&mut control, &mut config);
+        std::fs::create_dir_all(&control.data_dir).unwrap();
+        let engine = FakeEngine::new();
+        let control = Control::start(control, Arc::clone(&engine) as _).await.unwrap();
+        let recorder = Recorder::open(dir.path().join("trajectories"), Limits::default()).unwrap();
+        Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, _dir: dir }
+    }
+
+    pub(crate) async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
+        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.bytes(method, path, bytes).await
+    }
+
+    pub(crate) async fn bytes(&self, method: &str, path: &str, body: Vec<u8>) -> Answer {
+        let (parts, body) = Request::builder().method(method).uri(path).body(Body::from(body)).unwrap().into_parts();
+        let context = Context {
+            tenant: TenantId::default_tenant(),
+            request_id: "r1".to_owned(),
+            origin: Some("127.0.0.1".to_owned()),
+            base_url: "http://127.0.0.1:8080".to_owned(),
+        };
+        let (gateway, context, path) = (&self.gateway, &context, parts.uri.path());
+        let answer = match path {
+            _ if path.starts_with("/api/v2") => api::serve(gateway, context, path, &parts, body).await,
+            _ if path.starts_with("/api/v1/sandbox") => dialect::agent_sandbox::serve(gateway, context, path, &parts, body).await,
+            _ if path.starts_with("/api/v1/trajectories") => trajectories::serve(gateway, context, path, &parts).await,
+            _ if path.ends_with("/v1/openapi.json") => pages::openapi::serve(gateway, context, path, &parts, body).await,
+            _ if path.ends_with("/v1/docs") => pages::docs::serve(gateway, context, path, &parts, body).await,
+            "/" => pages::console::serve(gateway, context, path, &parts, body).await,
+            "/metrics" => metrics::serve(gateway, context, path, &parts, body).await,
+            _ => health::serve(gateway, context, path, &parts, body).await,
+        };
+        let (parts, body) = answer.unwrap_or_else(|refusal: Refusal| refusal.api()).into_parts();
+        let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, json: serde_json::from_str(&text).unwrap_or_default(), text }
+    }
+}

@@ -1,0 +1,8 @@
+//! The gateway on a real port, before control with its in-memory engine, whose guests are scripts that speak raw HTTP.
+
+#![allow(clippy::unwrap_used)]
+
+mod calls;
+mod harness;
+mod hostile;
+mod streams;
