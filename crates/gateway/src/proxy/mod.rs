@@ -71,7 +71,8 @@ pub(crate) async fn forward(
     };
     let uri = uri(&target.path, parts)?;
     let record = if steps::is_step(&parts.method, &target.path.decoded, upgrade) {
-        let held = given.as_ref().ok().cloned();
+        // What a WebSocket brings is streamed, and recorded in its arguments' place.
+        let held = given.as_ref().ok().filter(|_| !upgrade).cloned();
         Record::of(begin(gateway, context, &lease, &parts.method, &uri, held).await?)
     } else {
         Record::default()

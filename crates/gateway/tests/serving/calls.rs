@@ -146,7 +146,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
     };
     assert_eq!(steps.len(), 1);
     assert_eq!(steps[0].action, "POST /v1/bash/exec?api_key=redacted");
-    assert_eq!(serde_json::to_value(&steps[0]).unwrap()["arguments"], json!({"command": 17}));
+    assert_eq!(serde_json::to_value(&steps[0]).unwrap()["arguments"]["json"], json!({"command": 17}));
     drop(stuck);
     running.engine.heal();
 
@@ -165,7 +165,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
     // Not a moment later.
     let step = running.steps(&id).pop().unwrap();
     assert_eq!((step.outcome, step.status, step.bytes_out), (Some(OutcomeKind::Ok), Some(200), 8));
-    assert_eq!(serde_json::to_value(&step).unwrap()["observation"], json!({"a": 1}));
+    assert_eq!(serde_json::to_value(&step).unwrap()["observation"]["json"], json!({"a": 1}));
     running.stop().await;
 }
 
@@ -199,7 +199,7 @@ async fn failures_are_recorded_as_what_they_are() {
     let steps = running.steps(&id);
     assert_eq!(steps[0].outcome, Some(OutcomeKind::Ok));
     assert_eq!((steps[1].outcome, steps[1].status), (Some(OutcomeKind::Error), Some(422)));
-    assert_eq!(serde_json::to_value(&steps[1]).unwrap()["arguments"], json!("{not json"));
+    assert_eq!(serde_json::to_value(&steps[1]).unwrap()["arguments"]["json"], json!("{not json"));
     assert_eq!(steps.last().unwrap().outcome, Some(OutcomeKind::Failed));
     running.stop().await;
 }

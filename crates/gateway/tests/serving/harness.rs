@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(crate) recorder: Recorder,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Running {
@@ -57,7 +57,7 @@ impl Running {
         let serving = tokio::spawn(server.run(async move {
             let _ = stopped.await;
         }));
-        Self { address, engine, control, recorder, stop: Some(stop), serving, _dir: dir }
+        Self { address, engine, control, recorder, stop: Some(stop), serving, dir }
     }
 
     /// Makes a sandbox of this name, and answers its id.
@@ -100,9 +100,11 @@ impl Running {
         self.raw(request.as_bytes()).await
     }
 
-    pub(crate) async fn stop(mut self) {
+    /// What it wrote is there as long as the directory that is answered.
+    pub(crate) async fn stop(mut self) -> tempfile::TempDir {
         let _ = self.stop.take().unwrap().send(());
         self.serving.await.unwrap();
+        self.dir
     }
 }
 
@@ -117,7 +119,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Self {
-        let head = read_head(stream).await.expect("an answer");
+        Self::try_read(stream).await.expect("an answer")
+    }
+
+    /// None if the connection was closed instead.
+    pub(crate) async fn try_read(stream: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
+        let head = read_head(stream).await?;
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let headers = headers_of(lines);
@@ -129,7 +136,7 @@ impl Answer {
         } else if answer.header("transfer-encoding") == Some("chunked") {
             answer.whole = answer.read_chunks(stream).await.is_ok();
         }
-        answer
+        Some(answer)
     }
 
     async fn read_chunks(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {

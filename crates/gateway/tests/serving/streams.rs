@@ -208,7 +208,7 @@ async fn a_stop_lets_calls_end_and_cuts_what_does_not() {
     let stopped = tokio::spawn(running.stop());
     gate.add_permits(1);
     assert_eq!(Answer::read(&mut soon).await.status, 200);
-    stopped.await.unwrap();
+    let _kept = stopped.await.unwrap();
     assert!(never.read_u8().await.is_err());
     let steps = recorder.steps(&arenite_model::TenantId::default_tenant(), id.as_str(), 0, 10).unwrap();
     assert_eq!(steps[1].outcome, Some(OutcomeKind::Aborted));
