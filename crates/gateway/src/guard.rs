@@ -33,11 +33,7 @@ pub(crate) enum HostKind {
 }
 
 /// Reads and checks the host. `forwarded` is what a trusted proxy says that the client named.
-pub(crate) fn host(
-    config: &GatewayConfig,
-    parts: &Parts,
-    forwarded: Option<&str>,
-) -> Result<Host, Refusal> {
+pub(crate) fn host(config: &GatewayConfig, parts: &Parts, forwarded: Option<&str>) -> Result<Host, Refusal> {
     let mut named = parts.headers.get_all(HOST).iter();
     let header = match named.next() {
         Some(value) => {
@@ -62,11 +58,8 @@ pub(crate) fn host(
     let (name, _) = split_authority(&authority).ok_or_else(|| bad_host("can't be read"))?;
     let kind = kind(config, name).ok_or_else(|| {
         let shown: String = name.chars().take(80).collect();
-        Refusal::new(
-            ErrorCode::Forbidden,
-            format!("the host {shown:?} is none of this server's names"),
-        )
-        .hint("call it by localhost or its address, or start it with --allowed-host and the name")
+        Refusal::new(ErrorCode::Forbidden, format!("the host {shown:?} is none of this server's names"))
+            .hint("call it by localhost or its address, or start it with --allowed-host and the name")
     })?;
     Ok(Host { authority, kind })
 }
@@ -132,28 +125,22 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
 
 /// `{digits}-{something}`.
 fn is_preview(label: &str) -> bool {
-    label.split_once('-').is_some_and(|(port, rest)| {
-        !port.is_empty() && !rest.is_empty() && port.bytes().all(|b| b.is_ascii_digit())
-    })
+    label
+        .split_once('-')
+        .is_some_and(|(port, rest)| !port.is_empty() && !rest.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// An address as host can't be rebound. It must still be one that is served: of all when listening on all.
 fn is_own_address(listen: &[SocketAddr], address: IpAddr) -> bool {
     let address = address.to_canonical();
-    address.is_loopback()
-        || listen.iter().any(|own| own.ip().to_canonical() == address || own.ip().is_unspecified())
+    address.is_loopback() || listen.iter().any(|own| own.ip().to_canonical() == address || own.ip().is_unspecified())
 }
 
 /// Refuses what a browser sends for a page that is not of this host. `page`: the route is one that people open, so a
 /// link from elsewhere may lead to it.
 ///
 /// Answers the origin to name in CORS headers, when it is another one that the configuration allows.
-pub(crate) fn origin(
-    config: &GatewayConfig,
-    host: &Host,
-    parts: &Parts,
-    page: bool,
-) -> Result<Option<HeaderValue>, Refusal> {
+pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: bool) -> Result<Option<HeaderValue>, Refusal> {
     let headers = &parts.headers;
     let mut origins = headers.get_all(ORIGIN).iter();
     if let Some(origin) = origins.next() {
@@ -203,11 +190,8 @@ fn is_of(origin: &str, authority: &str) -> bool {
 
 fn foreign(what: &str) -> Refusal {
     let shown: String = what.chars().take(80).collect();
-    Refusal::new(
-        ErrorCode::Forbidden,
-        format!("a page of another site may not call this server ({shown})"),
-    )
-    .hint("to allow a site's pages, start the server with --allowed-origin and the site's origin")
+    Refusal::new(ErrorCode::Forbidden, format!("a page of another site may not call this server ({shown})"))
+        .hint("to allow a site's pages, start the server with --allowed-origin and the site's origin")
 }
 
 #[cfg(test)]
@@ -285,18 +269,8 @@ mod tests {
 
     #[test]
     fn origins() {
-        let navigation = |site| {
-            vec![
-                ("sec-fetch-site", site),
-                ("sec-fetch-mode", "navigate"),
-                ("sec-fetch-dest", "document"),
-            ]
-        };
-        let framed = vec![
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-mode", "navigate"),
-            ("sec-fetch-dest", "iframe"),
-        ];
+        let navigation = |site| vec![("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        let framed = vec![("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
         // Headers, whether it passes on an API route, whether it passes on a page.
         for (headers, api, page) in [
             (vec![], true, true),
@@ -318,11 +292,7 @@ mod tests {
             (vec![("sec-fetch-site", "same-site")], false, false),
             (vec![("sec-fetch-site", "cross-site")], false, false),
             (vec![("sec-fetch-site", "new word")], false, false),
-            (
-                vec![("origin", "http://localhost:8080"), ("sec-fetch-site", "cross-site")],
-                false,
-                false,
-            ),
+            (vec![("origin", "http://localhost:8080"), ("sec-fetch-site", "cross-site")], false, false),
             (navigation("none"), true, true),
             (navigation("cross-site"), false, true),
             (navigation("same-site"), false, true),

@@ -56,23 +56,12 @@ pub(crate) async fn follow(gateway: Arc<Gateway>) {
     }
 }
 
-fn apply(
-    gateway: &Arc<Gateway>,
-    readers: &mut HashMap<SandboxId, CancellationToken>,
-    change: Change,
-) {
+fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>, change: Change) {
     match change.state {
         Some(SandboxState::Running) => {
-            readers.entry(change.id.clone()).or_insert_with(|| {
-                start(
-                    gateway,
-                    Whose {
-                        tenant: change.tenant,
-                        id: change.id,
-                        name: change.name,
-                    },
-                )
-            });
+            readers
+                .entry(change.id.clone())
+                .or_insert_with(|| start(gateway, Whose { tenant: change.tenant, id: change.id, name: change.name }));
         }
         Some(SandboxState::Creating) => {}
         // A frozen guest says nothing, and goes on where it was.
@@ -81,6 +70,10 @@ fn apply(
             gateway.pools.retire(&change.id);
             if let Some(reader) = readers.remove(&change.id) {
                 reader.cancel();
+            }
+            if change.state.is_none() {
+                // Whoever deleted it: a call, or the reaper.
+                gateway.recorder.close_trajectory(&change.tenant, change.id.as_str());
             }
         }
     }
@@ -96,9 +89,7 @@ async fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, Canc
         }
     };
     readers.retain(|id, reader| {
-        let there = listed.iter().any(|s| {
-            s.id == *id && matches!(s.state, SandboxState::Running | SandboxState::Paused)
-        });
+        let there = listed.iter().any(|s| s.id == *id && matches!(s.state, SandboxState::Running | SandboxState::Paused));
         if !there {
             reader.cancel();
             gateway.pools.retire(id);
@@ -109,12 +100,7 @@ async fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, Canc
         apply(
             gateway,
             readers,
-            Change {
-                id: sandbox.id,
-                tenant: sandbox.tenant,
-                name: sandbox.name,
-                state: Some(sandbox.state),
-            },
+            Change { id: sandbox.id, tenant: sandbox.tenant, name: sandbox.name, state: Some(sandbox.state) },
         );
     }
 }
@@ -155,9 +141,8 @@ async fn read_on(gateway: &Gateway, whose: &Whose) {
 
 /// One stream to its end. True when something was read, false when the guest has no such stream.
 async fn read(gateway: &Gateway, whose: &Whose) -> Result<bool, String> {
-    let (connection, answer) = proxy::internal_get(gateway, &whose.id, INSIDE_STEPS_PATH)
-        .await
-        .map_err(|refusal| refusal.message)?;
+    let (connection, answer) =
+        proxy::internal_get(gateway, &whose.id, INSIDE_STEPS_PATH).await.map_err(|refusal| refusal.message)?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Ok(false),
@@ -216,11 +201,7 @@ fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
         });
         step.finish(Outcome {
             status: Some(inside.status),
-            result: if inside.status >= 400 {
-                OutcomeKind::Error
-            } else {
-                OutcomeKind::Ok
-            },
+            result: if inside.status >= 400 { OutcomeKind::Error } else { OutcomeKind::Ok },
             error: Some(note.to_string()),
         })
     });

@@ -120,8 +120,22 @@ mod tests {
             assert_eq!((path.raw.as_str(), path.decoded.as_str()), (raw, decoded), "{given}");
         }
         for bad in [
-            "", "v1", "/..", "/v1/../internal", "/v1/%2e%2e/x", "/.%2E/x", "/v1/.", "/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b",
-            "/a%00", "/a%0a", "/%", "/%zz", "/%ff",
+            "",
+            "v1",
+            "/..",
+            "/v1/../internal",
+            "/v1/%2e%2e/x",
+            "/.%2E/x",
+            "/v1/.",
+            "/a%2fb",
+            "/a%2Fb",
+            "/a%5cb",
+            "/a\\b",
+            "/a%00",
+            "/a%0a",
+            "/%",
+            "/%zz",
+            "/%ff",
         ] {
             assert!(Path::parse(bad).is_err(), "{bad}");
         }

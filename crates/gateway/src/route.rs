@@ -7,9 +7,8 @@ use std::sync::atomic::Ordering;
 use arenite_model::{ErrorCode, TenantId};
 use axum::body::Body;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HeaderName, LOCATION, VARY,
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
+    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, HeaderName, LOCATION, VARY,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -72,8 +71,22 @@ fn is_under(path: &str, root: &str) -> bool {
 
 /// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
 const OF_GUESTS: [&str; 16] = [
-    "/v1", "/tickets", "/auth", "/cdp", "/json", "/vnc", "/websockify", "/code-server", "/jupyter",
-    "/terminal", "/proxy", "/absproxy", "/static", "/llms.txt", "/index.html", "/opencode",
+    "/v1",
+    "/tickets",
+    "/auth",
+    "/cdp",
+    "/json",
+    "/vnc",
+    "/websockify",
+    "/code-server",
+    "/jupyter",
+    "/terminal",
+    "/proxy",
+    "/absproxy",
+    "/static",
+    "/llms.txt",
+    "/index.html",
+    "/opencode",
 ];
 /// Paths of dialects that are not there yet, at the root.
 const MISSING: [(&str, &str); 17] = [
@@ -159,11 +172,7 @@ fn is_page(owner: Owner, path: &str) -> bool {
 }
 
 /// Answers one request, whatever it is.
-pub(crate) async fn answer(
-    gateway: Arc<Gateway>,
-    peer: IpAddr,
-    request: Request<Incoming>,
-) -> Response<Body> {
+pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
     let mut timing = Timing::start();
     let in_flight = InFlight::begin(&gateway);
     let (mut parts, body) = request.into_parts();
@@ -171,9 +180,7 @@ pub(crate) async fn answer(
     let caller = Caller::of(&gateway.config, peer, &parts.headers);
     let mut owner = Owner::Unknown;
     let mut allowed = None;
-    let answered = dispatch(
-        &gateway, &caller, &request_id, &mut parts, Body::new(body), &mut timing, &mut owner, &mut allowed,
-    );
+    let answered = dispatch(&gateway, &caller, &request_id, &mut parts, Body::new(body), &mut timing, &mut owner, &mut allowed);
     let mut answer = match answered.await {
         Ok(answer) => answer,
         Err(refusal) => match owner {
@@ -259,10 +266,7 @@ async fn dispatch(
     };
     *owned_by = owner;
     *allowed = guard::origin(&gateway.config, &host, parts, is_page(owner, &path.decoded))?;
-    if allowed.is_some()
-        && parts.method == Method::OPTIONS
-        && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-    {
+    if allowed.is_some() && parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok(preflight(&parts.headers));
     }
     let context = Context {
@@ -290,8 +294,7 @@ async fn dispatch(
         Owner::Health => health::serve(gateway, &context, at, parts, body).await,
         Owner::Metrics => metrics::serve(gateway, &context, at, parts, body).await,
         Owner::Missing(what) => {
-            Err(Refusal::new(ErrorCode::Unsupported, format!("{what} is not there yet"))
-                .hint("GET /v1/docs shows what is"))
+            Err(Refusal::new(ErrorCode::Unsupported, format!("{what} is not there yet")).hint("GET /v1/docs shows what is"))
         }
         Owner::Internal => Err(Refusal::not_found("there is nothing at this path")),
         Owner::Unknown => Err(unknown(at, &host.kind)),
@@ -343,10 +346,7 @@ fn preflight(headers: &HeaderMap) -> Response<Body> {
 
 fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(
-        ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("x-request-id, server-timing, retry-after"),
-    );
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, server-timing, retry-after"));
     headers.append(VARY, HeaderValue::from_static("origin"));
 }
 

@@ -64,11 +64,7 @@ pub struct Server {
 
 impl Server {
     /// Listens on all addresses of the configuration. Port 0 takes a free one.
-    pub async fn bind(
-        mut config: GatewayConfig,
-        control: Arc<Control>,
-        recorder: Recorder,
-    ) -> Result<Self, GatewayError> {
+    pub async fn bind(mut config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Result<Self, GatewayError> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for &address in &config.listen {
@@ -175,11 +171,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .max_buf_size(MAX_HEAD_BYTES);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

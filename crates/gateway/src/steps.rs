@@ -21,9 +21,7 @@ pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
         return true;
     }
     let path = path.strip_suffix('/').unwrap_or(path);
-    path.starts_with("/v1/")
-        && !NOT_STEPS.contains(&path)
-        && !matches!(*method, Method::OPTIONS | Method::HEAD)
+    path.starts_with("/v1/") && !NOT_STEPS.contains(&path) && !matches!(*method, Method::OPTIONS | Method::HEAD)
 }
 
 /// The intent of a call to a sandbox's own API. `path_and_query` is as the sandbox knows it.
@@ -56,8 +54,7 @@ pub(crate) fn of_query(path_and_query: &str) -> Option<Value> {
 
 /// The arguments of a call with a body that was read: JSON as such, anything else as text.
 pub(crate) fn of_body(body: &[u8]) -> Value {
-    serde_json::from_slice(body)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+    serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
 }
 
 #[cfg(test)]

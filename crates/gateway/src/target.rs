@@ -36,12 +36,7 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
             .hint("run a command in the sandbox that calls the port, such as curl with bash/exec"));
     }
     if let HostKind::Sandbox(id) = host {
-        return Ok(Target {
-            whom: Whom::Id(id.clone()),
-            path: path.clone(),
-            prefix: String::new(),
-            own_host: true,
-        });
+        return Ok(Target { whom: Whom::Id(id.clone()), path: path.clone(), prefix: String::new(), own_host: true });
     }
     if let Some(rest) = path.decoded.strip_prefix(PREFIX) {
         let name = rest.split('/').next().unwrap_or_default();
@@ -54,9 +49,7 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
     }
     let name = match headers.get(HEADER) {
         Some(value) => {
-            let text = value
-                .to_str()
-                .map_err(|_| Refusal::bad_request(format!("the header {HEADER} is no text")))?;
+            let text = value.to_str().map_err(|_| Refusal::bad_request(format!("the header {HEADER} is no text")))?;
             parse(text.trim())?
         }
         None => parse(SandboxName::DEFAULT)?,
@@ -69,11 +62,7 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
 }
 
 /// Holds the sandbox for the call, woken or made if need be.
-pub(crate) async fn lease(
-    control: &Control,
-    tenant: &TenantId,
-    whom: &Whom,
-) -> Result<Lease, Refusal> {
+pub(crate) async fn lease(control: &Control, tenant: &TenantId, whom: &Whom) -> Result<Lease, Refusal> {
     match whom {
         Whom::Name(name) => Ok(control.lease(tenant, name).await?),
         Whom::Id(id) => {

@@ -52,8 +52,7 @@ mod tests {
         timing.mark("target");
         timing.mark("wake");
         let header = timing.header();
-        let names: Vec<_> =
-            header.to_str().unwrap().split(", ").map(|s| s.split(';').next().unwrap()).collect();
+        let names: Vec<_> = header.to_str().unwrap().split(", ").map(|s| s.split(';').next().unwrap()).collect();
         assert_eq!(names, ["target", "wake", "total"]);
     }
 }

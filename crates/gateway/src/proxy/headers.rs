@@ -3,9 +3,8 @@
 use arenite_model::protocol::{VERSION, VERSION_HEADER};
 use http::header::{
     ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    REFRESH, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFRESH, SET_COOKIE,
+    STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 
 use crate::gateway::Context;
@@ -14,14 +13,11 @@ use crate::refusal::Refusal;
 use super::unreachable;
 
 /// On a host that a sandbox shares with the control routes its pages get an origin of their own.
-const SANDBOXED: HeaderValue =
-    HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
+const SANDBOXED: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        *name,
-        CONNECTION | TE | TRAILER | TRANSFER_ENCODING | UPGRADE | PROXY_AUTHENTICATE | PROXY_AUTHORIZATION
-    ) || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
+    matches!(*name, CONNECTION | TE | TRAILER | TRANSFER_ENCODING | UPGRADE | PROXY_AUTHENTICATE | PROXY_AUTHORIZATION)
+        || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
 }
 
 /// The names in `Connection`, which end at this hop as well.
@@ -45,12 +41,7 @@ fn is_ours(name: &HeaderName) -> bool {
 }
 
 /// The head that goes to the guest.
-pub(super) fn to_guest(
-    from_client: &HeaderMap,
-    context: &Context,
-    prefix: &str,
-    upgrade: bool,
-) -> HeaderMap {
+pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str, upgrade: bool) -> HeaderMap {
     let named = named_in_connection(from_client);
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);
     for (name, value) in from_client {
@@ -126,8 +117,7 @@ fn is_inert(content_type: Option<&HeaderValue>) -> bool {
     let Some(text) = content_type.and_then(|v| v.to_str().ok()) else { return false };
     let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.as_str() {
-        "application/json" | "application/octet-stream" | "application/x-ndjson" | "text/plain"
-        | "text/event-stream" => true,
+        "application/json" | "application/octet-stream" | "application/x-ndjson" | "text/plain" | "text/event-stream" => true,
         "image/svg+xml" => false,
         other => ["image/", "audio/", "video/", "font/"].iter().any(|kind| other.starts_with(kind)),
     }
@@ -141,10 +131,8 @@ pub(super) fn check_protocol(from_guest: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     let shown: String = String::from_utf8_lossy(value.as_bytes()).chars().take(20).collect();
-    Err(unreachable(format!(
-        "its guest speaks protocol {shown}, and this server {VERSION} and the one before"
-    ))
-    .hint("the sandbox was made by another version of arenite; make it anew"))
+    Err(unreachable(format!("its guest speaks protocol {shown}, and this server {VERSION} and the one before"))
+        .hint("the sandbox was made by another version of arenite; make it anew"))
 }
 
 #[cfg(test)]
@@ -152,9 +140,7 @@ mod tests {
     use super::*;
 
     fn map(list: &[(&'static str, &'static str)]) -> HeaderMap {
-        list.iter()
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
-            .collect()
+        list.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
 
     #[test]

@@ -87,17 +87,11 @@ async fn wait_turn(gateway: &Gateway) -> Result<OwnedSemaphorePermit, Refusal> {
     let turn = Arc::clone(&gateway.large_bodies).acquire_owned();
     match tokio::time::timeout(TURN, turn).await {
         Ok(Ok(turn)) => Ok(turn),
-        _ => Err(Refusal {
-            retry_after: Some(1),
-            ..Refusal::new(ErrorCode::Exhausted, "too many large requests at once")
-        }),
+        _ => Err(Refusal { retry_after: Some(1), ..Refusal::new(ErrorCode::Exhausted, "too many large requests at once") }),
     }
 }
 
 fn too_large() -> Refusal {
-    Refusal::new(
-        ErrorCode::TooLarge,
-        format!("the JSON body is over {} MiB", MAX_JSON_BYTES >> 20),
-    )
-    .hint("upload large content with POST /v1/file/upload (multipart), which is streamed")
+    Refusal::new(ErrorCode::TooLarge, format!("the JSON body is over {} MiB", MAX_JSON_BYTES >> 20))
+        .hint("upload large content with POST /v1/file/upload (multipart), which is streamed")
 }

@@ -88,10 +88,7 @@ impl Link {
     }
 
     /// Sends the request and waits for the head of its answer.
-    pub(super) async fn send(
-        &mut self,
-        mut request: Request<Outgoing>,
-    ) -> Result<Response<Incoming>, NoAnswer> {
+    pub(super) async fn send(&mut self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, NoAnswer> {
         self.watch.reset();
         let watch = Arc::clone(&self.watch);
         hyper::ext::on_informational(&mut request, move |_| watch.note_informational());
@@ -144,11 +141,7 @@ impl Link {
 }
 
 /// Lets the connection do what it can. Its errors come out of the answer or of the body.
-fn drive(
-    connection: &mut http1::Connection<TokioIo<Wire>, Outgoing>,
-    over: &mut bool,
-    cx: &mut Context<'_>,
-) {
+fn drive(connection: &mut http1::Connection<TokioIo<Wire>, Outgoing>, over: &mut bool, cx: &mut Context<'_>) {
     if !*over && connection.poll_without_shutdown(cx).is_ready() {
         *over = true;
     }

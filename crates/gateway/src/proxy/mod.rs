@@ -96,10 +96,7 @@ pub(crate) async fn forward(
     let called = call(gateway, &lease.sandbox.id, request, upgrade, timing);
     let called = match tokio::time::timeout(limit, called).await {
         Ok(called) => called,
-        Err(_) => Err(Refusal::new(
-            ErrorCode::Timeout,
-            format!("the sandbox gave no answer within {} s", limit.as_secs()),
-        )),
+        Err(_) => Err(Refusal::new(ErrorCode::Timeout, format!("the sandbox gave no answer within {} s", limit.as_secs()))),
     };
     let (link, answer) = called.inspect_err(|refusal| {
         if broken.load(Ordering::Relaxed) {

@@ -29,17 +29,9 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(
-        gateway: Arc<Gateway>,
-        link: Link,
-        lease: Lease,
-        body: Incoming,
-        record: Record,
-        status: u16,
-    ) -> Self {
+    pub(super) fn new(gateway: Arc<Gateway>, link: Link, lease: Lease, body: Incoming, record: Record, status: u16) -> Self {
         let left = body.size_hint().exact();
-        let mut relay =
-            Self { gateway, body, under_way: Some((link, lease)), record, status, left };
+        let mut relay = Self { gateway, body, under_way: Some((link, lease)), record, status, left };
         // Nothing will come, and then nobody may ask for it.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();
@@ -59,10 +51,7 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let Some((link, _)) = &mut this.under_way else { return Poll::Ready(None) };
         let next = link.poll_body(&mut this.body, cx);

@@ -33,10 +33,7 @@ pub(super) fn is_wanted(parts: &Parts) -> bool {
             text.split(',').any(|part| part.trim().eq_ignore_ascii_case(word))
         })
     };
-    parts.version == Version::HTTP_11
-        && parts.method == Method::GET
-        && has(CONNECTION, "upgrade")
-        && has(UPGRADE, "websocket")
+    parts.version == Version::HTTP_11 && parts.method == Method::GET && has(CONNECTION, "upgrade") && has(UPGRADE, "websocket")
 }
 
 /// The guest has agreed: answers the same, and passes bytes once the client's side is there.
@@ -75,12 +72,7 @@ pub(super) fn open(
     Ok(switched)
 }
 
-async fn pass(
-    gateway: &Gateway,
-    client: OnUpgrade,
-    link: Link,
-    record: &Record,
-) -> Result<(), io::Error> {
+async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record) -> Result<(), io::Error> {
     let client = TokioIo::new(client.await.map_err(io::Error::other)?);
     let (guest, early) = link.into_io().await;
     let (from_client, mut to_client) = tokio::io::split(client);

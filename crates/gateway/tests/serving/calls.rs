@@ -88,13 +88,19 @@ async fn nothing_internal_and_nothing_crooked_reaches_a_guest() {
 
 #[tokio::test]
 async fn foreign_hosts_and_pages_are_refused_everywhere() {
-    let config = GatewayConfig {
-        allowed_origins: vec!["https://app.example".to_owned()],
-        ..GatewayConfig::default()
-    };
+    let config = GatewayConfig { allowed_origins: vec!["https://app.example".to_owned()], ..GatewayConfig::default() };
     let running = Running::with(config, Limits::default(), |_, stream| echo(stream)).await;
     running.create("a").await;
-    for path in ["/sandbox/a/v1/x", "/v1/x", "/api/v1/sandbox", "/api/v2/sandboxes", "/api/v1/trajectories", "/metrics", "/", "/v1/shell/ws"] {
+    for path in [
+        "/sandbox/a/v1/x",
+        "/v1/x",
+        "/api/v1/sandbox",
+        "/api/v2/sandboxes",
+        "/api/v1/trajectories",
+        "/metrics",
+        "/",
+        "/v1/shell/ws",
+    ] {
         for headers in [
             "host: evil.example\r\n",
             "origin: http://evil.example\r\n",
@@ -123,7 +129,9 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
         let pass = pass.clone();
         async move {
             while request(&mut stream).await.is_some() {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{\"a\":").await;
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{\"a\":")
+                    .await;
                 pass.acquire().await.unwrap().forget();
                 let _ = stream.write_all(b" 1}").await;
             }

@@ -46,11 +46,7 @@ impl Running {
         let config_of_control = ControlConfig::new(dir.path().to_owned(), "base".parse().unwrap());
         let control = Control::start(config_of_control, engine.clone()).await.unwrap();
         let recorder = Recorder::open(dir.path().join("trajectories"), limits).unwrap();
-        let config = GatewayConfig {
-            listen: vec![([127, 0, 0, 1], 0).into()],
-            drain: Duration::from_secs(1),
-            ..config
-        };
+        let config = GatewayConfig { listen: vec![([127, 0, 0, 1], 0).into()], drain: Duration::from_secs(1), ..config };
         let server = Server::bind(config, control.clone(), recorder.clone()).await.unwrap();
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();

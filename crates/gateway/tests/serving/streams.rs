@@ -50,7 +50,9 @@ async fn a_large_stream_passes_both_ways_and_is_hashed() {
     let id = running.create("a").await;
     let data: Vec<u8> = (0..SIZE).map(|i| (i * 31 + i / 251) as u8).collect();
     let mut stream = running.connect().await;
-    let head = format!("POST /sandbox/a/v1/file/upload HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\ncontent-length: {SIZE}\r\n\r\n");
+    let head = format!(
+        "POST /sandbox/a/v1/file/upload HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\ncontent-length: {SIZE}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&data).await.unwrap();
     let answer = Answer::read(&mut stream).await;
@@ -111,7 +113,9 @@ async fn events_pass_as_they_come() {
             if request(&mut stream).await.is_none() {
                 return;
             }
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                .await;
             for i in 0..3 {
                 pass.acquire().await.unwrap().forget();
                 let _ = stream.write_all(format!("9\r\ndata: {i}\n\n\r\n").as_bytes()).await;
