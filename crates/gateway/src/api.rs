@@ -322,7 +322,10 @@ async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> R
         }
         StatusCode::NOT_FOUND => Body::empty(),
         other => {
-            return Err(Refusal::new(ErrorCode::SandboxFailed, format!("the guest of sandbox {name} answered {} for its log", other.as_u16())));
+            return Err(Refusal::new(
+                ErrorCode::SandboxFailed,
+                format!("the guest of sandbox {name} answered {} for its log", other.as_u16()),
+            ));
         }
     };
     let mut response = Response::new(body);

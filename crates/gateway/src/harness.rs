@@ -72,6 +72,11 @@ impl Harness {
         };
         let (parts, body) = answer.unwrap_or_else(|refusal: Refusal| refusal.api()).into_parts();
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, json: serde_json::from_str(&text).unwrap_or_default(), text }
+        Answer {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            json: serde_json::from_str(&text).unwrap_or_default(),
+            text,
+        }
     }
 }

@@ -20,13 +20,27 @@ use crate::request::require;
 
 /// Upper ends of the histogram's buckets, in microseconds: from a proxied call's overhead to a long wait.
 const BUCKETS: [u64; 16] = [
-    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 5_000_000, 10_000_000, 30_000_000, 120_000_000,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    120_000_000,
 ];
 /// Statuses that have a series of their own; all others share one.
 const STATUSES: [u16; 28] = [
-    101, 200, 201, 202, 204, 206, 304, 307, 400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 416,
-    421, 422, 424, 429, 431, 500, 501, 502, 504,
+    101, 200, 201, 202, 204, 206, 304, 307, 400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 416, 421, 422, 424, 429, 431, 500,
+    501, 502, 504,
 ];
 /// The most routes counted apart; routes are words of this program, so the bound is a seat belt.
 const MAX_ROUTES: usize = 64;
@@ -60,10 +74,7 @@ impl Metrics {
             return;
         };
         let one = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        one(STATUSES
-            .iter()
-            .position(|known| *known == status)
-            .map_or(&series.other, |at| &series.statuses[at]));
+        one(STATUSES.iter().position(|known| *known == status).map_or(&series.other, |at| &series.statuses[at]));
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         if let Some(at) = BUCKETS.iter().position(|end| micros <= *end) {
             one(&series.buckets[at]);
@@ -113,10 +124,20 @@ impl Metrics {
         }
         page.single("arenite_http_requests_in_flight", "gauge", "Requests under way.", read(&self.in_flight));
         page.single("arenite_http_request_bytes_total", "counter", "Bytes of bodies sent to guests.", read(&self.bytes_in));
-        page.single("arenite_http_response_bytes_total", "counter", "Bytes of bodies that came from guests.", read(&self.bytes_out));
+        page.single(
+            "arenite_http_response_bytes_total",
+            "counter",
+            "Bytes of bodies that came from guests.",
+            read(&self.bytes_out),
+        );
         page.single("arenite_guest_dials_total", "counter", "Connections made to guests.", read(&self.guest_dials));
         page.single("arenite_guest_reused_total", "counter", "Calls on a connection that was there.", read(&self.guest_reused));
-        page.single("arenite_inside_steps_total", "counter", "Steps made by processes inside sandboxes.", read(&self.inside_steps));
+        page.single(
+            "arenite_inside_steps_total",
+            "counter",
+            "Steps made by processes inside sandboxes.",
+            read(&self.inside_steps),
+        );
         page.single(
             "arenite_inside_steps_refused_total",
             "counter",
@@ -165,8 +186,7 @@ fn control(page: &mut Page, counters: &arenite_control::Counters) {
     page.single("arenite_sandbox_create_queue", "gauge", "Creates that wait for their turn.", counters.queued);
     page.single("arenite_sandbox_deletes_total", "counter", "Sandboxes deleted, for whatever reason.", counters.deleted);
     page.family("arenite_sandbox_reaped_total", "counter", "Sandboxes deleted because a time was up.");
-    for (reason, count) in
-        [("timeout", counters.reaped_timeout), ("idle", counters.reaped_idle), ("lost", counters.reaped_lost)]
+    for (reason, count) in [("timeout", counters.reaped_timeout), ("idle", counters.reaped_idle), ("lost", counters.reaped_lost)]
     {
         page.labelled("arenite_sandbox_reaped_total", &[("reason", reason)], count);
     }
@@ -182,7 +202,12 @@ fn recorder(page: &mut Page, counters: &arenite_trajectory::Counters) {
         ("arenite_trajectory_steps_finished_total", "counter", "Outcomes written.", counters.steps_finished),
         ("arenite_trajectory_refused_total", "counter", "Calls refused because they could not be recorded.", counters.refused),
         ("arenite_trajectory_outcomes_lost_total", "counter", "Outcomes that could not be written.", counters.outcomes_lost),
-        ("arenite_trajectory_bodies_not_kept_total", "counter", "Bodies of which only hash and length are kept.", counters.bodies_not_kept),
+        (
+            "arenite_trajectory_bodies_not_kept_total",
+            "counter",
+            "Bodies of which only hash and length are kept.",
+            counters.bodies_not_kept,
+        ),
         ("arenite_trajectory_log_bytes", "gauge", "Size of all logs.", counters.logs_bytes),
         ("arenite_trajectory_blob_bytes", "gauge", "Size of all kept bodies.", counters.blobs_bytes),
         ("arenite_trajectory_sync_errors_total", "counter", "Failed syncs to the disk.", counters.sync_errors),
@@ -263,7 +288,10 @@ mod tests {
             }
             let (series, value) = line.rsplit_once(' ').unwrap();
             let name = series.split('{').next().unwrap();
-            assert!(name == family || name.strip_prefix(&family).is_some_and(|s| ["_bucket", "_sum", "_count"].contains(&s)), "{line}");
+            assert!(
+                name == family || name.strip_prefix(&family).is_some_and(|s| ["_bucket", "_sum", "_count"].contains(&s)),
+                "{line}"
+            );
             assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
             assert!(values.insert(series.to_owned(), value.parse().unwrap()).is_none(), "twice: {line}");
         }

@@ -110,9 +110,16 @@ pub(crate) async fn serve(
     parts: &Parts,
     body: Body,
 ) -> Result<Response<Body>, Refusal> {
+    Ok(match answer(gateway, context, path, parts, body).await {
+        Ok((status, body)) => json_response(status, &body),
+        Err(refusal) => failure(&refusal, gateway.config.agent_sandbox_always_200),
+    })
+}
+
+async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &Parts, body: Body) -> Result<Answer, Refusal> {
     let rest = path.strip_prefix(PATH).unwrap_or(path);
     let rest = rest.strip_prefix('/').unwrap_or(rest);
-    let answer = match (rest, &parts.method) {
+    match (rest, &parts.method) {
         ("", &Method::POST) => create(gateway, context, body).await,
         ("", _) => {
             require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
@@ -123,11 +130,7 @@ pub(crate) async fn serve(
             require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
             get(gateway, context, name).await
         }
-    };
-    Ok(match answer {
-        Ok((status, body)) => json_response(status, &body),
-        Err(refusal) => failure(&refusal, gateway.config.agent_sandbox_always_200),
-    })
+    }
 }
 
 fn success(data: Value) -> Answer {
@@ -135,7 +138,9 @@ fn success(data: Value) -> Answer {
 }
 
 fn failure(refusal: &Refusal, always_200: bool) -> Response<Body> {
-    let (status, code) = if always_200 { (StatusCode::OK, 500) } else { (refusal.status, refusal.status.as_u16()) };
+    // A wrong method is 405 in the original too.
+    let (status, code) =
+        if always_200 && refusal.allow.is_none() { (StatusCode::OK, 500) } else { (refusal.status, refusal.status.as_u16()) };
     let text = match &refusal.hint {
         Some(hint) => format!("{}; {hint}", refusal.message),
         None => refusal.message.clone(),
@@ -253,7 +258,8 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
         None => Some(AIO.to_owned()),
     };
     // What an environment's file says itself stands over this dialect's defaults. Unknown ones are control's to refuse.
-    let theirs = template.as_ref().and_then(|name| gateway.control.templates().into_iter().find(|t| t.name == *name)).map(|t| t.spec);
+    let theirs =
+        template.as_ref().and_then(|name| gateway.control.templates().into_iter().find(|t| t.name == *name)).map(|t| t.spec);
     let untouched = Resources::default();
     let resources = theirs.as_ref().map_or_else(|| untouched.clone(), |spec| spec.resources.clone());
     let environment = template.clone().unwrap_or_else(|| CUSTOM.to_owned());
@@ -263,14 +269,29 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
     }
 
     let default = |set: bool, ours: &str| (!set).then(|| ours.to_owned());
-    let cpu_limit = given(&create.cpu_limit).map(str::to_owned).or_else(|| default(resources.cpu_millis != untouched.cpu_millis, CPU_LIMIT));
-    let memory_limit =
-        given(&create.memory_limit).map(str::to_owned).or_else(|| default(resources.memory_bytes != untouched.memory_bytes, MEMORY_LIMIT));
+    let cpu_limit =
+        given(&create.cpu_limit).map(str::to_owned).or_else(|| default(resources.cpu_millis != untouched.cpu_millis, CPU_LIMIT));
+    let memory_limit = given(&create.memory_limit)
+        .map(str::to_owned)
+        .or_else(|| default(resources.memory_bytes != untouched.memory_bytes, MEMORY_LIMIT));
     let cpu_millis = amount("cpu_limit", &cpu_limit, quantity::millis)?;
     let memory_bytes = amount("memory_limit", &memory_limit, quantity::bytes)?;
-    let cpu = demand(["cpu", "cpu_limit"], given(&create.cpu), CPU, cpu_millis.unwrap_or(resources.cpu_millis.into()), &cpu_limit, quantity::millis)?;
-    let memory =
-        demand(["memory", "memory_limit"], given(&create.memory), MEMORY, memory_bytes.unwrap_or(resources.memory_bytes), &memory_limit, quantity::bytes)?;
+    let cpu = demand(
+        ["cpu", "cpu_limit"],
+        given(&create.cpu),
+        CPU,
+        cpu_millis.unwrap_or(resources.cpu_millis.into()),
+        &cpu_limit,
+        quantity::millis,
+    )?;
+    let memory = demand(
+        ["memory", "memory_limit"],
+        given(&create.memory),
+        MEMORY,
+        memory_bytes.unwrap_or(resources.memory_bytes),
+        &memory_limit,
+        quantity::bytes,
+    )?;
 
     let timeout = minutes("timeout", create.timeout, MAX_TIMEOUT)?;
     let idle_timeout = minutes("idle_timeout", create.idle_timeout, MAX_IDLE_TIMEOUT)?;
@@ -435,7 +456,8 @@ mod tests {
             "ports": [], "status": "running", "state": "running", "id": id, "url": "http://127.0.0.1:8080/sandbox/demo/",
         });
         assert_eq!(stored, json!({ "code": "0", "data": expected }));
-        exact("DELETE", "/api/v1/sandbox/demo", Value::Null, 200, r#"{"code":"0","data":"Sandbox demo deleted successfully"}"#).await;
+        exact("DELETE", "/api/v1/sandbox/demo", Value::Null, 200, r#"{"code":"0","data":"Sandbox demo deleted successfully"}"#)
+            .await;
         exact("GET", "/api/v1/sandbox/demo", Value::Null, 404, r#"{"code":"404","error":"sandbox demo not found"}"#).await;
         exact("GET", "/api/v1/sandbox/No/such", Value::Null, 404, r#"{"code":"404","error":"sandbox No/such not found"}"#).await;
         let failed = r#"{"code":"404","error":"failed to delete sandbox demo: sandbox demo not found"}"#;
@@ -476,7 +498,10 @@ mod tests {
         assert_eq!(make(&server, body.clone()).await.status, 200);
         let made = spec(&server, "all").await;
         assert_eq!((&made["image"], &made["args"], &made["env"]), (&json!("team/tools:2"), &body["args"], &body["env"]));
-        assert_eq!((&made["timeout_seconds"], &made["idle_timeout_seconds"], &made["idle_policy"]), (&json!(180), &json!(120), &json!("pause")));
+        assert_eq!(
+            (&made["timeout_seconds"], &made["idle_timeout_seconds"], &made["idle_policy"]),
+            (&json!(180), &json!(120), &json!("pause"))
+        );
         assert_eq!((&made["resources"]["cpu_millis"], &made["resources"]["memory_bytes"]), (&json!(1500), &json!(512 << 20)));
         assert_eq!((&made["workdir"], &made["ports"]), (&json!("/srv"), &json!([8000])));
         let told = server.call("GET", "/api/v1/sandbox/all", Value::Null).await.json["data"].take();
@@ -487,7 +512,10 @@ mod tests {
         // Nothing of it stays for the next one.
         make(&server, json!({ "name": "next", "image": "base", "timeout": null, "cpu": "" })).await;
         let next = server.call("GET", "/api/v1/sandbox/next", Value::Null).await.json["data"].take();
-        assert_eq!((&next["environment"], &next["env"], &next["timeout"], &next["cpu"]), (&json!("custom"), &json!({}), &json!(60), &json!("100m")));
+        assert_eq!(
+            (&next["environment"], &next["env"], &next["timeout"], &next["cpu"]),
+            (&json!("custom"), &json!({}), &json!(60), &json!("100m"))
+        );
 
         for (body, word) in [
             (json!({ "cpu_limit": "lots" }), "cpu_limit"),
@@ -533,12 +561,19 @@ mod tests {
     #[tokio::test]
     async fn a_templates_own_numbers_stand() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("big.toml"), "idle_timeout_seconds = 30\nidle_policy = \"pause\"\n[resources]\nmemory_bytes = 4294967296\n").unwrap();
+        std::fs::write(
+            dir.path().join("big.toml"),
+            "idle_timeout_seconds = 30\nidle_policy = \"pause\"\n[resources]\nmemory_bytes = 4294967296\n",
+        )
+        .unwrap();
         let server = Harness::with(|control, _| control.templates_dir = Some(dir.path().to_owned())).await;
         assert_eq!(make(&server, json!({ "name": "big", "environment": "big" })).await.status, 200);
         let big = spec(&server, "big").await;
         assert_eq!((&big["resources"]["memory_bytes"], &big["resources"]["cpu_millis"]), (&json!(4u64 << 30), &json!(1000)));
-        assert_eq!((&big["idle_timeout_seconds"], &big["idle_policy"], &big["timeout_seconds"]), (&json!(30), &json!("pause"), &json!(3600)));
+        assert_eq!(
+            (&big["idle_timeout_seconds"], &big["idle_policy"], &big["timeout_seconds"]),
+            (&json!(30), &json!("pause"), &json!(3600))
+        );
     }
 
     #[tokio::test]

@@ -39,11 +39,8 @@ fn parse(text: &str, parts: u128) -> Result<u64, QuantityError> {
     }
     let (factor, exponent) = suffix_of(suffix).ok_or_else(malformed)?;
     let exponent = exponent - i32::try_from(fraction.len()).map_err(|_| malformed())?;
-    let value = format!("{whole}{fraction}")
-        .parse::<u128>()
-        .ok()
-        .and_then(|n| n.checked_mul(factor)?.checked_mul(parts))
-        .and_then(|n| {
+    let value =
+        format!("{whole}{fraction}").parse::<u128>().ok().and_then(|n| n.checked_mul(factor)?.checked_mul(parts)).and_then(|n| {
             let power = 10u128.checked_pow(exponent.unsigned_abs());
             match (exponent >= 0, power) {
                 (true, Some(power)) => n.checked_mul(power),
@@ -126,8 +123,27 @@ mod tests {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
         let bad = [
-            "", " 1", "1 ", "-1", "1.2.3", ".", "1mi", "1KB", "1ki", "Mi", "1e", "1e31", "1e1.5", "0x10", "lots", "12 parsecs", "1_000",
-            "٣", "NaN", "inf", &"1".repeat(33),
+            "",
+            " 1",
+            "1 ",
+            "-1",
+            "1.2.3",
+            ".",
+            "1mi",
+            "1KB",
+            "1ki",
+            "Mi",
+            "1e",
+            "1e31",
+            "1e1.5",
+            "0x10",
+            "lots",
+            "12 parsecs",
+            "1_000",
+            "٣",
+            "NaN",
+            "inf",
+            &"1".repeat(33),
         ];
         for text in bad {
             assert!(matches!(bytes(text), Err(QuantityError::Malformed(_))), "{text:?}");

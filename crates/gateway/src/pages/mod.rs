@@ -49,10 +49,7 @@ impl Page {
     }
 
     fn make(&self) -> (String, HeaderValue) {
-        let text = self
-            .html
-            .replace("/*STYLE*/", self.css)
-            .replace("/*SCRIPT*/", self.script);
+        let text = self.html.replace("/*STYLE*/", self.css).replace("/*SCRIPT*/", self.script);
         let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
         let policy = format!(
             "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
@@ -85,7 +82,17 @@ mod tests {
                 assert!(policy.contains(&format!("{directive} 'sha256-{hash}'")), "{open}");
             }
             // What the policy would block, and what would let data become markup.
-            for bad in [" style=\"", " onclick", " onload", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "https://", "src="] {
+            for bad in [
+                " style=\"",
+                " onclick",
+                " onload",
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacent",
+                "document.write",
+                "https://",
+                "src=",
+            ] {
                 assert!(!text.contains(bad), "{bad}");
             }
         }

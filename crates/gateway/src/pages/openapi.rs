@@ -96,7 +96,9 @@ mod tests {
         for operation in operations(&document) {
             assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{operation}");
             let tags = operation["tags"].as_array().unwrap();
-            assert!(!tags.is_empty() && tags.iter().all(|t| document["tags"].as_array().unwrap().iter().any(|d| d["name"] == *t)));
+            assert!(
+                !tags.is_empty() && tags.iter().all(|t| document["tags"].as_array().unwrap().iter().any(|d| d["name"] == *t))
+            );
         }
         assert!(ids.len() > 20, "{ids:?}");
         // No reference leads nowhere.
