@@ -15,8 +15,8 @@ use crate::GatewayConfig;
 use crate::metrics::Metrics;
 use crate::proxy::Pools;
 
-/// JSON bodies over 64 KiB that are held at once; further ones wait.
-pub(crate) const LARGE_BODIES: usize = 16;
+/// KiB of JSON bodies over 64 KiB that are held at once; further ones wait.
+pub(crate) const HELD_KIB: usize = 512 << 10;
 
 /// What all requests share. Handlers get `&Gateway` or an `Arc` of it.
 pub(crate) struct Gateway {
@@ -33,7 +33,8 @@ pub(crate) struct Gateway {
     pub(crate) stopping: CancellationToken,
     /// Cancelled when the time to drain is over.
     pub(crate) cut: CancellationToken,
-    pub(crate) large_bodies: Arc<Semaphore>,
+    /// Shares of [`HELD_KIB`].
+    pub(crate) held: Arc<Semaphore>,
     /// Makes request ids differ between starts.
     epoch: u64,
     requests: AtomicU64,
@@ -52,7 +53,7 @@ impl Gateway {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             cut: CancellationToken::new(),
-            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
+            held: Arc::new(Semaphore::new(HELD_KIB)),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
             requests: AtomicU64::new(0),
         }

@@ -70,7 +70,7 @@ fn is_under(path: &str, root: &str) -> bool {
 }
 
 /// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
-const OF_GUESTS: [&str; 16] = [
+const OF_GUESTS: [&str; 17] = [
     "/v1",
     "/tickets",
     "/auth",
@@ -87,6 +87,7 @@ const OF_GUESTS: [&str; 16] = [
     "/llms.txt",
     "/index.html",
     "/opencode",
+    "/codex",
 ];
 /// Paths of dialects that are not there yet, at the root.
 const MISSING: [(&str, &str); 17] = [

@@ -86,17 +86,33 @@ impl Recorder {
     /// # Errors
     /// Whatever keeps it from being recorded. The call must then not be made.
     pub fn begin(&self, intent: Intent) -> Result<OpenStep, TrajectoryError> {
-        self.try_begin(intent).inspect_err(|_| {
+        self.try_begin(intent, None).inspect_err(|_| {
             self.inner.refused.fetch_add(1, Ordering::Relaxed);
         })
     }
 
-    fn try_begin(&self, intent: Intent) -> Result<OpenStep, TrajectoryError> {
+    /// The same for a call whose arguments are a body at hand, recorded as it came: as JSON if it is that, else as text or a
+    /// blob. No tree is made of it, which could be many times its size.
+    ///
+    /// # Errors
+    /// As [`Recorder::begin`].
+    pub fn begin_with_body(&self, intent: Intent, body: &[u8]) -> Result<OpenStep, TrajectoryError> {
+        self.try_begin(intent, Some(body)).inspect_err(|_| {
+            self.inner.refused.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn try_begin(&self, intent: Intent, body: Option<&[u8]>) -> Result<OpenStep, TrajectoryError> {
         let key = TrajectoryKey::new(&intent.tenant, &intent.trajectory)?;
         let started = Instant::now();
-        let (arguments, bytes_in) = match &intent.arguments {
-            Some(value) => self.arguments(value),
-            None => (None, 0),
+        let (arguments, bytes_in) = match (body, &intent.arguments) {
+            (Some(body), _) => {
+                let mut tap = self.tap();
+                tap.feed(body);
+                (tap.close(), body.len() as u64)
+            }
+            (None, Some(value)) => self.arguments(value),
+            (None, None) => (None, 0),
         };
         let has_arguments = arguments.is_some();
         let record = IntentRecord {

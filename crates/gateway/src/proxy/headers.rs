@@ -96,11 +96,13 @@ fn is_stripped(name: &HeaderName, own_host: bool) -> bool {
 }
 
 /// The head that goes to the client.
-pub(super) fn to_client(from_guest: &HeaderMap, own_host: bool) -> HeaderMap {
+/// `bodiless`: the length is that of a body which is not sent; else the body tells its own.
+pub(super) fn to_client(from_guest: &HeaderMap, own_host: bool, bodiless: bool) -> HeaderMap {
     let named = named_in_connection(from_guest);
     let mut headers = HeaderMap::with_capacity(from_guest.len() + 6);
     for (name, value) in from_guest {
-        if !is_hop_by_hop(name) && !is_stripped(name, own_host) && !named.contains(name) {
+        let told_otherwise = *name == CONTENT_LENGTH && !bodiless;
+        if !is_hop_by_hop(name) && !is_stripped(name, own_host) && !told_otherwise && !named.contains(name) {
             headers.append(name, value.clone());
         }
     }
@@ -204,9 +206,9 @@ mod tests {
             ("etag", "e"),
             ("x-content-type-options", "nosniff"),
         ]);
-        assert_eq!(to_client(&given, true), wanted);
+        assert_eq!(to_client(&given, true, false), wanted);
         wanted.append(CONTENT_SECURITY_POLICY, SANDBOXED);
-        assert_eq!(to_client(&given, false), wanted);
+        assert_eq!(to_client(&given, false, false), wanted);
         for (kind, inert) in [
             ("application/json; charset=utf-8", true),
             ("TEXT/PLAIN", true),
@@ -220,6 +222,9 @@ mod tests {
             assert_eq!(is_inert(Some(&HeaderValue::from_static(kind))), inert, "{kind}");
         }
         assert!(!is_inert(None));
+        let sized = map(&[("content-length", "7"), ("content-type", "text/plain")]);
+        assert!(to_client(&sized, false, true).contains_key(CONTENT_LENGTH));
+        assert!(!to_client(&sized, false, false).contains_key(CONTENT_LENGTH));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 
 /// The most bytes of a JSON body; more is refused with 413. The guest has the same bound.
 const MAX_JSON_BYTES: u64 = 32 << 20;
-/// Bodies over this are held only so many at once.
+/// Bodies over this take their share of [`crate::gateway::HELD_KIB`].
 const SMALL: usize = 64 << 10;
 /// Time to the next piece of a body that is read first.
 const NEXT_PIECE: Duration = Duration::from_secs(30);
@@ -26,13 +26,17 @@ const NEXT_PIECE: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_secs(30);
 
 pub(super) enum Given {
-    Held(Bytes),
+    Held {
+        bytes: Bytes,
+        /// Its share of what may be held.
+        turn: Option<OwnedSemaphorePermit>,
+    },
     Streamed(Body),
 }
 
 pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Result<Given, Refusal> {
     if body.is_end_stream() {
-        return Ok(Given::Held(Bytes::new()));
+        return Ok(Given::Held { bytes: Bytes::new(), turn: None });
     }
     if !is_read_first(&parts.headers) {
         return Ok(Given::Streamed(body));
@@ -57,7 +61,7 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Re
             return Err(too_large());
         }
         if length > SMALL && turn.is_none() {
-            turn = Some(wait_turn(gateway).await?);
+            turn = Some(wait_turn(gateway, declared.unwrap_or(MAX_JSON_BYTES)).await?);
         }
         if first.is_empty() && all.is_empty() {
             // Most bodies are one piece: not copied.
@@ -72,7 +76,13 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Re
         }
         all.extend_from_slice(&piece);
     }
-    Ok(Given::Held(if all.is_empty() { first } else { all.freeze() }))
+    let bytes = if all.is_empty() { first } else { all.freeze() };
+    if let Some(turn) = &mut turn {
+        // One that did not say its length took the largest share.
+        let excess = turn.num_permits().saturating_sub(bytes.len().div_ceil(1024));
+        drop(turn.split(excess));
+    }
+    Ok(Given::Held { bytes, turn })
 }
 
 /// JSON, and what does not say what it is, as AIO's clients send with an empty body.
@@ -83,8 +93,10 @@ fn is_read_first(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-async fn wait_turn(gateway: &Gateway) -> Result<OwnedSemaphorePermit, Refusal> {
-    let turn = Arc::clone(&gateway.large_bodies).acquire_owned();
+async fn wait_turn(gateway: &Gateway, bytes: u64) -> Result<OwnedSemaphorePermit, Refusal> {
+    // At most `MAX_JSON_BYTES`.
+    let kib = bytes.div_ceil(1024) as u32;
+    let turn = Arc::clone(&gateway.held).acquire_many_owned(kib);
     match tokio::time::timeout(TURN, turn).await {
         Ok(Ok(turn)) => Ok(turn),
         _ => Err(Refusal { retry_after: Some(1), ..Refusal::new(ErrorCode::Exhausted, "too many large requests at once") }),

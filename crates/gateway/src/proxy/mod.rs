@@ -19,7 +19,7 @@ mod tunnel;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use arenite_control::Lease;
 use arenite_model::{ErrorCode, SandboxId};
@@ -37,15 +37,16 @@ use crate::steps;
 use crate::target::{self, Target};
 use crate::timing::Timing;
 
+use incoming::Given;
 use link::{Link, NoAnswer};
-use outgoing::{Outgoing, Streamed};
+use outgoing::{Outgoing, Progress, Streamed};
 use record::Record;
 use relay::Relay;
 
 pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
 
-/// From here on parsing arguments and writing them down is done away from the threads that serve.
+/// From here on writing arguments down is done away from the threads that serve.
 const LARGE_ARGUMENTS: usize = 256 << 10;
 
 /// The sandbox was not reached, or answered nonsense.
@@ -65,27 +66,30 @@ pub(crate) async fn forward(
     let upgrade = tunnel::is_wanted(parts);
     let lease = target::lease(&gateway.control, &context.tenant, &target.whom).await?;
     timing.mark("wake");
-    let (given, broken) = match incoming::read(gateway, parts, body).await? {
-        incoming::Given::Held(bytes) => (Ok(bytes), Arc::default()),
-        incoming::Given::Streamed(body) => (Err(body), Arc::new(AtomicBool::new(false))),
-    };
+    let given = incoming::read(gateway, parts, body).await?;
     let uri = uri(&target.path, parts)?;
     let record = if steps::is_step(&parts.method, &target.path.decoded, upgrade) {
-        // What a WebSocket brings is streamed, and recorded in its arguments' place.
-        let held = given.as_ref().ok().filter(|_| !upgrade).cloned();
+        let held = match &given {
+            // What a WebSocket brings is streamed, and recorded in its arguments' place.
+            Given::Held { bytes, .. } if !upgrade => Some(bytes.clone()),
+            _ => None,
+        };
         Record::of(begin(gateway, context, &lease, &parts.method, &uri, held).await?)
     } else {
         Record::default()
     };
     timing.mark("record");
-    let outgoing = match given {
-        Ok(bytes) => Outgoing::held(bytes),
-        Err(body) => Outgoing::Streamed(Streamed {
-            body,
-            record: record.clone(),
-            metrics: Arc::clone(&gateway.metrics),
-            broken: Arc::clone(&broken),
-        }),
+    let progress = Arc::new(Progress::default());
+    // A large body's turn ends when its answer begins: until then it may be held.
+    let (outgoing, turn) = match given {
+        Given::Held { bytes, turn } => {
+            progress.sent();
+            (Outgoing::held(bytes), turn)
+        }
+        Given::Streamed(body) => {
+            let (record, metrics, progress) = (record.clone(), Arc::clone(&gateway.metrics), Arc::clone(&progress));
+            (Outgoing::Streamed(Streamed { body, record, metrics, progress }), None)
+        }
     };
     let mut request = Request::new(outgoing);
     *request.method_mut() = parts.method.clone();
@@ -98,8 +102,9 @@ pub(crate) async fn forward(
         Ok(called) => called,
         Err(_) => Err(Refusal::new(ErrorCode::Timeout, format!("the sandbox gave no answer within {} s", limit.as_secs()))),
     };
+    drop(turn);
     let (link, answer) = called.inspect_err(|refusal| {
-        if broken.load(Ordering::Relaxed) {
+        if progress.is_broken() {
             record.aborted("the client broke its request off");
         } else {
             record.failed(None, refusal.message.clone());
@@ -115,10 +120,11 @@ pub(crate) async fn forward(
     }
     let (head, body) = answer.into_parts();
     let status = head.status;
-    let relay = Relay::new(Arc::clone(gateway), link, lease, body, record, status.as_u16());
+    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, record, status.as_u16());
     let mut answer = Response::new(Body::new(relay));
     *answer.status_mut() = status;
-    *answer.headers_mut() = headers::to_client(&head.headers, target.own_host);
+    *answer.headers_mut() =
+        headers::to_client(&head.headers, target.own_host, parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED);
     Ok(answer)
 }
 
@@ -144,11 +150,8 @@ async fn begin(
     let intent = |arguments| steps::intent(context, &lease.sandbox, method, place, arguments);
     let begun = match held {
         Some(body) if body.len() > LARGE_ARGUMENTS => {
-            let (gateway, mut intent) = (Arc::clone(gateway), intent(None));
-            let begin = move || {
-                intent.arguments = Some(steps::of_body(&body));
-                gateway.recorder.begin(intent)
-            };
+            let (gateway, intent) = (Arc::clone(gateway), intent(None));
+            let begin = move || gateway.recorder.begin_with_body(intent, &body);
             match tokio::task::spawn_blocking(begin).await {
                 Ok(begun) => begun,
                 Err(error) => {
@@ -157,7 +160,7 @@ async fn begin(
             }
         }
         Some(body) if body.is_empty() => gateway.recorder.begin(intent(steps::of_query(place))),
-        Some(body) => gateway.recorder.begin(intent(Some(steps::of_body(&body)))),
+        Some(body) => gateway.recorder.begin_with_body(intent(None), &body),
         None => gateway.recorder.begin(intent(None)),
     };
     begun.map_err(|error| {

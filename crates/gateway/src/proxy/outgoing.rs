@@ -25,8 +25,30 @@ pub(crate) struct Streamed {
     pub(super) body: Body,
     pub(super) record: Record,
     pub(super) metrics: Arc<Metrics>,
-    /// Set when the client broke its request off.
-    pub(super) broken: Arc<AtomicBool>,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// How far a request's body has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    sent: AtomicBool,
+    broken: AtomicBool,
+}
+
+impl Progress {
+    pub(super) fn sent(&self) {
+        self.sent.store(true, Ordering::Relaxed);
+    }
+
+    /// All of it has gone to the guest.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// The client broke it off.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
 }
 
 impl Outgoing {
@@ -51,8 +73,11 @@ impl http_body::Body for Outgoing {
                             streamed.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                         }
                     }
-                    Poll::Ready(Some(Err(_))) => streamed.broken.store(true, Ordering::Relaxed),
-                    _ => {}
+                    Poll::Ready(Some(Err(_))) => streamed.progress.broken.store(true, Ordering::Relaxed),
+                    Poll::Ready(None) | Poll::Pending => {}
+                }
+                if matches!(next, Poll::Ready(None)) || streamed.body.is_end_stream() {
+                    streamed.progress.sent();
                 }
                 next
             }

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use crate::gateway::Gateway;
 
 use super::link::Link;
+use super::outgoing::Progress;
 use super::record::Record;
 
 /// Drives the connection, feeds the step, and writes its outcome before it hands out the last piece. Holds the sandbox
@@ -21,17 +22,20 @@ pub(super) struct Relay {
     gateway: Arc<Gateway>,
     body: Incoming,
     /// None when the answer is over.
-    under_way: Option<(Link, Lease)>,
+    under_way: Option<UnderWay>,
     record: Record,
     status: u16,
     /// Of an answer that told its length.
     left: Option<u64>,
 }
 
+/// What a call holds: its connection, the sandbox, and how far its request has come.
+type UnderWay = (Link, Lease, Arc<Progress>);
+
 impl Relay {
-    pub(super) fn new(gateway: Arc<Gateway>, link: Link, lease: Lease, body: Incoming, record: Record, status: u16) -> Self {
+    pub(super) fn new(gateway: Arc<Gateway>, under_way: UnderWay, body: Incoming, record: Record, status: u16) -> Self {
         let left = body.size_hint().exact();
-        let mut relay = Self { gateway, body, under_way: Some((link, lease)), record, status, left };
+        let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left };
         // Nothing will come, and then nobody may ask for it.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();
@@ -41,7 +45,10 @@ impl Relay {
 
     fn end(&mut self) {
         self.record.answered(self.status);
-        if let Some((link, lease)) = self.under_way.take() {
+        if let Some((link, lease, progress)) = self.under_way.take()
+            // A guest may answer before it has read all; the rest must not wait with the connection.
+            && progress.is_sent()
+        {
             self.gateway.pools.put(&lease.sandbox.id, link);
         }
     }
@@ -53,7 +60,7 @@ impl Body for Relay {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        let Some((link, _)) = &mut this.under_way else { return Poll::Ready(None) };
+        let Some((link, ..)) = &mut this.under_way else { return Poll::Ready(None) };
         let next = link.poll_body(&mut this.body, cx);
         match &next {
             Poll::Pending => {}

@@ -53,7 +53,7 @@ pub(super) fn open(
     };
     let mut switched = Response::new(Body::empty());
     *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *switched.headers_mut() = headers::to_client(answer.headers(), true);
+    *switched.headers_mut() = headers::to_client(answer.headers(), true, false);
     switched.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     switched.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
 

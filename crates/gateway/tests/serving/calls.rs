@@ -207,7 +207,7 @@ async fn failures_are_recorded_as_what_they_are() {
     let steps = running.steps(&id);
     assert_eq!(steps[0].outcome, Some(OutcomeKind::Ok));
     assert_eq!((steps[1].outcome, steps[1].status), (Some(OutcomeKind::Error), Some(422)));
-    assert_eq!(serde_json::to_value(&steps[1]).unwrap()["arguments"]["json"], json!("{not json"));
+    assert_eq!(serde_json::to_value(&steps[1]).unwrap()["arguments"]["text"], json!("{not json"));
     assert_eq!(steps.last().unwrap().outcome, Some(OutcomeKind::Failed));
     running.stop().await;
 }
