@@ -108,7 +108,7 @@ impl Metrics {
                 }
             }
         }
-        page.family("arenite_http_request_seconds", "histogram", "Time until an answer's last byte.");
+        page.family("arenite_http_request_seconds", "histogram", "Time until an answer begins.");
         for (route, series) in &routes {
             let mut below = 0;
             for (end, counter) in BUCKETS.iter().zip(&series.buckets) {

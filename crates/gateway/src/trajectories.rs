@@ -24,41 +24,25 @@ const MAX_PAGE: usize = 1000;
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
 
-pub(crate) async fn serve(
-    gateway: &Gateway,
-    context: &Context,
-    path: &str,
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let tenant = context.tenant.clone();
     let recorder = gateway.recorder.clone();
-    let segments: Vec<String> = path[PATH.len()..]
-        .split('/')
-        .filter(|s| !s.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let segments: Vec<String> = path[PATH.len()..].split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
     match &segments[..] {
         [] => {
             let listed = blocking(move || recorder.list(&tenant)).await?;
-            Ok(json_response(
-                StatusCode::OK,
-                &json!({ "trajectories": listed }),
-            ))
+            Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
         }
         [id] => steps(recorder, tenant, id.clone(), parts).await,
         [id, last] if last == "steps" => steps(recorder, tenant, id.clone(), parts).await,
-        [id, blobs, digest] if blobs == "blobs" => {
-            blob(recorder, tenant, id.clone(), digest.clone()).await
-        }
+        [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
         _ => Err(Refusal::not_found("a trajectory has steps and blobs/{sha256}, nothing else")),
     }
 }
 
 /// Reads files away from the threads that serve.
-async fn blocking<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, TrajectoryError> + Send + 'static,
-) -> Result<T, Refusal> {
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, TrajectoryError> + Send + 'static) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(read)
         .await
         .map_err(|e| Refusal::new(ErrorCode::Internal, format!("reading failed: {e}")))?
@@ -73,74 +57,42 @@ async fn blocking<T: Send + 'static>(
 
 fn number<T: std::str::FromStr>(parts: &Parts, key: &str, default: T) -> Result<T, Refusal> {
     match query_value(parts.uri.query(), key) {
-        Some(text) => text
-            .parse()
-            .map_err(|_| Refusal::bad_request(format!("{key} {text:?} is not a number"))),
+        Some(text) => text.parse().map_err(|_| Refusal::bad_request(format!("{key} {text:?} is not a number"))),
         None => Ok(default),
     }
 }
 
-async fn steps(
-    recorder: Recorder,
-    tenant: TenantId,
-    id: String,
-    parts: &Parts,
-) -> Result<Response<Body>, Refusal> {
+async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
     let after: u64 = number(parts, "after", 0)?;
     let lines = query_value(parts.uri.query(), "format").as_deref() == Some("jsonl")
-        || parts
-            .headers
-            .get(ACCEPT)
-            .and_then(|v| v.to_str().ok())
-            .is_some_and(|v| v.contains("application/x-ndjson"));
+        || parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("application/x-ndjson"));
     if lines {
         let inline = query_value(parts.uri.query(), "bodies").as_deref() == Some("inline");
         return export(recorder, tenant, id, after, inline).await;
     }
     let limit: usize = number(parts, "limit", DEFAULT_PAGE)?;
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Refusal::bad_request(format!(
-            "limit is {limit}, outside 1 to {MAX_PAGE}"
-        )));
+        return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
     }
     let trajectory = id.clone();
     let steps = blocking(move || recorder.steps(&tenant, &id, after, limit)).await?;
-    let next_after = (steps.len() == limit)
-        .then(|| steps.last().map(|s| s.step))
-        .flatten();
-    Ok(json_response(
-        StatusCode::OK,
-        &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after }),
-    ))
+    let next_after = (steps.len() == limit).then(|| steps.last().map(|s| s.step)).flatten();
+    Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after })))
 }
 
 /// All steps, one a line, as they are read. `inline` puts bodies in place of their references.
-async fn export(
-    recorder: Recorder,
-    tenant: TenantId,
-    id: String,
-    after: u64,
-    inline: bool,
-) -> Result<Response<Body>, Refusal> {
+async fn export(recorder: Recorder, tenant: TenantId, id: String, after: u64, inline: bool) -> Result<Response<Body>, Refusal> {
     if inline && after > 0 {
-        return Err(Refusal::bad_request(
-            "bodies=inline exports whole trajectories: leave out after",
-        ));
+        return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));
     }
     // An unknown trajectory is a 404, not an export that breaks off.
     let (first_recorder, first_tenant, first_id) = (recorder.clone(), tenant.clone(), id.clone());
     blocking(move || first_recorder.steps(&first_tenant, &first_id, after, 1)).await?;
     let (sender, receiver) = mpsc::channel::<Result<Bytes, io::Error>>(PIECES);
     tokio::task::spawn_blocking(move || {
-        let mut out = Pieces {
-            sender,
-            piece: Vec::with_capacity(PIECE_BYTES),
-        };
+        let mut out = Pieces { sender, piece: Vec::with_capacity(PIECE_BYTES) };
         let written = if inline {
-            recorder
-                .export(&tenant, &id, true, &mut out)
-                .map(|_| ())
-                .map_err(io::Error::other)
+            recorder.export(&tenant, &id, true, &mut out).map(|_| ()).map_err(io::Error::other)
         } else {
             pages(&recorder, &tenant, &id, after, &mut out)
         };
@@ -149,28 +101,15 @@ async fn export(
             let _ = out.sender.blocking_send(Err(error));
         }
     });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
-        Some((receiver.recv().await?, receiver))
-    });
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
     let mut response = Response::new(Body::from_stream(stream));
-    response.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("application/x-ndjson"),
-    );
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
 }
 
-fn pages(
-    recorder: &Recorder,
-    tenant: &TenantId,
-    id: &str,
-    mut after: u64,
-    out: &mut Pieces,
-) -> io::Result<()> {
+fn pages(recorder: &Recorder, tenant: &TenantId, id: &str, mut after: u64, out: &mut Pieces) -> io::Result<()> {
     loop {
-        let steps = recorder
-            .steps(tenant, id, after, MAX_PAGE)
-            .map_err(io::Error::other)?;
+        let steps = recorder.steps(tenant, id, after, MAX_PAGE).map_err(io::Error::other)?;
         let Some(last) = steps.last() else {
             return Ok(());
         };
@@ -205,19 +144,12 @@ impl Write for Pieces {
             return Ok(());
         }
         let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
-        self.sender
-            .blocking_send(Ok(piece.into()))
-            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.sender.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
 /// A kept body. It is handed out as bytes: whatever a sandbox made of it, it must not become a page of ours.
-async fn blob(
-    recorder: Recorder,
-    tenant: TenantId,
-    id: String,
-    digest: String,
-) -> Result<Response<Body>, Refusal> {
+async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Result<Response<Body>, Refusal> {
     let (file, length) = blocking(move || {
         // The trajectory must be the tenant's; a digest can't be guessed, only known.
         recorder.steps(&tenant, &id, 0, 1)?;
@@ -226,20 +158,11 @@ async fn blob(
         Ok((file, length))
     })
     .await?;
-    let reader = tokio_util::io::ReaderStream::with_capacity(
-        tokio::fs::File::from_std(file),
-        PIECE_BYTES,
-    );
+    let reader = tokio_util::io::ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE_BYTES);
     let mut response = Response::new(Body::from_stream(reader));
     let headers = response.headers_mut();
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("application/octet-stream"),
-    );
-    headers.insert(
-        http::header::CONTENT_DISPOSITION,
-        HeaderValue::from_static("attachment"),
-    );
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(http::header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     if let Some(length) = length {
         headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(length));
     }

@@ -67,10 +67,11 @@ function row(sandbox, steps) {
   if (state === 'paused') actions.append(button('Resume', () => act(name, 'resuming', 'POST', '/resume')));
   actions.append(button('Delete', () => confirmDelete(name)));
   const badge = element('span', { className: `state ${state}`, textContent: state });
-  if (sandbox.reason) badge.title = sandbox.reason;
+  const stateCell = element('td', {}, badge);
+  if (sandbox.reason) stateCell.append(element('small', { className: 'reason', textContent: sandbox.reason, title: sandbox.reason }));
   return element('tr', {},
     element('td', { className: 'name' }, element('strong', { textContent: name }), element('small', { textContent: sandbox.id })),
-    element('td', {}, badge),
+    stateCell,
     element('td', { className: 'image', textContent: sandbox.spec.image, title: sandbox.spec.image }),
     element('td', { className: 'number', textContent: age(sandbox.created_at), title: sandbox.created_at }),
     element('td', { className: 'number', textContent: steps === undefined ? '0' : String(steps) }),

@@ -11,6 +11,12 @@ function element(tag, properties, ...children) {
   return node;
 }
 
+/** Text whose words in backticks are code. */
+function prose(tag, text, className = '') {
+  const parts = text.split(/`([^`]+)`/);
+  return element(tag, { className }, ...parts.map((part, i) => i % 2 ? element('code', { textContent: part }) : part));
+}
+
 /** Follows references, of which a document may have circles. */
 function resolve(schema) {
   for (let i = 0; i < 20 && schema && schema.$ref; i += 1) {
@@ -73,7 +79,7 @@ function line(name, schema, needed, about) {
   return element('tr', {},
     element('td', { textContent: name, className: needed ? 'needed' : '' }),
     element('td', { textContent: type(schema) }),
-    element('td', { textContent: text }));
+    prose('td', text));
 }
 
 function fields(schema, depth = 0, seen = []) {
@@ -141,7 +147,7 @@ function operationNode({ id, method, path, operation }, server) {
   const node = element('article', { id },
     element('h3', {}, element('span', { className: `method ${method}`, textContent: method }), element('a', { href: `#${id}`, textContent: path })));
   const said = [operation.summary, operation.description].filter((text, i, all) => text && all.indexOf(text) === i);
-  for (const text of said) node.append(element('p', { textContent: text }));
+  for (const text of said) node.append(prose('p', text));
   const parameters = (operation.parameters || []).map(resolve);
   if (parameters.length) {
     node.append(element('h4', { textContent: 'Parameters' }),
@@ -178,7 +184,7 @@ function draw() {
   for (const { operation } of all) for (const tag of operation.tags || ['other']) if (!tags.includes(tag)) tags.push(tag);
   const about = new Map((spec.tags || []).map(t => [t.name, t.description || '']));
   const content = [];
-  if (spec.info.description) content.push(element('p', { className: 'quiet', textContent: spec.info.description }));
+  if (spec.info.description) content.push(prose('p', spec.info.description, 'quiet'));
   const index = [];
   for (const tag of tags) {
     const its = all.filter(o => (o.operation.tags || ['other'])[0] === tag);
