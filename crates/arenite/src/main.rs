@@ -40,8 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn guest() -> ExitCode {
-    let started = arenite_guest::server::Start::from_environment().and_then(arenite_guest::server::run);
-    match started {
+    match arenite_guest::main() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: the guest could not run: {error}");

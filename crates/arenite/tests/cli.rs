@@ -1,5 +1,7 @@
 //! The binary as people and scripts meet it: help, errors with hints, exit codes, configuration. Nothing here needs root.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 

@@ -1,5 +1,7 @@
 //! The client commands against a small HTTP server that plays a prepared exchange: what they send, and what they make of answers.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};

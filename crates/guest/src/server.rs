@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -55,6 +56,7 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner)?));
+        make_workdir(&guest);
         main_command::start(guest.clone());
         let steps = InsideSteps::default();
         let app = router().with_state(guest.clone());
@@ -84,6 +86,16 @@ pub fn run(start: Start) -> io::Result<()> {
         tokio::try_join!(host, inside)?;
         Ok(())
     })
+}
+
+/// A configured directory that the image does not have is made, the user's own, as Dockerfiles' WORKDIR does.
+fn make_workdir(guest: &Guest) {
+    let Some(dir) = guest.config.workdir.as_deref().map(Path::new).filter(|d| !d.is_dir()) else { return };
+    let owner = (Some(guest.user.uid), Some(guest.user.gid));
+    let made = std::fs::create_dir_all(dir).and_then(|()| std::os::unix::fs::chown(dir, owner.0, owner.1));
+    if let Err(error) = made {
+        tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
+    }
 }
 
 /// All routes that processes inside may call too.

@@ -310,7 +310,7 @@ async fn background_jobs_do_not_hold_a_command_open() {
     assert_eq!(done["status"], "completed");
     assert!(done["output"].as_str().unwrap().ends_with("main"));
     is(&run(&guest, "jobs -r | wc -l").await, "1", 0);
-    assert_eq!(guest.processes("sleep 1234").len(), 2);
+    eventually("both run", || guest.processes("sleep 1234").len() == 2).await;
     let noisy = run(&guest, "yes & sleep 0.1").await;
     assert_eq!(noisy["status"], "completed");
     let next = run(&guest, "kill %2; echo killed").await;

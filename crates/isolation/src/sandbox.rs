@@ -143,6 +143,7 @@ pub(crate) fn run(embryo: Embryo<'_>) -> ! {
 struct Prepared {
     spawner: OwnedFd,
     proc: OwnedFd,
+    sys: OwnedFd,
     dev: OwnedFd,
     old_root: OwnedFd,
 }
@@ -160,7 +161,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
         "size=64k,mode=700",
     )
     .at("stage")?;
-    for dir in ["/stage/root", "/stage/upper", "/stage/proc", "/stage/dev"] {
+    for dir in ["/stage/root", "/stage/upper", "/stage/proc", "/stage/sys", "/stage/dev"] {
         fs::create_dir(dir).at("stage")?;
     }
     let plain = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -184,6 +185,8 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
             Err(_) => {}
         }
     }
+    // Nothing of the host's devices is shown: an empty directory that can't be written to.
+    mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
     mount("/dev", "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
     remount_read_only("/stage/dev", libc::MS_NOSUID | libc::MS_NOEXEC).at("dev")?;
     let terminals = "newinstance,ptmxmode=0666,mode=0620,gid=5";
@@ -207,6 +210,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     Ok(Prepared {
         spawner: lift(&spawner).at("spawner")?,
         proc: place("/stage/proc").map_err(io::Error::from).at("proc")?,
+        sys: place("/stage/sys").map_err(io::Error::from).at("sys")?,
         dev: place("/stage/dev").map_err(io::Error::from).at("dev")?,
         old_root: fs::File::open("/").at("root")?.into(),
     })
@@ -318,10 +322,11 @@ fn begin_with(
     std::env::set_current_dir("/stage/root").at("root")?;
     pivot_here().at("pivot_root")?;
     // From here on paths are the sandbox's: whatever links its image holds, they lead nowhere else.
-    for dir in ["/proc", "/dev"] {
+    for dir in ["/proc", "/sys", "/dev"] {
         make_dir(dir).at("mount points")?;
     }
     attach(staged.proc.as_fd(), Path::new("/proc")).at("proc")?;
+    attach(staged.sys.as_fd(), Path::new("/sys")).at("sys")?;
     attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
     for dir in &begin.scratch {
         mount(

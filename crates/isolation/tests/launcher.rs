@@ -252,7 +252,7 @@ fn probe() {
         fs::read_to_string("/marker").unwrap_or_else(|e| e.to_string()),
     );
     see("write", result(fs::write("/written", "by the sandbox")));
-    let host = ["/root", "/home", "/usr", "/stage", "/sys"]
+    let host = ["/root", "/home", "/usr", "/stage", "/sys/kernel"]
         .iter()
         .any(|p| Path::new(p).exists());
     see(

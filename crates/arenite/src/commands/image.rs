@@ -10,6 +10,7 @@ use arenite_engine::namespace::storage::{Storage, StorageConfig};
 use arenite_image::{BuildEnv, BuildEvent, BuildRequest, Image, ImageError, ImageStore, Imagefile};
 use arenite_model::ImageName;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{BuildArgs, ImageLsArgs, ImageRmArgs, InspectArgs};
 use crate::config::values::Size;
@@ -43,11 +44,24 @@ pub(crate) fn build(args: &BuildArgs) -> Outcome {
     let image = runtime.block_on(async {
         tokio::select! {
             built = build_in(args, &imagefile, &context) => built,
-            _ = tokio::signal::ctrl_c() => Err(Failure::new("the build was interrupted; the steps that were done are kept").exit_code(130)),
+            () = interrupted() => Err(Failure::new("the build was interrupted; the steps that were done are kept").exit_code(130)),
         }
     })?;
     eprintln!("image {} is built: {}, {}", image.name, Size(image.size_bytes).short(), &image.digest[..12]);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends at SIGINT and SIGTERM, so that a step's sandbox is ended with its build.
+async fn interrupted() {
+    let mut terminate = match signal(SignalKind::terminate()) {
+        Ok(terminate) => terminate,
+        // The kernel has room for a handler as long as it has room for this process.
+        Err(error) => return eprintln!("error: could not watch for signals: {error}"),
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// The Imagefile and the directory that it is in.

@@ -1,7 +1,7 @@
 //! The guest on its own, without a sandbox around it: for its tests, and for working on its services.
 //!
 //! `guest-standalone 127.0.0.1:18081` or `guest-standalone unix:/tmp/guest.sock`, and then, if wanted, the path of a
-//! configuration in JSON.
+//! configuration in JSON. It logs to standard error when `RUST_LOG` says so.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -9,6 +9,12 @@ use std::os::unix::net::UnixListener;
 use arenite_guest::server::{Start, run};
 
 fn main() -> io::Result<()> {
+    if std::env::var_os("RUST_LOG").is_some() {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_writer(io::stderr)
+            .init();
+    }
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:18081".to_owned());
     let config = match arguments.next() {

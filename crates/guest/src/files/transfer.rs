@@ -18,7 +18,7 @@ use super::exchange::{Download, FileUploadResult, Upload, open_download, unchang
 use super::routes::{Outcome, answer, http_failure};
 use super::text::MAX_TEXT_BYTES;
 use crate::SharedGuest;
-use crate::http::{ApiError, Envelope, QueryArgs};
+use crate::http::{ApiError, Envelope, QueryArgs, missing};
 
 /// Bytes of a download that are in memory at once.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -56,7 +56,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
             Ok(Some(part)) => part,
             Ok(None) => {
                 return match upload {
-                    None => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "the part \"file\" is missing").into_response(),
+                    None => missing("body", "file"),
                     Some(upload) => {
                         let stored = match upload {
                             Ok(upload) => upload.finish(&guest, path).await,

@@ -46,6 +46,11 @@ fn unprocessable(problem: &Problem) -> Response {
     (StatusCode::UNPROCESSABLE_ENTITY, axum::Json(body)).into_response()
 }
 
+/// 422 for a part or field that is not there, as FastAPI would say it.
+pub fn missing(root: &str, field: &str) -> Response {
+    unprocessable(&Problem { location: vec![root.into(), field.into()], message: "Field required".to_owned(), kind: "missing" })
+}
+
 /// Where serde stopped, and why, in FastAPI's words.
 fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let mut location = vec![Value::from(root)];

@@ -13,7 +13,6 @@ pub struct Envelope<T> {
     pub message: Option<String>,
     pub data: Option<T>,
     /// Advice for agents.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 

@@ -3,5 +3,5 @@
 mod body;
 mod envelope;
 
-pub use body::{Body, QueryArgs};
+pub use body::{Body, QueryArgs, missing};
 pub use envelope::{ApiError, Envelope, Reply, ok, ok_message};

@@ -31,6 +31,8 @@ const READ_BUFFER: usize = 8 << 10;
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 /// For an idle shell to answer; then it is replaced. Generous, since the machine may be busy and variables get lost.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+/// When ^C brought no prompt, it is typed again: a shell that is just drawing its line sees one only with the next key.
+const CLEAR_AGAIN: Duration = Duration::from_millis(250);
 /// How long the terminal must be quiet after ^C before a command goes to it.
 const SETTLE: Duration = Duration::from_millis(30);
 const MAX_SETTLE: Duration = Duration::from_secs(1);
@@ -389,7 +391,7 @@ impl Actor {
         self.cleared = Instant::now();
         self.dirty = false;
         self.typed.clear();
-        self.enter(Stage::Clearing, Some(ANSWER_PATIENCE));
+        self.enter(Stage::Clearing, Some(CLEAR_AGAIN));
     }
 
     fn enter(&mut self, stage: Stage, limit: Option<Duration>) {
@@ -583,9 +585,13 @@ impl Actor {
                 }
                 Stage::Booting => {
                     self.plain = true;
-                    self.kill_shell();
+                    self.replace_shell();
                 }
-                Stage::Clearing | Stage::Asking | Stage::Starting => self.kill_shell(),
+                Stage::Clearing if self.cleared.elapsed() < ANSWER_PATIENCE => {
+                    self.outbox.push(0x03);
+                    self.enter(Stage::Clearing, Some(CLEAR_AGAIN));
+                }
+                Stage::Clearing | Stage::Asking | Stage::Starting => self.replace_shell(),
                 _ => {}
             }
         }
@@ -639,6 +645,12 @@ impl Actor {
             }
             drop(spawn_blocking(move || command.send(signal)).await);
         }));
+    }
+
+    fn replace_shell(&self) {
+        let (id, stage) = (&self.session.id, self.stage);
+        tracing::warn!(id, ?stage, "a shell does not answer and is replaced");
+        self.kill_shell();
     }
 
     fn kill_shell(&self) {
