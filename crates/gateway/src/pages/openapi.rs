@@ -139,6 +139,19 @@ mod tests {
         }
     }
 
+    /// What clients are generated from changes only on purpose: ARENITE_BLESS=1 writes it anew.
+    #[test]
+    fn golden_document() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/openapi.json");
+        let ours = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+        if std::env::var_os("ARENITE_BLESS").is_some() {
+            std::fs::write(path, &ours).unwrap();
+        }
+        let golden = std::fs::read_to_string(path).unwrap_or_default();
+        let differ = ours.lines().zip(golden.lines()).enumerate().find(|(_, (a, b))| a != b);
+        assert!(ours == golden, "{path} differs, first at {differ:?}; if that is meant: cargo xtask openapi --bless");
+    }
+
     #[test]
     fn a_sandboxs_document_names_its_own_address() {
         for (path, expected) in [
