@@ -43,6 +43,8 @@ class Server:
         self.port = port or int(os.environ.get("ARENITE_TEST_PORT", 0)) or free_port()
         self.args = args
         self.process: subprocess.Popen[bytes] | None = None
+        #: See `leaks.mark`.
+        self.mark: str | None = None
         self.log_path = data_dir.parent / f"{data_dir.name}.server.log"
 
     @property

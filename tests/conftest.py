@@ -98,13 +98,13 @@ def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
     """Makes sandboxes by Agent-Sandbox's route, or by `/api/v2` when `resources` or `network` are given."""
     made: list[LiveSandbox] = []
 
-    def make(name: str | None = None, *, timeout: float = 60, **spec: Any) -> LiveSandbox:
+    def make(name: str | None = None, *, patience: float = 60, **spec: Any) -> LiveSandbox:
         name = name or f"t-{uuid.uuid4().hex[:10]}"
         own = {"resources", "network", "hostname", "labels", "template"} & spec.keys()
         path = "/api/v2/sandboxes" if own else "/api/v1/sandbox"
         answer = httpx.post(f"{server.url}{path}", json={"name": name, **spec}, timeout=120)
         assert answer.status_code in (200, 201), answer.text
-        live = LiveSandbox(server.url, name, timeout)
+        live = LiveSandbox(server.url, name, patience)
         made.append(live)
         return live
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -31,6 +32,10 @@ class LiveSandbox:
     def details(self) -> dict[str, Any]:
         answer = httpx.get(f"{self.base_url}/api/v2/sandboxes/{self.name}", timeout=30)
         return answer.raise_for_status().json()
+
+    @cached_property
+    def id(self) -> str:
+        return self.details()["id"]
 
     def delete(self) -> httpx.Response:
         self.http.close()

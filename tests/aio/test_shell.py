@@ -12,6 +12,7 @@ import httpx
 import pytest
 from agent_sandbox import Sandbox as Client
 from agent_sandbox.core.api_error import ApiError
+from arenite_server import Server
 from websockets.sync.client import connect
 
 
@@ -28,6 +29,13 @@ def wait_until_done(client: Client, session: str, seconds: float = 20) -> Any:
         if status != "running":
             return status
     raise AssertionError(f"session {session} was still running after {seconds} s")
+
+
+def wait_until_shown(client: Client, session: str, text: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while text not in (shown := client.shell.view(id=session).data.output):
+        assert time.monotonic() < deadline, f"no {text!r} in {shown!r}"
+        time.sleep(0.05)
 
 
 class TestExec:
@@ -264,11 +272,9 @@ class TestProcess:
 
     def test_a_repl(self, client: Client, shell_id: str) -> None:
         run(client, "python3 -q -i", id=shell_id, async_mode=True)
+        wait_until_shown(client, shell_id, ">>> ")
         client.shell.write_to_process(id=shell_id, input="print(6*7)", press_enter=True)
-        deadline = time.monotonic() + 20
-        while "42" not in client.shell.view(id=shell_id).data.output:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until_shown(client, shell_id, "42")
         client.shell.write_to_process(id=shell_id, input="exit()", press_enter=True)
         assert wait_until_done(client, shell_id) == "completed"
 
@@ -370,10 +376,16 @@ class TestSessions:
         assert url.startswith(base_url + "/terminal")
         assert "session_id=" in url
 
-    def test_terminal_url_behind_a_proxy(self, http: httpx.Client) -> None:
+    def test_terminal_url_behind_a_proxy(self, server: Server) -> None:
         headers = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "localhost", "X-Forwarded-Prefix": "/box"}
-        url = http.get("/v1/shell/terminal-url", headers=headers).json()["data"]
-        assert url.startswith("https://localhost/box/terminal")
+        path = f"{server.url}/v1/shell/terminal-url"
+        # Only a proxy that the configuration names is believed.
+        assert httpx.get(path, headers=headers).json()["data"].startswith(server.url)
+        server.restart(("--trusted-proxy", "127.0.0.1"))
+        try:
+            assert httpx.get(path, headers=headers).json()["data"].startswith("https://localhost/box/terminal")
+        finally:
+            server.restart()
 
 
 class TestParallel:

@@ -19,7 +19,7 @@ def random_kills(server: Server, rounds: int, seed: int = 7) -> None:
             api.post("/api/v2/sandboxes", json={"name": f"warm-{i}"}).raise_for_status()
     server.delete_all_sandboxes()
     server.restart()
-    before = leaks.steady(server.pid, server.data_dir)
+    before = leaks.steady(server)
     for turn in range(rounds):
         dead = threading.Event()
         acknowledged: set[str] = set()
@@ -57,4 +57,4 @@ def random_kills(server: Server, rounds: int, seed: int = 7) -> None:
                 assert answer.json()["data"]["stdout"] == "found\n", answer.text
         server.delete_all_sandboxes()
     server.restart()
-    leaks.settle(before, server.pid, server.data_dir)
+    leaks.settle(before, server)

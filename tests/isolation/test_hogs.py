@@ -9,11 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import hostile
 import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
 
 MIB = 1 << 20
+
+ENDLESS_HEADERS = r'''
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        connection.sendall(b"x-%d: " % time.time_ns() + b"y" * 1000 + b"\r\n")
+'''
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +222,7 @@ class TestDisk:
 class TestOutput:
     @pytest.mark.timeout(300)
     def test_a_gigabyte_by_bash(self, sandbox: Callable[..., LiveSandbox], server: Server) -> None:
-        live = sandbox(resources={"memory_bytes": 256 * MIB}, timeout=280)
+        live = sandbox(resources={"memory_bytes": 256 * MIB}, patience=280)
         before = server_memory(server)
         result = live.bash("yes 0123456789 | head -c 1000000000; echo end")
         assert (result.status, result.exit_code) == ("completed", 0)
@@ -227,7 +234,7 @@ class TestOutput:
 
     @pytest.mark.timeout(300)
     def test_a_gigabyte_by_shell(self, sandbox: Callable[..., LiveSandbox], server: Server) -> None:
-        live = sandbox(resources={"memory_bytes": 256 * MIB}, timeout=280)
+        live = sandbox(resources={"memory_bytes": 256 * MIB}, patience=280)
         before = server_memory(server)
         result = live.client.shell.exec_command(command="yes 0123456789 | head -c 1000000000; echo end").data
         assert result.status == "completed"
@@ -286,55 +293,27 @@ class TestBodies:
 class TestHostileGuest:
     """A sandbox's root may take the guest's place as far as the kernel lets it. The gateway must not care."""
 
-    STEAL = r'''
-import ctypes, os, socket, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-pidfd = libc.syscall(434, 1, 0)
-stolen = []
-for fd in range(64):
-    got = libc.syscall(438, pidfd, fd, 0)
-    if got < 0:
-        continue
-    try:
-        s = socket.socket(fileno=got)
-        if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and s.family == socket.AF_UNIX:
-            stolen.append(s)
-    except OSError:
-        pass
-print("stolen", len(stolen), flush=True)
-def endless(connection):
-    try:
-        connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        while True:
-            connection.sendall(b"x-%d: " % time.time_ns() + b"y" * 1000 + b"\r\n")
-    except OSError:
-        connection.close()
-def serve(listener):
-    listener.setblocking(True)
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=endless, args=(connection,), daemon=True).start()
-threads = [threading.Thread(target=serve, args=(s,)) for s in stolen for _ in range(4)]
-for t in threads: t.start()
-for t in threads: t.join()
-'''
-
     def test_endless_headers(self, sandbox: Callable[..., LiveSandbox], server: Server) -> None:
         live = sandbox()
-        live.client.file.write_file(file="/tmp/steal.py", content=self.STEAL)
+        live.client.file.write_file(file="/tmp/steal.py", content=hostile.program(ENDLESS_HEADERS))
         running = live.bash("sudo python3 /tmp/steal.py", async_mode=True)
         try:
             live.client.bash.output(session_id=running.session_id, command_id=running.command_id, wait=True, wait_timeout=10)
         except Exception:  # noqa: BLE001 - from here on the guest's answers are the thief's
             pass
         before = server_memory(server)
-        for _ in range(20):
-            # A new connection each time, so that the thief gets his share of them.
-            answer = httpx.post(f"{live.url}/v1/bash/exec", json={"command": "echo mine"}, timeout=60)
+        refused = 0
+        for _ in range(60):
+            # Both accept, so each new connection is either one's.
+            answer = httpx.get(f"{live.url}/v1/bash/sessions", timeout=60)
             assert answer.status_code in (200, 502, 504), answer.text
-            if answer.status_code != 200:
-                assert answer.json()["success"] is False
-            else:
-                assert answer.json()["data"]["stdout"] == "mine\n"
+            if answer.status_code == 200:
+                assert isinstance(answer.json()["data"], list)
+                continue
+            assert answer.json()["success"] is False
+            refused += 1
+            if refused == 5:
+                break
+        assert refused, "the guest's place was never taken: this test tests nothing"
         assert server_memory(server) - before < 50 * MIB
         assert live.delete().status_code == 200

@@ -106,7 +106,7 @@ def made_used_deleted(server: Server, count: int) -> None:
     # Pools, caches and connections are filled by a few rounds first.
     for i in range(10):
         one(i)
-    before = leaks.steady(server.pid, server.data_dir)
+    before = leaks.steady(server)
     for i in range(count):
         one(i)
-    leaks.settle(before, server.pid, server.data_dir)
+    leaks.settle(before, server)

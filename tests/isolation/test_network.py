@@ -142,6 +142,8 @@ class TestOpen:
         addresses = {line.split()[3].split("/")[0] for line in shown.splitlines()}
         addresses |= set(box.output("ip route 2>/dev/null | awk '/default/{print $3}'; awk '/nameserver/{print $2}' /etc/resolv.conf").split())
         assert reaches("127.0.0.1", port)
+        while not accepted:
+            time.sleep(0.01)
         accepted.clear()
         for address in addresses - {"127.0.0.1"}:
             assert not connects(box, address, port, "sudo "), address
