@@ -35,6 +35,10 @@ impl Harness {
     }
 
     pub(crate) async fn with(set: impl FnOnce(&mut ControlConfig, &mut GatewayConfig)) -> Self {
+        Self::recording(Limits::default(), set).await
+    }
+
+    pub(crate) async fn recording(limits: Limits, set: impl FnOnce(&mut ControlConfig, &mut GatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut control = ControlConfig::new(dir.path().join("control"), "base".parse().unwrap());
         let mut config = GatewayConfig::default();
@@ -42,7 +46,7 @@ impl Harness {
         std::fs::create_dir_all(&control.data_dir).unwrap();
         let engine = FakeEngine::new();
         let control = Control::start(control, Arc::clone(&engine) as _).await.unwrap();
-        let recorder = Recorder::open(dir.path().join("trajectories"), Limits::default()).unwrap();
+        let recorder = Recorder::open(dir.path().join("trajectories"), limits).unwrap();
         Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, _dir: dir }
     }
 

@@ -53,7 +53,8 @@ pub(crate) async fn create(
     .await
 }
 
-/// Deletes a sandbox, and ends its trajectory.
+/// Deletes a sandbox, and ends its trajectory. That the records are full is no reason to keep it: of all calls this one
+/// is made without its record.
 pub(crate) async fn delete(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -64,12 +65,21 @@ pub(crate) async fn delete(
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.get(&context.tenant, &name).await?;
-        let step = begin(&gateway, &context, &sandbox, call)?;
+        let step = begin(&gateway, &context, &sandbox, call)
+            .inspect_err(|error| tracing::error!(sandbox = %sandbox.id, %error, "a delete is not recorded"))
+            .ok();
         if let Err(error) = gateway.control.delete(&context.tenant, &name).await {
-            return Err(failed(step, error));
+            return Err(match step {
+                Some(step) => failed(step, error),
+                None => error.into(),
+            });
         }
         let id = sandbox.id.to_string();
-        let answer = done(step, answer(sandbox));
+        let answer = answer(sandbox);
+        let answer = match step {
+            Some(step) => done(step, answer),
+            None => answer,
+        };
         gateway.recorder.close_trajectory(&context.tenant, &id);
         Ok(answer)
     })
@@ -146,5 +156,61 @@ fn finish(mut step: OpenStep, status: StatusCode, result: OutcomeKind, said: &Va
     // The act is done; that its outcome could not be written is counted, and the step reads as interrupted.
     if let Err(error) = step.finish(Outcome { status: Some(status.as_u16()), result, error }) {
         tracing::error!(%error, "the outcome of a step could not be recorded");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use arenite_control::fake_engine::Point;
+    use arenite_model::TenantId;
+    use arenite_trajectory::Limits;
+    use serde_json::json;
+
+    use super::*;
+    use crate::harness::Harness;
+
+    fn steps(server: &Harness, id: &str) -> Vec<(String, Option<OutcomeKind>)> {
+        let steps = server.gateway.recorder.steps(&TenantId::default_tenant(), id, 0, 100).unwrap();
+        steps.into_iter().map(|s| (s.action, s.outcome)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_leaves_no_act_without_its_record() {
+        let server = Harness::new().await;
+        server.engine.delay(Point::BeforeCreate, Duration::from_millis(200));
+        let create = server.call("POST", "/api/v2/sandboxes", json!({ "name": "left" }));
+        assert!(tokio::time::timeout(Duration::from_millis(20), create).await.is_err());
+        server.gateway.tasks.close();
+        server.gateway.tasks.wait().await;
+        let made = server.call("GET", "/api/v2/sandboxes/left", Value::Null).await.json;
+        let recorded = steps(&server, made["id"].as_str().unwrap());
+        assert_eq!(recorded, [("POST /api/v2/sandboxes".to_owned(), Some(OutcomeKind::Ok))]);
+    }
+
+    #[tokio::test]
+    async fn a_failed_act_is_recorded_as_that() {
+        let server = Harness::new().await;
+        let made = server.call("POST", "/api/v2/sandboxes", json!({ "name": "x" })).await.json;
+        server.engine.fail(Point::Pause, 1);
+        let refused = server.call("POST", "/api/v2/sandboxes/x/pause", Value::Null).await;
+        assert!(refused.status >= 500, "{}", refused.text);
+        let recorded = steps(&server, made["id"].as_str().unwrap());
+        assert_eq!(recorded[1], ("POST /api/v2/sandboxes/x/pause".to_owned(), Some(OutcomeKind::Error)));
+    }
+
+    #[tokio::test]
+    async fn when_records_are_full_nothing_is_made_and_everything_can_be_deleted() {
+        let server = Harness::recording(Limits { logs_bytes: 0, ..Limits::default() }, |_, _| {}).await;
+        let refused = server.call("POST", "/api/v2/sandboxes", json!({ "name": "x" })).await;
+        assert!(refused.status >= 400, "{}", refused.text);
+        let list = async || server.call("GET", "/api/v2/sandboxes", Value::Null).await.json["sandboxes"].take();
+        assert_eq!(list().await, json!([]));
+        let request = CreateRequest { name: Some("x".parse().unwrap()), ..CreateRequest::default() };
+        server.gateway.control.create(&TenantId::default_tenant(), request).await.unwrap();
+        assert!(server.call("POST", "/api/v2/sandboxes/x/pause", Value::Null).await.status >= 400);
+        assert_eq!(server.call("DELETE", "/api/v2/sandboxes/x", Value::Null).await.status, 200);
+        assert_eq!(list().await, json!([]));
     }
 }
