@@ -51,9 +51,19 @@ pub(crate) fn host(config: &GatewayConfig, parts: &Parts, forwarded: Option<&str
     {
         return Err(bad_host("differs from the one in the request's target"));
     }
-    let Some(given) = forwarded.or(in_uri).or(header) else {
+    let Some(given) = in_uri.or(header) else {
         return Err(bad_host("is missing"));
     };
+    let given = check(config, given)?;
+    match forwarded {
+        // Pages can set the header that names it, for requests to their own host: it never makes up for a foreign host,
+        // and never leads from a sandbox's host to the server's.
+        Some(forwarded) if given.kind == HostKind::Server => check(config, forwarded),
+        _ => Ok(given),
+    }
+}
+
+fn check(config: &GatewayConfig, given: &str) -> Result<Host, Refusal> {
     let authority = given.to_ascii_lowercase();
     let (name, _) = split_authority(&authority).ok_or_else(|| bad_host("can't be read"))?;
     let kind = kind(config, name).ok_or_else(|| {
@@ -261,6 +271,18 @@ mod tests {
         let mut both = parts(&[("host", "localhost")]);
         both.uri = "http://127.0.0.1/v1/ping".parse().unwrap();
         assert!(host(&config(), &both, None).is_err());
+        // What a proxy forwards is one of the server's names too, and only adds to a host that passes by itself.
+        for (host_header, forwarded, wanted) in [
+            ("127.0.0.1:8080", "box.example", Some(Server)),
+            ("127.0.0.1:8080", "evil.example", None),
+            ("evil.example", "localhost", None),
+            ("sabcdefghijk.localhost", "localhost", Some(Sandbox(id()))),
+            ("3000-sabcdefghijk.localhost", "localhost", Some(Preview)),
+            ("localhost", "sabcdefghijk.localhost", Some(Sandbox(id()))),
+        ] {
+            let got = host(&config(), &parts(&[("host", host_header)]), Some(forwarded)).ok().map(|h| h.kind);
+            assert_eq!(got, wanted, "{host_header} {forwarded}");
+        }
         // All addresses are served, so any address is an own one; a name is not.
         let all = GatewayConfig { listen: vec![([0, 0, 0, 0], 1).into()], ..config() };
         assert!(host(&all, &parts(&[("host", "192.0.2.7")]), None).is_ok());

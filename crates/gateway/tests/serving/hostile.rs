@@ -1,5 +1,7 @@
 //! Guests that have been taken over.
 
+use std::time::Duration;
+
 use arenite_trajectory::OutcomeKind;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
@@ -68,7 +70,9 @@ async fn an_answer_without_an_end_or_a_meaning_is_a_502() {
     ] {
         let running = attack(malice).await;
         let id = running.control.list(&arenite_model::TenantId::default_tenant()).await.unwrap()[0].id.clone();
-        let answer = running.post("/sandbox/a/v1/bash/exec", "{}").await;
+        // Without the bound there would be no answer ever.
+        let answer = tokio::time::timeout(Duration::from_secs(60), running.post("/sandbox/a/v1/bash/exec", "{}")).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{malice:?}: no answer"));
         assert_eq!(answer.status, 502, "{malice:?}: {answer:?}");
         assert_eq!(answer.json()["success"], false, "{malice:?}");
         let steps = running.steps(&id);
