@@ -71,7 +71,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let data_dir = args.data_dir.clone().unwrap_or_else(|| target_dir().join("bench-data"));
     image::ensure(&arenite, "base", &data_dir)?;
     let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{}", args.port)];
-    arguments.extend(["--agentflow-listen".to_owned(), "off".to_owned(), "--data-dir".to_owned(), data_dir.display().to_string()]);
+    arguments.extend([
+        "--agentflow-listen".to_owned(),
+        "off".to_owned(),
+        "--data-dir".to_owned(),
+        data_dir.display().to_string(),
+    ]);
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
     let measured = measure(args, &work, &floors);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
@@ -147,7 +152,9 @@ fn create(
             containers.push(runc.once()?);
         }
     }
-    report.push(Row::ratio("create → first output, p50", &ours, 0.50, &theirs, 0.50, 4.0).against("clone3 + overlay + pivot_root + exec"));
+    report.push(
+        Row::ratio("create → first output, p50", &ours, 0.50, &theirs, 0.50, 4.0).against("clone3 + overlay + pivot_root + exec"),
+    );
     report.push(Row::ratio("create → first output, p99", &ours, 0.99, &theirs, 0.99, 8.0).against("the same").goal_only());
     report.push(Row::faster("create → first output vs runc run", &ours, &containers, 1.0));
     Ok(())
@@ -231,7 +238,8 @@ fn soak(api: &mut Connection, report: &mut Report) -> Outcome {
 
 /// Runs a helper program quietly; what it says shows only when it fails.
 fn quietly(name: &str, args: &[&str], dir: &Path) -> Outcome {
-    let output = program(name).args(args).current_dir(dir).stdin(Stdio::null()).output().attempt(|| format!("could not start {name}"))?;
+    let output =
+        program(name).args(args).current_dir(dir).stdin(Stdio::null()).output().attempt(|| format!("could not start {name}"))?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,1 +1,69 @@
-fn main() {}
+//! The developer's menu: `cargo xtask TASK`. One file for each task; what they share has files of its own.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod binary;
+mod command;
+mod failure;
+mod fmt;
+mod host;
+mod image;
+mod lint;
+mod openapi;
+mod python;
+mod server;
+mod soak;
+mod test;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Arenite's developer commands", arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Prepare this host, build everything and start the server; the second time takes seconds
+    Up(up::UpArgs),
+    /// Prepare this host and run every test
+    Test(test::TestArgs),
+    /// Check format, clippy and dependencies
+    Lint,
+    /// Format the code
+    Fmt,
+    /// Measure, next to floors from the same run
+    Bench(bench::BenchArgs),
+    /// Put long loads on a server
+    Soak(soak::SoakArgs),
+    /// Build an image into the data directory
+    Image(image::ImageArgs),
+    /// Compare the OpenAPI documents and other golden files, or write them anew
+    Openapi(openapi::OpenapiArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Up(args) => up::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Lint => lint::run(),
+        Task::Fmt => fmt::run(),
+        Task::Bench(args) => bench::run(&args),
+        Task::Soak(args) => soak::run(&args),
+        Task::Image(args) => image::run(&args),
+        Task::Openapi(args) => openapi::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! `serve`: reads the configuration, puts the parts together, and takes them apart again at a stop.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,7 +55,8 @@ fn start_log(config: &Config) -> Result<(), Failure> {
             .hint("write a level, or one for each part: info,arenite_engine=debug")
             .exit_code(2)
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     match config.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

@@ -202,7 +202,7 @@ fn exec_keeps_the_streams_apart_and_passes_the_exit_code_on() {
     assert_eq!((text(&output.stdout), text(&output.stderr), output.status.code()), ("out\n", "err\n", Some(3)));
     assert_eq!(seen[0].line, "POST /sandbox/demo/v1/bash/exec HTTP/1.1");
     let request = seen[0].json();
-    assert_eq!(request["command"], "{ printf %s 'it'\\''s'\n} </dev/null");
+    assert_eq!((&request["command"], &request["close_stdin"]), (&json!(r"printf %s 'it'\''s'"), &json!(true)));
     assert_eq!(
         (&request["exec_dir"], &request["async_mode"], &request["max_output_length"]),
         (&json!("/tmp"), &json!(false), &json!(0))

@@ -32,12 +32,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Makes the sandbox. When it answers, the guest has been started and a dial will be served.
     /// On failure nothing of the sandbox is left.
-    async fn create(
-        &self,
-        id: &SandboxId,
-        name: &SandboxName,
-        spec: &SandboxSpec,
-    ) -> Result<Created, EngineError>;
+    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
     /// Ends every process of the sandbox, however it was spawned, and removes its disk. Fine to repeat; fine for a lost sandbox.
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError>;
@@ -125,11 +120,7 @@ pub enum EngineError {
     NotFound { id: SandboxId },
     /// A stage of the set-up failed. `stage` names it, such as `overlay` or `cgroup memory`.
     #[error("setting up the sandbox failed at {stage}: {source}")]
-    Stage {
-        stage: String,
-        source: io::Error,
-        hint: Option<String>,
-    },
+    Stage { stage: String, source: io::Error, hint: Option<String> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
     #[error("{what} took longer than {limit:?}")]
@@ -153,13 +144,11 @@ impl EngineError {
 
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NoImage { image } => Some(format!(
-                "build it with: arenite image build {image}; see what is there with: arenite image ls"
-            )),
-            Self::Stage { hint, .. } => hint.clone(),
-            Self::Unsupported { .. } => {
-                Some("arenite doctor says what this host can enforce".to_owned())
+            Self::NoImage { image } => {
+                Some(format!("build it with: arenite image build {image}; see what is there with: arenite image ls"))
             }
+            Self::Stage { hint, .. } => hint.clone(),
+            Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }
     }

@@ -1,9 +1,6 @@
 //! The copy-on-write pool on the real kernel. Needs root, loop devices and mkfs.btrfs.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "the functions that tests share are tests too"
-)]
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,9 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arenite_engine::namespace::storage::{
-    PoolMode, Storage, StorageConfig, StorageError, StorageKind,
-};
+use arenite_engine::namespace::storage::{PoolMode, Storage, StorageConfig, StorageError, StorageKind};
 use arenite_isolation::btrfs;
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
@@ -47,10 +42,7 @@ impl Drop for DataDir {
 }
 
 fn pool_of(mib: u64) -> StorageConfig {
-    StorageConfig {
-        size_bytes: Some(mib * MIB),
-        mode: PoolMode::Auto,
-    }
+    StorageConfig { size_bytes: Some(mib * MIB), mode: PoolMode::Auto }
 }
 
 /// Writes until it fails; the bytes that went through and the error.
@@ -98,10 +90,7 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
 
     let (written, error) = fill(&small.join("upper/big"), 128 * MIB);
     assert_eq!(errno(&error), Some(Errno::DQUOT), "{error}");
-    assert!(
-        (24 * MIB..=32 * MIB).contains(&written),
-        "{written} bytes fitted into 32 MiB"
-    );
+    assert!((24 * MIB..=32 * MIB).contains(&written), "{written} bytes fitted into 32 MiB");
     let used = storage.usage("small").unwrap();
     assert!((24 * MIB..=33 * MIB).contains(&used), "{used} bytes used");
     fs::write(other.join("upper/note"), "unharmed").unwrap();
@@ -110,9 +99,7 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
     fs::write(small.join("upper/more"), vec![1; 4 * MIB as usize]).unwrap();
     storage.set_limit("small", 32 * MIB).unwrap();
     fs::remove_file(small.join("upper/big")).unwrap();
-    eventually("a deleted file's space comes back", &storage, || {
-        storage.usage("small").unwrap() < 8 * MIB
-    });
+    eventually("a deleted file's space comes back", &storage, || storage.usage("small").unwrap() < 8 * MIB);
     fs::write(small.join("upper/again"), "fits").unwrap();
 
     let (_, error) = fill(&small.join("upper/big"), 128 * MIB);
@@ -123,9 +110,7 @@ fn a_layer_stops_at_its_limit_and_its_space_comes_back() {
     storage.delete_layer("small").unwrap();
     assert!(!small.exists());
     assert_eq!(storage.usage("small"), None);
-    eventually("a deleted layer's space comes back", &storage, || {
-        storage.free().unwrap().0 > full + 16 * MIB
-    });
+    eventually("a deleted layer's space comes back", &storage, || storage.free().unwrap().0 > full + 16 * MIB);
     storage.delete_layer("other").unwrap();
     assert!(storage.list_layers().unwrap().is_empty());
     storage.unmount().unwrap();
@@ -203,17 +188,11 @@ fn servers_that_start_at_once_share_one_pool() {
     thread::scope(|scope| {
         let opened: Vec<_> = (0..4).map(|_| scope.spawn(|| data.open(512))).collect();
         for storage in opened {
-            assert_eq!(
-                storage.join().unwrap().kind(),
-                StorageKind::BtrfsSimpleQuota
-            );
+            assert_eq!(storage.join().unwrap().kind(), StorageKind::BtrfsSimpleQuota);
         }
     });
     data.open(512).unmount().unwrap();
-    assert!(
-        !data.path().join("pool/uppers").exists(),
-        "mounted more than once"
-    );
+    assert!(!data.path().join("pool/uppers").exists(), "mounted more than once");
 }
 
 #[test]
@@ -269,10 +248,7 @@ fn a_data_directory_on_a_btrfs_with_quotas_needs_no_image() {
 #[test]
 fn plain_directories_say_so_and_are_removed_however_deep() {
     let data = DataDir::new();
-    let off = StorageConfig {
-        size_bytes: None,
-        mode: PoolMode::Off,
-    };
+    let off = StorageConfig { size_bytes: None, mode: PoolMode::Off };
     let storage = Storage::open(data.path(), &off).unwrap();
     assert_eq!(storage.kind(), StorageKind::Plain);
     assert!(!storage.kind().disk_limit_enforced());
@@ -281,12 +257,7 @@ fn plain_directories_say_so_and_are_removed_however_deep() {
     let outside = data.path().join("outside");
     fs::write(&outside, "stays").unwrap();
 
-    let mut directory = rustix::fs::open(
-        layer.join("upper"),
-        rustix::fs::OFlags::DIRECTORY,
-        Mode::empty(),
-    )
-    .unwrap();
+    let mut directory = rustix::fs::open(layer.join("upper"), rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
     for depth in 0..2000 {
         for side in ["d", "side"] {
             mkdirat(&directory, side, Mode::RWXU).unwrap();
@@ -295,27 +266,15 @@ fn plain_directories_say_so_and_are_removed_however_deep() {
             rustix::fs::symlinkat(data.path(), &directory, "out").unwrap();
             rustix::fs::symlinkat(&outside, &directory, ".removed-1").unwrap();
         }
-        directory = rustix::fs::openat(
-            &directory,
-            "d",
-            rustix::fs::OFlags::DIRECTORY,
-            Mode::empty(),
-        )
-        .unwrap();
+        directory = rustix::fs::openat(&directory, "d", rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
     drop(directory);
     storage.delete_layer("deep").unwrap();
     storage.delete_layer("deep").unwrap();
     assert!(!layer.exists());
-    assert_eq!(
-        fs::read_dir(storage.root().join("trash")).unwrap().count(),
-        0
-    );
+    assert_eq!(fs::read_dir(storage.root().join("trash")).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(&outside).unwrap(), "stays");
-    assert!(matches!(
-        storage.snapshot("deep", "s", true),
-        Err(StorageError::Io { .. })
-    ));
+    assert!(matches!(storage.snapshot("deep", "s", true), Err(StorageError::Io { .. })));
 }
 
 #[test]
@@ -323,16 +282,9 @@ fn what_is_asked_wrongly_is_refused() {
     let data = DataDir::new();
     let storage = Storage::open(data.path(), &pool_of(16)).unwrap();
     assert_eq!(storage.kind(), StorageKind::Plain, "16 MiB is no pool");
-    assert!(
-        storage.notes()[0].contains("too small"),
-        "{:?}",
-        storage.notes()
-    );
+    assert!(storage.notes()[0].contains("too small"), "{:?}", storage.notes());
     for id in ["", "..", "a/b", "A", "a b", &"x".repeat(65)] {
-        assert!(matches!(
-            storage.create_layer(id, MIB),
-            Err(StorageError::BadId { .. })
-        ));
+        assert!(matches!(storage.create_layer(id, MIB), Err(StorageError::BadId { .. })));
         assert!(storage.delete_layer(id).is_err());
     }
 

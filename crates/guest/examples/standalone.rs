@@ -5,14 +5,7 @@
 use arenite_guest::server::{Start, run};
 
 fn main() -> std::io::Result<()> {
-    let address = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "127.0.0.1:18081".to_owned());
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:18081".to_owned());
     let inside = Some(address.parse().map_err(std::io::Error::other)?);
-    run(Start {
-        config: Default::default(),
-        host_listener: None,
-        spawner: None,
-        inside,
-    })
+    run(Start { config: Default::default(), host_listener: None, spawner: None, inside })
 }

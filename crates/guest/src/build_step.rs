@@ -35,7 +35,8 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
         let processes = Processes::start(socket).map_err(|e| e.to_string())?;
         let guest = Guest { user, ..Guest::new(config, processes) };
-        let stdio = || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
+        let stdio =
+            || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {
             argv: guest.config.args.clone(),
             env: guest.environment(&guest.user, &[]),

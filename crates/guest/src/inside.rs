@@ -142,7 +142,8 @@ mod tests {
         let first: InsideStep = serde_json::from_slice(&steps.pop().unwrap()).unwrap();
         assert_eq!(first.path, "/v1/5");
         steps.push(step(9999));
-        let told: u64 = std::iter::from_fn(|| steps.pop()).map(|l| serde_json::from_slice::<InsideStep>(&l).unwrap().dropped_before).sum();
+        let told: u64 =
+            std::iter::from_fn(|| steps.pop()).map(|l| serde_json::from_slice::<InsideStep>(&l).unwrap().dropped_before).sum();
         assert_eq!(told, 5);
     }
 }

@@ -65,10 +65,7 @@ impl Guest {
         let wanted = config.user.as_deref();
         let user = users::User::find(wanted.unwrap_or("gem"));
         if let (None, Some(name)) = (&user, wanted) {
-            tracing::error!(
-                name,
-                "the image's user is not in its /etc/passwd: commands run as root"
-            );
+            tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
         }
         Self {
             config,
@@ -85,11 +82,7 @@ impl Guest {
     /// The default directory of commands, in this order: configured, the user's home, `/`.
     pub fn default_dir(&self) -> PathBuf {
         let configured = self.config.workdir.as_deref().map(PathBuf::from);
-        configured
-            .into_iter()
-            .chain([self.user.home.clone()])
-            .find(|d| d.is_dir())
-            .unwrap_or_else(|| "/".into())
+        configured.into_iter().chain([self.user.home.clone()]).find(|d| d.is_dir()).unwrap_or_else(|| "/".into())
     }
 
     /// A directory or file as the user's commands would name it; relative ones start at the default directory.
@@ -101,16 +94,9 @@ impl Guest {
     }
 
     /// The environment of a command: the configured one over the user's basics, `extra` over both.
-    pub fn environment(
-        &self,
-        user: &users::User,
-        extra: &[(String, String)],
-    ) -> Vec<(String, String)> {
+    pub fn environment(&self, user: &users::User, extra: &[(String, String)]) -> Vec<(String, String)> {
         let mut env: std::collections::BTreeMap<String, String> = [
-            (
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-            ),
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
             ("HOME", user.home.display().to_string()),
             ("USER", user.name.clone()),
             ("LOGNAME", user.name.clone()),

@@ -25,7 +25,8 @@ impl Write for Lazy {
 
 /// Starts logging; panics are logged too.
 pub(crate) fn start() {
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::WARN).with_writer(Mutex::new(Lazy(None)));
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::WARN).with_writer(Mutex::new(Lazy(None)));
     if tracing::subscriber::set_global_default(subscriber.finish()).is_ok() {
         std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the guest panicked")));
     }

@@ -37,10 +37,8 @@ impl User {
     }
 
     fn parse(name: &str, passwd: &str, group: &str) -> Option<Self> {
-        let fields: Vec<&str> = passwd
-            .lines()
-            .map(|l| l.split(':').collect())
-            .find(|f: &Vec<&str>| f.len() >= 7 && f[0] == name)?;
+        let fields: Vec<&str> =
+            passwd.lines().map(|l| l.split(':').collect()).find(|f: &Vec<&str>| f.len() >= 7 && f[0] == name)?;
         let gid = fields[3].parse().ok()?;
         let mut groups: Vec<u32> = group
             .lines()
@@ -53,21 +51,13 @@ impl User {
         if !groups.contains(&gid) {
             groups.push(gid);
         }
-        let shell = if fields[6].is_empty() {
-            "/bin/sh"
-        } else {
-            fields[6]
-        };
+        let shell = if fields[6].is_empty() { "/bin/sh" } else { fields[6] };
         Some(Self {
             name: name.to_owned(),
             uid: fields[2].parse().ok()?,
             gid,
             groups,
-            home: if fields[5].is_empty() {
-                "/".into()
-            } else {
-                fields[5].into()
-            },
+            home: if fields[5].is_empty() { "/".into() } else { fields[5].into() },
             shell: shell.to_owned(),
         })
     }
@@ -85,10 +75,7 @@ mod tests {
             "sudo:x:27:a,gem\ngem:x:1000:\nother:x:5:gemma\n",
         )
         .unwrap();
-        assert_eq!(
-            (user.uid, user.groups, user.shell.as_str()),
-            (1000, vec![27, 1000], "/bin/sh")
-        );
+        assert_eq!((user.uid, user.groups, user.shell.as_str()), (1000, vec![27, 1000], "/bin/sh"));
         assert_eq!(User::parse("nobody", "gem:x:1:1::/:\n", ""), None);
     }
 }

@@ -1,5 +1,7 @@
 //! The `bash` service over HTTP, with real processes.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod standalone;
 
 use std::sync::Arc;
@@ -158,7 +160,8 @@ async fn a_kill_reaches_the_whole_tree() {
     let again = guest.post("/v1/bash/kill", json!({"session_id": session})).await;
     assert_eq!(again["signalled"], 0);
 
-    let stubborn = json!({"session_id": session, "command": "trap '' TERM; echo ready; while :; do sleep 0.05; done", "async_mode": true});
+    let stubborn =
+        json!({"session_id": session, "command": "trap '' TERM; echo ready; while :; do sleep 0.05; done", "async_mode": true});
     let run = exec(&guest, stubborn).await;
     let ready = json!({"session_id": session, "command_id": run["command_id"], "wait": true});
     guest.post("/v1/bash/output", ready).await;
@@ -246,7 +249,7 @@ async fn a_session_has_one_stream_of_all_its_commands() {
     assert_eq!((&all["stdout"], &all["stderr"], &all["offset"]), (&json!("one\ntwo\n"), &json!("bad\n"), &json!(8)));
     assert_eq!(all["command"]["command"], "echo two; echo bad >&2");
     let from_two = guest.post("/v1/bash/output", json!({"session_id": "s", "offset": 6})).await;
-    assert_eq!((&from_two["stdout"], &from_two["stdout_start_offset"]), (&json!("o\n") , &json!(6)));
+    assert_eq!((&from_two["stdout"], &from_two["stdout_start_offset"]), (&json!("o\n"), &json!(6)));
     // Waiting ends with the next output of any command.
     let guest = Arc::new(guest);
     let waiting = tokio::spawn({
@@ -322,4 +325,20 @@ async fn input_that_nobody_reads_is_refused_in_the_end_and_input_can_end() {
     let input = "x".repeat(300_000);
     guest.post("/v1/bash/write", json!({"session_id": session, "input": input, "close": true})).await;
     assert_eq!(ended(&guest, session, &run["command_id"]).await["stdout"], "300000\n");
+}
+
+#[tokio::test]
+async fn another_user_has_its_streams_for_itself() {
+    let guest = Guest::start_as("nobody").await;
+    let command = "id -un; echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/stdin";
+    let run = exec(&guest, json!({"command": command, "async_mode": true})).await;
+    let input = json!({"session_id": run["session_id"], "input": "in\n", "close": true});
+    guest.post("/v1/bash/write", input).await;
+    let end = ended(&guest, &run["session_id"], &run["command_id"]).await;
+    assert_eq!((&end["stdout"], &end["stderr"]), (&json!("nobody\nout\nin\n"), &json!("err\n")));
+    let shell = json!({"command": "id -un; echo out >/dev/stdout; echo tty >$(tty); cat </dev/tty", "timeout": 1});
+    let shell = guest.post("/v1/shell/exec", shell).await;
+    assert_eq!(shell["output"], "nobody\nout\ntty");
+    let stop = json!({"id": shell["session_id"]});
+    assert_eq!(guest.post("/v1/shell/kill", stop).await["status"], "terminated");
 }

@@ -1,5 +1,7 @@
 //! The terminal of a shell session over its WebSocket.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod standalone;
 
 use std::time::Duration;
@@ -21,11 +23,7 @@ impl Terminal {
     async fn open(guest: &Guest, query: &str) -> Result<Self, Error> {
         let url = format!("ws://guest/v1/shell/ws{query}");
         let (socket, _) = client_async(url, guest.connect().await).await?;
-        let mut terminal = Self {
-            socket,
-            session: String::new(),
-            seen: String::new(),
-        };
+        let mut terminal = Self { socket, session: String::new(), seen: String::new() };
         let hello = terminal.frame().await;
         assert_eq!(hello["type"], "session_id");
         terminal.session = hello["data"].as_str().unwrap().to_owned();

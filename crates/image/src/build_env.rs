@@ -15,12 +15,8 @@ pub struct BuildEnv {
 }
 
 /// Where hosts keep their CA bundle.
-const CA_BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
+const CA_BUNDLES: [&str; 4] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
 /// What programs ask for a CA bundle.
 const CA_VARIABLES: [&str; 7] = [
     "SSL_CERT_FILE",
@@ -70,11 +66,7 @@ impl BuildEnv {
             let settings = format!("Acquire::https::CAInfo \"{}\";\n", Self::CA_PATH);
             files.push((APT_CONFIG_PATH.to_owned(), settings.into_bytes()));
         }
-        Self {
-            env,
-            ca_file,
-            files,
-        }
+        Self { env, ca_file, files }
     }
 }
 

@@ -41,19 +41,11 @@ pub(crate) struct CopyError {
 
 impl CopyError {
     fn new(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            hint: None,
-            source: None,
-        }
+        Self { reason: reason.into(), hint: None, source: None }
     }
 
     fn host(what: String, source: io::Error) -> Self {
-        Self {
-            reason: format!("{what}: {source}"),
-            hint: None,
-            source: Some(source),
-        }
+        Self { reason: format!("{what}: {source}"), hint: None, source: Some(source) }
     }
 }
 
@@ -74,14 +66,12 @@ impl Sources {
     /// Opens and digests all sources of a plan.
     pub(crate) fn read(context: &Path, plan: &CopyPlan) -> Result<Self, CopyError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(context, flags, Mode::empty()).map_err(|e| {
-            CopyError::host(format!("could not open the context {context:?}"), e.into())
-        })?;
+        let root = rustix::fs::open(context, flags, Mode::empty())
+            .map_err(|e| CopyError::host(format!("could not open the context {context:?}"), e.into()))?;
         let mut trees = Vec::new();
         for given in &plan.sources {
             let node = open_source(root.as_fd(), given).map_err(|e| source_error(given, e))?;
-            let stat = rustix::fs::fstat(&node)
-                .map_err(|e| CopyError::host(format!("could not read {given:?}"), e.into()))?;
+            let stat = rustix::fs::fstat(&node).map_err(|e| CopyError::host(format!("could not read {given:?}"), e.into()))?;
             let digest = walk(&node, &mut NoSink).map_err(|e| walk_error(given, e))?;
             trees.push(SourceTree {
                 given: given.clone(),
@@ -105,9 +95,7 @@ impl Sources {
         }
         for tree in &self.0 {
             // A directory's own name is not copied, a file's is.
-            let name = (!tree.is_directory)
-                .then(|| tree.given.file_name())
-                .flatten();
+            let name = (!tree.is_directory).then(|| tree.given.file_name()).flatten();
             digest.add("name", name.unwrap_or_default().as_bytes());
             digest.add("tree", &tree.digest);
         }
@@ -115,36 +103,19 @@ impl Sources {
     }
 
     /// Copies all sources into the new layer `files`, on top of the layers `lower` (lowest first).
-    pub(crate) fn copy(
-        &self,
-        plan: &CopyPlan,
-        lower: &[PathBuf],
-        files: &Path,
-    ) -> Result<(), CopyError> {
-        let mut target = LayerWriter::open(lower, files)
-            .map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
+    pub(crate) fn copy(&self, plan: &CopyPlan, lower: &[PathBuf], files: &Path) -> Result<(), CopyError> {
+        let mut target =
+            LayerWriter::open(lower, files).map_err(|e| CopyError::host("could not open the image's layers".to_owned(), e))?;
         for tree in &self.0 {
-            let at = target
-                .view
-                .resolve(&plan.destination, true)
-                .map_err(|e| destination_error(&plan.destination, e))?;
+            let at = target.view.resolve(&plan.destination, true).map_err(|e| destination_error(&plan.destination, e))?;
             let place = tree.place(plan, at)?;
             let digest = {
-                let mut sink = CopySink {
-                    target: &mut target,
-                    place,
-                    plan,
-                    directories: Vec::new(),
-                    open: None,
-                };
-                rewind(&tree.node).map_err(|e| {
-                    CopyError::host(format!("could not read {:?} again", tree.given), e)
-                })?;
+                let mut sink = CopySink { target: &mut target, place, plan, directories: Vec::new(), open: None };
+                rewind(&tree.node).map_err(|e| CopyError::host(format!("could not read {:?} again", tree.given), e))?;
                 walk(&tree.node, &mut sink).map_err(|e| walk_error(&tree.given, e))?
             };
             if digest != tree.digest {
-                let mut error =
-                    CopyError::new(format!("{:?} changed while it was copied", tree.given));
+                let mut error = CopyError::new(format!("{:?} changed while it was copied", tree.given));
                 error.hint = Some("build again when nothing writes to the context".to_owned());
                 return Err(error);
             }
@@ -161,22 +132,17 @@ impl SourceTree {
         let mut place = at.components;
         if self.is_directory || plan.into_directory {
             if !exists_as_directory && !is_missing {
-                return Err(CopyError::new(format!(
-                    "the destination {:?} is not a directory in the image",
-                    plan.destination
-                )));
+                return Err(CopyError::new(format!("the destination {:?} is not a directory in the image", plan.destination)));
             }
             if self.is_directory {
                 return Ok(place);
             }
         }
         if exists_as_directory || plan.into_directory {
-            let name = self.given.file_name().ok_or_else(|| {
-                CopyError::new(format!(
-                    "the source {:?} has no name of its own",
-                    self.given
-                ))
-            })?;
+            let name = self
+                .given
+                .file_name()
+                .ok_or_else(|| CopyError::new(format!("the source {:?} has no name of its own", self.given)))?;
             place.push(name.to_owned());
         }
         Ok(place)
@@ -201,28 +167,21 @@ fn source_error(given: &Path, errno: Errno) -> CopyError {
             error.hint = Some("copy it into the context's directory".to_owned());
             error
         }
-        Errno::NXIO => CopyError::new(format!(
-            "{given:?} is a socket; only files, directories and links can be copied"
-        )),
+        Errno::NXIO => CopyError::new(format!("{given:?} is a socket; only files, directories and links can be copied")),
         other => CopyError::host(format!("could not open {given:?}"), other.into()),
     }
 }
 
 fn walk_error(given: &Path, error: WalkError) -> CopyError {
-    CopyError::host(
-        format!("could not copy {:?}", given.join(error.path)),
-        error.source,
-    )
+    CopyError::host(format!("could not copy {:?}", given.join(error.path)), error.source)
 }
 
 fn destination_error(destination: &Path, error: io::Error) -> CopyError {
     match Errno::from_io_error(&error) {
-        Some(Errno::LOOP) => CopyError::new(format!(
-            "the destination {destination:?} goes through too many links in the image"
-        )),
-        Some(Errno::NOTDIR) => CopyError::new(format!(
-            "the destination {destination:?} goes through something in the image that is not a directory"
-        )),
+        Some(Errno::LOOP) => CopyError::new(format!("the destination {destination:?} goes through too many links in the image")),
+        Some(Errno::NOTDIR) => {
+            CopyError::new(format!("the destination {destination:?} goes through something in the image that is not a directory"))
+        }
         _ => CopyError::host(format!("could not look up {destination:?}"), error),
     }
 }
@@ -250,12 +209,7 @@ impl LayerWriter {
 
     /// Opens a directory of the layer, made with its parents where they are missing: as the layers below have them,
     /// else with `mode` and `owner`.
-    pub(crate) fn directory(
-        &self,
-        components: &[OsString],
-        mode: u32,
-        owner: (u32, u32),
-    ) -> io::Result<OwnedFd> {
+    pub(crate) fn directory(&self, components: &[OsString], mode: u32, owner: (u32, u32)) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut here = self.files.try_clone()?;
         for (index, name) in components.iter().enumerate() {
@@ -286,24 +240,14 @@ impl LayerWriter {
 
 fn set_owner_and_mode(node: &OwnedFd, owner: (u32, u32), mode: u32) -> io::Result<()> {
     // The owner first: a change of owner clears set-id bits.
-    rustix::fs::fchown(
-        node,
-        Some(Uid::from_raw(owner.0)),
-        Some(Gid::from_raw(owner.1)),
-    )?;
+    rustix::fs::fchown(node, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))?;
     rustix::fs::fchmod(node, Mode::from_raw_mode(mode))?;
     Ok(())
 }
 
 fn set_times(node: &OwnedFd, stat: &Stat) -> io::Result<()> {
-    let time = Timespec {
-        tv_sec: stat.st_mtime as _,
-        tv_nsec: stat.st_mtime_nsec as _,
-    };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
+    let time = Timespec { tv_sec: stat.st_mtime as _, tv_nsec: stat.st_mtime_nsec as _ };
+    let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::futimens(node, &times)?;
     Ok(())
 }
@@ -331,16 +275,9 @@ impl CopySink<'_> {
     /// The parent's descriptor and the name for a file or link at `path`, with what stood there in this layer removed.
     fn slot(&mut self, path: &Path) -> io::Result<(OwnedFd, OsString)> {
         let (parent, name, components) = match (path.file_name(), self.directories.last()) {
-            (Some(name), Some(dir)) => (
-                dir.fd.try_clone()?,
-                name.to_owned(),
-                joined(&dir.components, name),
-            ),
+            (Some(name), Some(dir)) => (dir.fd.try_clone()?, name.to_owned(), joined(&dir.components, name)),
             _ => {
-                let (name, parents) = self
-                    .place
-                    .split_last()
-                    .ok_or_else(|| io::Error::from(Errno::ISDIR))?;
+                let (name, parents) = self.place.split_last().ok_or_else(|| io::Error::from(Errno::ISDIR))?;
                 let parent = self.target.directory(parents, 0o755, (0, 0))?;
                 (parent, name.clone(), self.place.clone())
             }
@@ -386,16 +323,9 @@ impl TreeSink for CopySink<'_> {
             _ => return Err(io::Error::other("it is not a directory in the image")),
         };
         let parents = resolved.components.len().saturating_sub(1);
-        self.target
-            .directory(&resolved.components[..parents], 0o755, (0, 0))?;
-        let fd =
-            self.target
-                .directory(&resolved.components, self.mode(stat, true), self.plan.owner)?;
-        self.directories.push(OpenDirectory {
-            fd,
-            components: resolved.components,
-            is_new,
-        });
+        self.target.directory(&resolved.components[..parents], 0o755, (0, 0))?;
+        let fd = self.target.directory(&resolved.components, self.mode(stat, true), self.plan.owner)?;
+        self.directories.push(OpenDirectory { fd, components: resolved.components, is_new });
         Ok(())
     }
 
@@ -422,12 +352,7 @@ impl TreeSink for CopySink<'_> {
     fn file(&mut self, path: &Path, _: &Stat) -> io::Result<()> {
         let (parent, name) = self.slot(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(
-            &parent,
-            &name,
-            flags | OFlags::CLOEXEC,
-            Mode::from_raw_mode(0o600),
-        )?;
+        let file = rustix::fs::openat(&parent, &name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))?;
         self.open = Some(File::from(file));
         Ok(())
     }

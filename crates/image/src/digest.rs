@@ -11,10 +11,7 @@ pub(crate) struct FieldDigest(Sha256);
 impl FieldDigest {
     /// Starts the digest of a step that stands on the layer `below`.
     pub(crate) fn step(below: Option<&str>, kind: &str) -> Self {
-        Self(Sha256::new())
-            .field("rules", RULES)
-            .field("below", below.unwrap_or_default())
-            .field("kind", kind)
+        Self(Sha256::new()).field("rules", RULES).field("below", below.unwrap_or_default()).field("kind", kind)
     }
 
     /// Starts a digest that stands alone.
@@ -43,10 +40,7 @@ impl FieldDigest {
 
 /// Whether a text is a digest of ours, and so a safe file name.
 pub(crate) fn is_digest(text: &str) -> bool {
-    text.len() == 64
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 #[cfg(test)]

@@ -23,11 +23,7 @@ pub enum ImageError {
     Parse(#[from] ParseError),
     /// A step that can't be carried out as written.
     #[error("line {line}: {reason}")]
-    Step {
-        line: usize,
-        reason: String,
-        hint: Option<String>,
-    },
+    Step { line: usize, reason: String, hint: Option<String> },
     /// A command of the build that ended with a failure, with the end of its output.
     #[error("line {line}: {what} ended with exit code {code}")]
     Failed {
@@ -38,31 +34,17 @@ pub enum ImageError {
         tail: Vec<String>,
     },
     #[error("line {line}: {what} took longer than {limit:?}")]
-    Timeout {
-        line: usize,
-        what: String,
-        limit: Duration,
-    },
+    Timeout { line: usize, what: String, limit: Duration },
     #[error("line {line}: the sandbox of this step failed: {source}")]
-    Runner {
-        line: usize,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Runner { line: usize, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{tool} is not installed on this host")]
     MissingTool { tool: &'static str },
     #[error("{what} {path:?}: {source}")]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl ImageError {
-    pub(crate) fn io(
-        what: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { what, path, source }
     }
@@ -75,12 +57,7 @@ impl ImageError {
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Runner { .. } => ErrorCode::SandboxFailed,
             Self::MissingTool { .. } => ErrorCode::Unsupported,
-            Self::Io { source, .. }
-                if matches!(
-                    source.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                ) =>
-            {
+            Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 ErrorCode::Exhausted
             }
             Self::Damaged { .. } | Self::Io { .. } => ErrorCode::Internal,
@@ -89,20 +66,17 @@ impl ImageError {
 
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotFound { name } => Some(format!(
-                "build it with: arenite image build {name}; see what is there with: arenite image ls"
-            )),
-            Self::Damaged { name, .. } => {
-                Some(format!("build it again with: arenite image build {name}"))
+            Self::NotFound { name } => {
+                Some(format!("build it with: arenite image build {name}; see what is there with: arenite image ls"))
             }
+            Self::Damaged { name, .. } => Some(format!("build it again with: arenite image build {name}")),
             Self::Busy => Some("try again when it has ended".to_owned()),
             Self::Parse(error) => error.hint.clone(),
             Self::Step { hint, .. } => hint.clone(),
             Self::MissingTool { tool } => Some(format!("install it with: apt-get install {tool}")),
-            Self::Timeout { .. } => Some(
-                "the step is waiting for something that does not come, such as input or a network"
-                    .to_owned(),
-            ),
+            Self::Timeout { .. } => {
+                Some("the step is waiting for something that does not come, such as input or a network".to_owned())
+            }
             _ => None,
         }
     }

@@ -20,11 +20,7 @@ pub(crate) struct OutputLines<'a> {
 
 impl<'a> OutputLines<'a> {
     pub(crate) fn new(show: &'a mut (dyn FnMut(&str) + Send)) -> Self {
-        Self {
-            line: Vec::new(),
-            tail: VecDeque::new(),
-            show,
-        }
+        Self { line: Vec::new(), tail: VecDeque::new(), show }
     }
 
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
@@ -59,10 +55,7 @@ impl<'a> OutputLines<'a> {
     }
 
     fn end_line(&mut self) {
-        let text: String = String::from_utf8_lossy(&self.line)
-            .chars()
-            .filter(|c| !c.is_control() || *c == '\t')
-            .collect();
+        let text: String = String::from_utf8_lossy(&self.line).chars().filter(|c| !c.is_control() || *c == '\t').collect();
         self.line.clear();
         let text = text.trim_end();
         if text.is_empty() {

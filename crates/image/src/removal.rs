@@ -21,10 +21,7 @@ pub fn remove_tree(dir: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         Err(e) => return Err(e.into()),
     };
-    let mut removal = Removal {
-        top: top.as_fd(),
-        moved: 0,
-    };
+    let mut removal = Removal { top: top.as_fd(), moved: 0 };
     // Each round empties the tree but for what it moved up, which is at most as deep as before less DEPTH.
     loop {
         let moved = removal.moved;
@@ -40,12 +37,7 @@ pub fn remove_tree(dir: &Path) -> io::Result<()> {
 }
 
 fn open_dir(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(
-        at,
-        name,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    rustix::fs::openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
 struct Removal<'a> {
@@ -85,8 +77,7 @@ impl Removal<'_> {
         loop {
             self.moved += 1;
             let target = format!(".removed-{}", self.moved);
-            match rustix::fs::renameat_with(parent, name, self.top, target, RenameFlags::NOREPLACE)
-            {
+            match rustix::fs::renameat_with(parent, name, self.top, target, RenameFlags::NOREPLACE) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(e.into()),

@@ -128,10 +128,7 @@ impl RootView {
             done.push(name);
             entry = found;
         }
-        Ok(Resolved {
-            components: done,
-            entry,
-        })
+        Ok(Resolved { components: done, entry })
     }
 
     /// What stands at a path whose links are already resolved.
@@ -153,9 +150,7 @@ impl RootView {
     /// A regular file's content, at most `limit` bytes; none when it is missing or something else.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let resolved = self.resolve(path, true)?;
-        let (Entry::File(_), Some((name, parents))) =
-            (&resolved.entry, resolved.components.split_last())
-        else {
+        let (Entry::File(_), Some((name, parents))) = (&resolved.entry, resolved.components.split_last()) else {
             return Ok(None);
         };
         let mut here = self.root();
@@ -175,9 +170,7 @@ impl RootView {
                         return Ok(None);
                     }
                     let mut content = Vec::new();
-                    std::fs::File::from(file)
-                        .take(limit + 1)
-                        .read_to_end(&mut content)?;
+                    std::fs::File::from(file).take(limit + 1).read_to_end(&mut content)?;
                     if content.len() as u64 > limit {
                         return Err(Errno::FBIG.into());
                     }
@@ -265,12 +258,7 @@ fn split(path: &OsStr) -> impl Iterator<Item = OsString> + '_ {
 }
 
 fn open_dir(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(
-        at,
-        name,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    rustix::fs::openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn is_whiteout(stat: &Stat) -> bool {

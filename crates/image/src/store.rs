@@ -131,23 +131,10 @@ impl ImageStore {
     /// Opens or makes a store on a storage with its own kind of directory, such as btrfs subvolumes with a limit.
     /// Sweeps what a crash has left, unless a build is running.
     pub fn open_on(dir: PathBuf, storage: Arc<dyn LayerStorage>) -> Result<Self, ImageError> {
-        for path in [
-            dir.clone(),
-            dir.join("layers"),
-            dir.join("images"),
-            dir.join("building"),
-            dir.join("trash"),
-        ] {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&path)
-                .map_err(ImageError::io("could not make", &path))?;
+        for path in [dir.clone(), dir.join("layers"), dir.join("images"), dir.join("building"), dir.join("trash")] {
+            DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(ImageError::io("could not make", &path))?;
         }
-        let store = Self {
-            dir: dir.into(),
-            storage,
-        };
+        let store = Self { dir: dir.into(), storage };
         if let Some(lock) = store.try_lock()? {
             store.sweep(&lock);
         }
@@ -183,11 +170,7 @@ impl ImageStore {
 
     /// Removes an image and those of its layers that no other image has. A layer that `in_use` knows, because a sandbox
     /// runs on it, stays for [`ImageStore::prune`].
-    pub fn remove(
-        &self,
-        name: &ImageName,
-        in_use: &dyn Fn(&str) -> bool,
-    ) -> Result<Removed, ImageError> {
+    pub fn remove(&self, name: &ImageName, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
         let path = self.manifest_path(name);
         let own = match self.read_manifest(&path) {
@@ -224,10 +207,7 @@ impl ImageStore {
                 // Its layers are unknown, so none may be removed.
                 Err(error) => {
                     tracing::warn!(?path, %error, "layers are kept because of a damaged image");
-                    return Ok(Removed {
-                        kept: digests,
-                        ..Removed::default()
-                    });
+                    return Ok(Removed { kept: digests, ..Removed::default() });
                 }
             }
         }
@@ -258,9 +238,7 @@ impl ImageStore {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(ImageError::io("could not remove", dir)(e)),
         }
-        self.storage
-            .remove(&trash)
-            .map_err(ImageError::io("could not remove", trash))?;
+        self.storage.remove(&trash).map_err(ImageError::io("could not remove", trash))?;
         Ok(true)
     }
 
@@ -323,9 +301,7 @@ impl ImageStore {
     /// A new layer with its two directories.
     pub(crate) fn new_layer(&self, _lock: &StoreLock) -> Result<OpenLayer, ImageError> {
         let dir = self.scratch("building");
-        self.storage
-            .create(&dir)
-            .map_err(ImageError::io("could not make", &dir))?;
+        self.storage.create(&dir).map_err(ImageError::io("could not make", &dir))?;
         let layer = OpenLayer { dir };
         for part in [layer.files(), layer.work()] {
             // Set again: the process may have a umask of its own.
@@ -362,9 +338,7 @@ impl ImageStore {
         };
         let json = serde_json::to_vec(&record).expect("a layer's record is plain data");
         fs::write(layer.dir.join("layer.json"), json).map_err(at("could not write to"))?;
-        File::open(&layer.dir)
-            .and_then(|dir| Ok(rustix::fs::syncfs(&dir)?))
-            .map_err(at("could not sync"))?;
+        File::open(&layer.dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?)).map_err(at("could not sync"))?;
         fs::rename(&layer.dir, self.layer_dir(digest)).map_err(at("could not seal"))?;
         self.sync_dir("layers")?;
         Ok(record)
@@ -390,14 +364,8 @@ impl ImageStore {
         layers: Vec<String>,
         config: ImageConfig,
     ) -> Result<Image, ImageError> {
-        let manifest = Manifest {
-            version: MANIFEST_VERSION,
-            name: canonical(name),
-            digest,
-            layers,
-            config,
-            created_at: Timestamp::now(),
-        };
+        let manifest =
+            Manifest { version: MANIFEST_VERSION, name: canonical(name), digest, layers, config, created_at: Timestamp::now() };
         let path = self.manifest_path(name);
         // Swept from there should the rename not be reached.
         let next = self.scratch("trash");
@@ -414,18 +382,13 @@ impl ImageStore {
     }
 
     fn image(&self, manifest: Manifest) -> Result<Image, ImageError> {
-        let damaged = |reason: String| ImageError::Damaged {
-            name: manifest.name.to_string(),
-            reason,
-        };
+        let damaged = |reason: String| ImageError::Damaged { name: manifest.name.to_string(), reason };
         if manifest.layers.is_empty() {
             return Err(damaged("it has no layers".to_owned()));
         }
         let mut layers = Vec::with_capacity(manifest.layers.len());
         for digest in &manifest.layers {
-            let record = self
-                .layer_record(digest)
-                .ok_or_else(|| damaged(format!("its layer {digest} is gone")))?;
+            let record = self.layer_record(digest).ok_or_else(|| damaged(format!("its layer {digest} is gone")))?;
             layers.push(Layer {
                 digest: digest.clone(),
                 dir: self.layer_files(digest),
@@ -469,25 +432,17 @@ impl ImageStore {
             Err(e) => return Err(ImageError::io("could not read", path)(e)),
         };
         let damaged = |reason: String| ImageError::Damaged {
-            name: path
-                .file_stem()
-                .map(|s| s.to_string_lossy().replace('%', "/"))
-                .unwrap_or_default(),
+            name: path.file_stem().map(|s| s.to_string_lossy().replace('%', "/")).unwrap_or_default(),
             reason,
         };
-        let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|e| damaged(format!("its manifest can't be read: {e}")))?;
+        let manifest: Manifest =
+            serde_json::from_slice(&bytes).map_err(|e| damaged(format!("its manifest can't be read: {e}")))?;
         if manifest.version != MANIFEST_VERSION {
-            return Err(damaged(format!(
-                "its manifest has version {}, this is for {MANIFEST_VERSION}",
-                manifest.version
-            )));
+            return Err(damaged(format!("its manifest has version {}, this is for {MANIFEST_VERSION}", manifest.version)));
         }
         // A digest is a directory's name here: nothing else may pass for one.
         if !manifest.layers.iter().all(|l| is_digest(l)) {
-            return Err(damaged(
-                "its manifest names a layer that is no digest".to_owned(),
-            ));
+            return Err(damaged("its manifest names a layer that is no digest".to_owned()));
         }
         Ok(Some(manifest))
     }
@@ -520,36 +475,25 @@ impl ImageStore {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let time = Timestamp::now().as_nanosecond();
-        self.dir
-            .join(place)
-            .join(format!("{}-{n}-{time:x}", std::process::id()))
+        self.dir.join(place).join(format!("{}-{n}-{time:x}", std::process::id()))
     }
 
     fn sync_dir(&self, place: &str) -> Result<(), ImageError> {
         let path = self.dir.join(place);
-        File::open(&path)
-            .and_then(|dir| dir.sync_all())
-            .map_err(ImageError::io("could not sync", path))
+        File::open(&path).and_then(|dir| dir.sync_all()).map_err(ImageError::io("could not sync", path))
     }
 }
 
 /// `base` and `base:latest` are one image.
 fn canonical(name: &ImageName) -> ImageName {
-    name.as_str()
-        .strip_suffix(":latest")
-        .and_then(|short| short.parse().ok())
-        .unwrap_or_else(|| name.clone())
+    name.as_str().strip_suffix(":latest").and_then(|short| short.parse().ok()).unwrap_or_else(|| name.clone())
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_MANIFEST_BYTES + 1)
-        .read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        return Err(io::Error::other(format!(
-            "it is longer than {MAX_MANIFEST_BYTES} bytes"
-        )));
+        return Err(io::Error::other(format!("it is longer than {MAX_MANIFEST_BYTES} bytes")));
     }
     Ok(bytes)
 }

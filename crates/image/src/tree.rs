@@ -59,11 +59,7 @@ impl TreeSink for NoSink {
 pub fn sha256_tree(path: &Path) -> Result<String, ImageError> {
     let at = || ImageError::io("could not read", path);
     let file = rustix::fs::open(path, source_flags(), Mode::empty()).map_err(|e| at()(e.into()))?;
-    walk(&file, &mut NoSink).map_err(|e| ImageError::Io {
-        what: "could not read",
-        path: path.join(e.path),
-        source: e.source,
-    })
+    walk(&file, &mut NoSink).map_err(|e| ImageError::Io { what: "could not read", path: path.join(e.path), source: e.source })
 }
 
 /// Opens a source of COPY below the context's root. Links on the way may lead anywhere within the context and nowhere else.
@@ -105,19 +101,10 @@ pub(crate) struct WalkError {
 
 /// Walks a tree from its opened top, hands it to the sink and answers its digest.
 pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
-    let mut walk = Walk {
-        sink,
-        digest: FieldDigest::of("tree"),
-        path: PathBuf::new(),
-        entries: 0,
-        buffer: vec![0; 128 << 10],
-    };
+    let mut walk = Walk { sink, digest: FieldDigest::of("tree"), path: PathBuf::new(), entries: 0, buffer: vec![0; 128 << 10] };
     match walk.node(top, 0) {
         Ok(()) => Ok(walk.digest.hex()),
-        Err(source) => Err(WalkError {
-            path: walk.path,
-            source,
-        }),
+        Err(source) => Err(WalkError { path: walk.path, source }),
     }
 }
 
@@ -143,9 +130,7 @@ impl Walk<'_> {
     fn count(&mut self) -> io::Result<()> {
         self.entries += 1;
         if self.entries > MAX_ENTRIES {
-            return Err(io::Error::other(format!(
-                "there are more than {MAX_ENTRIES} files"
-            )));
+            return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files")));
         }
         Ok(())
     }
@@ -157,9 +142,7 @@ impl Walk<'_> {
 
     fn directory(&mut self, dir: &OwnedFd, stat: &Stat, depth: usize) -> io::Result<()> {
         if depth >= MAX_DEPTH {
-            return Err(io::Error::other(format!(
-                "directories are nested more than {MAX_DEPTH} deep"
-            )));
+            return Err(io::Error::other(format!("directories are nested more than {MAX_DEPTH} deep")));
         }
         self.head("directory", stat.st_mode);
         self.sink.enter(&self.path, stat)?;
@@ -217,9 +200,7 @@ fn not_copyable(kind: FileType) -> io::Error {
         FileType::Socket => "a socket",
         _ => "a device",
     };
-    io::Error::other(format!(
-        "this is {kind}; only files, directories and links can be copied"
-    ))
+    io::Error::other(format!("this is {kind}; only files, directories and links can be copied"))
 }
 
 fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
@@ -238,15 +219,9 @@ fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
 /// Blocks on disk of a directory and all in it, in bytes; a hard-linked file counts once. Links are not followed.
 /// At most [`MAX_USAGE_DEPTH`] directories deep: no build makes deeper ones on purpose.
 pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
-    fn of(
-        dir: &OwnedFd,
-        depth: usize,
-        linked: &mut std::collections::HashSet<(u64, u64)>,
-    ) -> io::Result<u64> {
+    fn of(dir: &OwnedFd, depth: usize, linked: &mut std::collections::HashSet<(u64, u64)>) -> io::Result<u64> {
         if depth > MAX_USAGE_DEPTH {
-            return Err(io::Error::other(format!(
-                "directories are nested more than {MAX_USAGE_DEPTH} deep"
-            )));
+            return Err(io::Error::other(format!("directories are nested more than {MAX_USAGE_DEPTH} deep")));
         }
         let mut bytes = 0;
         for entry in Dir::read_from(dir)? {
@@ -315,14 +290,7 @@ mod tests {
     #[test]
     fn a_fifo_is_refused_and_never_waited_for() {
         let scratch = tempfile::tempdir().unwrap();
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            scratch.path().join("pipe"),
-            FileType::Fifo,
-            Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, scratch.path().join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let error = sha256_tree(scratch.path()).unwrap_err().to_string();
         assert!(error.contains("pipe") && error.contains("FIFO"), "{error}");
     }

@@ -92,12 +92,7 @@ pub fn create_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
 
 /// Makes `name` in `parent` a snapshot of the subvolume `source`. Commits the running transaction, so that what was
 /// written to `source` before is in it.
-pub fn snapshot(
-    source: BorrowedFd<'_>,
-    parent: BorrowedFd<'_>,
-    name: &str,
-    read_only: bool,
-) -> io::Result<()> {
+pub fn snapshot(source: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &str, read_only: bool) -> io::Result<()> {
     let mut args = volume_args_v2(name)?;
     args.fd = i64::from(source.as_raw_fd());
     args.flags = if read_only { SUBVOL_READ_ONLY } else { 0 };
@@ -110,10 +105,7 @@ pub fn snapshot(
 /// # Errors
 /// `ENOTEMPTY` when other subvolumes are nested in it.
 pub fn delete_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let mut args = VolumeArgs {
-        fd: 0,
-        name: [0; NAME_V1],
-    };
+    let mut args = VolumeArgs { fd: 0, name: [0; NAME_V1] };
     put_name(&mut args.name, name)?;
     // SAFETY: the argument is a live `btrfs_ioctl_vol_args` of the size that the request's number states.
     unsafe { control(parent, SNAP_DESTROY, &raw mut args) }
@@ -165,11 +157,7 @@ pub fn remove_qgroup(on: BorrowedFd<'_>, id: u64) -> io::Result<()> {
 
 /// The id of the subvolume that `inside` is opened in.
 pub fn subvolume_id(inside: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut args = InodeLookup {
-        tree: 0,
-        object: SUBVOLUME_INODE,
-        name: [0; 4080],
-    };
+    let mut args = InodeLookup { tree: 0, object: SUBVOLUME_INODE, name: [0; 4080] };
     // SAFETY: the argument is a live `btrfs_ioctl_ino_lookup_args`.
     unsafe { control(inside, INO_LOOKUP, &raw mut args)? };
     Ok(args.tree)
@@ -177,12 +165,7 @@ pub fn subvolume_id(inside: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// The UUID of the file system.
 pub fn file_system_id(inside: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
-    let mut args = FileSystemInfo {
-        max_id: 0,
-        devices: 0,
-        id: [0; 16],
-        rest: [0; 992],
-    };
+    let mut args = FileSystemInfo { max_id: 0, devices: 0, id: [0; 16], rest: [0; 992] };
     // SAFETY: the argument is a live `btrfs_ioctl_fs_info_args`.
     unsafe { control(inside, FS_INFO, &raw mut args)? };
     Ok(args.id)
@@ -196,23 +179,14 @@ pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Grows the file system to all of its device.
 pub fn grow(inside: BorrowedFd<'_>) -> io::Result<()> {
-    let mut args = VolumeArgs {
-        fd: 0,
-        name: [0; NAME_V1],
-    };
+    let mut args = VolumeArgs { fd: 0, name: [0; NAME_V1] };
     put_name(&mut args.name, "max")?;
     // SAFETY: the argument is a live `btrfs_ioctl_vol_args`.
     unsafe { control(inside, RESIZE, &raw mut args) }
 }
 
 fn volume_args_v2(name: &str) -> io::Result<VolumeArgsV2> {
-    let mut args = VolumeArgsV2 {
-        fd: 0,
-        transid: 0,
-        flags: 0,
-        unused: [0; 4],
-        name: [0; NAME_V2],
-    };
+    let mut args = VolumeArgsV2 { fd: 0, transid: 0, flags: 0, unused: [0; 4], name: [0; NAME_V2] };
     put_name(&mut args.name, name)?;
     Ok(args)
 }
@@ -220,9 +194,7 @@ fn volume_args_v2(name: &str) -> io::Result<VolumeArgsV2> {
 fn put_name(into: &mut [u8], name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     let bytes = name.as_bytes_with_nul();
-    into.get_mut(..bytes.len())
-        .ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG))?
-        .copy_from_slice(bytes);
+    into.get_mut(..bytes.len()).ok_or(io::Error::from_raw_os_error(libc::ENAMETOOLONG))?.copy_from_slice(bytes);
     Ok(())
 }
 
@@ -230,11 +202,7 @@ fn put_name(into: &mut [u8], name: &str) -> io::Result<()> {
 /// `argument` must point to the structure that `request` reads or writes, valid for the call.
 unsafe fn control<T>(on: BorrowedFd<'_>, request: c_ulong, argument: *mut T) -> io::Result<()> {
     // SAFETY: passed on to the caller; the descriptor is borrowed, so it is open.
-    if unsafe { libc::ioctl(on.as_raw_fd(), request, argument) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if unsafe { libc::ioctl(on.as_raw_fd(), request, argument) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 // The numbers hold the sizes; a wrong layout would corrupt memory, so it must not compile.

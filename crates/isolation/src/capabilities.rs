@@ -36,21 +36,14 @@ struct Data {
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Takes everything else out of the bounding set, so that no exec brings it back.
 pub(crate) fn bound() -> io::Result<()> {
     for capability in (0..64).filter(|c| !KEPT.contains(c)) {
         // SAFETY: a plain system call; EINVAL ends the list of capabilities that this kernel knows.
-        match check(
-            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) }
-                .into(),
-        ) {
+        match check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) }.into()) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             other => other?,
         }
@@ -63,16 +56,9 @@ pub(crate) fn reduce() -> io::Result<()> {
     let kept = KEPT.iter().fold(0u64, |bits, c| bits | 1 << c);
     let half = |shift: u32| {
         let bits = (kept >> shift) as u32;
-        Data {
-            effective: bits,
-            permitted: bits,
-            inheritable: 0,
-        }
+        Data { effective: bits, permitted: bits, inheritable: 0 }
     };
-    let header = Header {
-        version: 0x2008_0522,
-        pid: 0,
-    };
+    let header = Header { version: 0x2008_0522, pid: 0 };
     let data = [half(0), half(32)];
     // SAFETY: header and data are the kernel's version 3 structures, alive during the call.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })

@@ -25,11 +25,7 @@ pub struct CgroupError {
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
-    move |source| CgroupError {
-        what,
-        path: path.to_owned(),
-        source,
-    }
+    move |source| CgroupError { what, path: path.to_owned(), source }
 }
 
 /// Where the host's controllers are.
@@ -38,13 +34,7 @@ pub enum Layout {
     /// The one hierarchy of version 2, with memory, pids and cpu.
     V2 { root: PathBuf },
     /// A hierarchy for each controller; some may be the same one.
-    V1 {
-        memory: PathBuf,
-        pids: PathBuf,
-        cpu: PathBuf,
-        cpuacct: PathBuf,
-        freezer: PathBuf,
-    },
+    V1 { memory: PathBuf, pids: PathBuf, cpu: PathBuf, cpuacct: PathBuf, freezer: PathBuf },
 }
 
 impl Layout {
@@ -55,52 +45,25 @@ impl Layout {
     }
 
     fn parse(mounts: &str) -> Result<Self, CgroupError> {
-        let lines = || {
-            mounts
-                .lines()
-                .map(|l| l.split_ascii_whitespace().collect::<Vec<_>>())
-                .filter(|f| f.len() >= 4)
-        };
+        let lines = || mounts.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>()).filter(|f| f.len() >= 4);
         let v1 = |controller: &str| {
-            lines()
-                .find(|f| f[2] == "cgroup" && f[3].split(',').any(|o| o == controller))
-                .map(|f| PathBuf::from(f[1]))
+            lines().find(|f| f[2] == "cgroup" && f[3].split(',').any(|o| o == controller)).map(|f| PathBuf::from(f[1]))
         };
-        if let (Some(memory), Some(pids), Some(cpu), Some(cpuacct), Some(freezer)) = (
-            v1("memory"),
-            v1("pids"),
-            v1("cpu"),
-            v1("cpuacct"),
-            v1("freezer"),
-        ) {
-            return Ok(Self::V1 {
-                memory,
-                pids,
-                cpu,
-                cpuacct,
-                freezer,
-            });
+        if let (Some(memory), Some(pids), Some(cpu), Some(cpuacct), Some(freezer)) =
+            (v1("memory"), v1("pids"), v1("cpu"), v1("cpuacct"), v1("freezer"))
+        {
+            return Ok(Self::V1 { memory, pids, cpu, cpuacct, freezer });
         }
-        let root = lines()
-            .find(|f| f[2] == "cgroup2")
-            .map(|f| PathBuf::from(f[1]));
+        let root = lines().find(|f| f[2] == "cgroup2").map(|f| PathBuf::from(f[1]));
         let complete = |root: &PathBuf| {
-            let controllers =
-                fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-            ["memory", "pids", "cpu"]
-                .iter()
-                .all(|c| controllers.split_ascii_whitespace().any(|have| have == *c))
+            let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            ["memory", "pids", "cpu"].iter().all(|c| controllers.split_ascii_whitespace().any(|have| have == *c))
         };
-        root.filter(complete)
-            .map(|root| Self::V2 { root })
-            .ok_or_else(|| CgroupError {
-                what: "controllers",
-                path: "/sys/fs/cgroup".into(),
-                source: io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "memory, pids, cpu and freezer are not all there, in version 1 or 2",
-                ),
-            })
+        root.filter(complete).map(|root| Self::V2 { root }).ok_or_else(|| CgroupError {
+            what: "controllers",
+            path: "/sys/fs/cgroup".into(),
+            source: io::Error::new(io::ErrorKind::NotFound, "memory, pids, cpu and freezer are not all there, in version 1 or 2"),
+        })
     }
 
     /// 1 or 2.
@@ -138,10 +101,7 @@ pub struct Counts {
 impl Cgroups {
     /// Makes the installation's own cgroups ready.
     pub fn open(layout: Layout, prefix: &str) -> Result<Self, CgroupError> {
-        let cgroups = Self {
-            layout,
-            prefix: prefix.to_owned(),
-        };
+        let cgroups = Self { layout, prefix: prefix.to_owned() };
         if let Layout::V2 { root } = &cgroups.layout {
             for dir in [root.clone(), root.join(prefix)] {
                 make_dir(&dir)?;
@@ -155,38 +115,18 @@ impl Cgroups {
     fn dirs(&self, id: &str) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = match &self.layout {
             Layout::V2 { root } => vec![root.clone()],
-            Layout::V1 {
-                memory,
-                pids,
-                cpu,
-                cpuacct,
-                freezer,
-            } => {
-                vec![
-                    memory.clone(),
-                    pids.clone(),
-                    cpu.clone(),
-                    cpuacct.clone(),
-                    freezer.clone(),
-                ]
+            Layout::V1 { memory, pids, cpu, cpuacct, freezer } => {
+                vec![memory.clone(), pids.clone(), cpu.clone(), cpuacct.clone(), freezer.clone()]
             }
         };
         dirs.dedup();
-        dirs.into_iter()
-            .map(|d| d.join(&self.prefix).join(id))
-            .collect()
+        dirs.into_iter().map(|d| d.join(&self.prefix).join(id)).collect()
     }
 
     fn dir(&self, controller: &str, id: &str) -> PathBuf {
         let root = match &self.layout {
             Layout::V2 { root } => root,
-            Layout::V1 {
-                memory,
-                pids,
-                cpu,
-                cpuacct,
-                freezer,
-            } => match controller {
+            Layout::V1 { memory, pids, cpu, cpuacct, freezer } => match controller {
                 "memory" => memory,
                 "pids" => pids,
                 "cpu" => cpu,
@@ -199,28 +139,17 @@ impl Cgroups {
 
     /// Makes a sandbox's cgroups with their limits.
     pub fn create(&self, id: &str, limits: &Resources) -> Result<Entrances, CgroupError> {
-        let mut entrances = Entrances {
-            guest: Vec::new(),
-            work: Vec::new(),
-        };
+        let mut entrances = Entrances { guest: Vec::new(), work: Vec::new() };
         for dir in self.dirs(id) {
             make_dir(&dir)?;
             if self.layout.version() == 2 {
                 write(&dir, "cgroup.subtree_control", "+memory +pids +cpu")?;
             }
-            for (name, list) in [
-                ("guest", &mut entrances.guest),
-                ("work", &mut entrances.work),
-            ] {
+            for (name, list) in [("guest", &mut entrances.guest), ("work", &mut entrances.work)] {
                 let dir = dir.join(name);
                 make_dir(&dir)?;
                 let procs = dir.join("cgroup.procs");
-                list.push(
-                    OpenOptions::new()
-                        .write(true)
-                        .open(&procs)
-                        .map_err(failed("entrance", &procs))?,
-                );
+                list.push(OpenOptions::new().write(true).open(&procs).map_err(failed("entrance", &procs))?);
             }
         }
         self.set_limits(id, limits)?;
@@ -230,29 +159,15 @@ impl Cgroups {
     /// Sets the limits of a sandbox that has its cgroups.
     pub fn set_limits(&self, id: &str, limits: &Resources) -> Result<(), CgroupError> {
         let total = limits.memory_bytes.to_string();
-        let work = limits
-            .memory_bytes
-            .saturating_sub(Resources::GUEST_RESERVE_BYTES)
-            .to_string();
-        let work_pids = limits
-            .pids
-            .saturating_sub(Resources::GUEST_RESERVE_PIDS)
-            .to_string();
-        let (memory, pids, cpu) = (
-            self.dir("memory", id),
-            self.dir("pids", id),
-            self.dir("cpu", id),
-        );
+        let work = limits.memory_bytes.saturating_sub(Resources::GUEST_RESERVE_BYTES).to_string();
+        let work_pids = limits.pids.saturating_sub(Resources::GUEST_RESERVE_PIDS).to_string();
+        let (memory, pids, cpu) = (self.dir("memory", id), self.dir("pids", id), self.dir("cpu", id));
         match self.layout {
             Layout::V2 { .. } => {
                 write(&memory, "memory.max", &total)?;
                 write(&memory.join("work"), "memory.max", &work)?;
                 write_if_there(&memory, "memory.swap.max", "0")?;
-                write(
-                    &cpu,
-                    "cpu.max",
-                    &format!("{} 100000", u64::from(limits.cpu_millis) * 100),
-                )?;
+                write(&cpu, "cpu.max", &format!("{} 100000", u64::from(limits.cpu_millis) * 100))?;
                 write(&cpu.join("guest"), "cpu.weight", "400")?;
                 write_if_there(&memory, "cgroup.max.descendants", "2")?;
             }
@@ -264,11 +179,7 @@ impl Cgroups {
                 write(&memory.join("work"), "memory.limit_in_bytes", &work)?;
                 write_if_there(&memory, "memory.swappiness", "0")?;
                 write(&cpu, "cpu.cfs_period_us", "100000")?;
-                write(
-                    &cpu,
-                    "cpu.cfs_quota_us",
-                    &(u64::from(limits.cpu_millis) * 100).to_string(),
-                )?;
+                write(&cpu, "cpu.cfs_quota_us", &(u64::from(limits.cpu_millis) * 100).to_string())?;
                 write(&cpu.join("guest"), "cpu.shares", "4096")?;
             }
         }
@@ -281,11 +192,7 @@ impl Cgroups {
         let dir = self.dir("freezer", id);
         match self.layout {
             Layout::V2 { .. } => write(&dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
-            Layout::V1 { .. } => write(
-                &dir,
-                "freezer.state",
-                if frozen { "FROZEN" } else { "THAWED" },
-            ),
+            Layout::V1 { .. } => write(&dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
         }
     }
 
@@ -293,9 +200,7 @@ impl Cgroups {
     pub fn is_frozen(&self, id: &str) -> Result<bool, CgroupError> {
         let dir = self.dir("freezer", id);
         match self.layout {
-            Layout::V2 { .. } => Ok(read(&dir, "cgroup.events")?
-                .lines()
-                .any(|l| l == "frozen 1")),
+            Layout::V2 { .. } => Ok(read(&dir, "cgroup.events")?.lines().any(|l| l == "frozen 1")),
             Layout::V1 { .. } => Ok(read(&dir, "freezer.state")?.trim() == "FROZEN"),
         }
     }
@@ -304,15 +209,11 @@ impl Cgroups {
     pub fn counts(&self, id: &str) -> Result<Counts, CgroupError> {
         let (memory, pids) = (self.dir("memory", id), self.dir("pids", id));
         let number = |text: String| text.trim().parse().unwrap_or(0);
-        let field = |text: String, name: &str| {
-            text.lines()
-                .find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
-        };
+        let field = |text: String, name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok());
         Ok(match self.layout {
             Layout::V2 { .. } => Counts {
                 memory_bytes: number(read(&memory, "memory.current")?),
-                cpu_nanoseconds: field(read(&memory, "cpu.stat")?, "usage_usec ").unwrap_or(0)
-                    * 1000,
+                cpu_nanoseconds: field(read(&memory, "cpu.stat")?, "usage_usec ").unwrap_or(0) * 1000,
                 pids: number(read(&pids, "pids.current")?),
                 oom_kills: field(read(&memory, "memory.events")?, "oom_kill "),
             },
@@ -320,10 +221,7 @@ impl Cgroups {
                 memory_bytes: number(read(&memory, "memory.usage_in_bytes")?),
                 cpu_nanoseconds: number(read(&self.dir("cpuacct", id), "cpuacct.usage")?),
                 pids: number(read(&pids, "pids.current")?),
-                oom_kills: field(
-                    read(&memory.join("work"), "memory.oom_control")?,
-                    "oom_kill ",
-                ),
+                oom_kills: field(read(&memory.join("work"), "memory.oom_control")?, "oom_kill "),
             },
         })
     }
@@ -335,11 +233,7 @@ impl Cgroups {
             .iter()
             .flat_map(|d| [d.clone(), d.join("guest"), d.join("work")])
             .filter_map(|d| fs::read_to_string(d.join("cgroup.procs")).ok())
-            .flat_map(|text| {
-                text.lines()
-                    .filter_map(|l| l.parse().ok())
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|text| text.lines().filter_map(|l| l.parse().ok()).collect::<Vec<_>>())
             .collect();
         pids.sort_unstable();
         pids.dedup();
@@ -399,11 +293,7 @@ fn write(dir: &Path, file: &'static str, value: &str) -> Result<(), CgroupError>
 }
 
 fn write_if_there(dir: &Path, file: &'static str, value: &str) -> Result<(), CgroupError> {
-    if dir.join(file).exists() {
-        write(dir, file, value)
-    } else {
-        Ok(())
-    }
+    if dir.join(file).exists() { write(dir, file, value) } else { Ok(()) }
 }
 
 fn read(dir: &Path, file: &'static str) -> Result<String, CgroupError> {
@@ -424,42 +314,19 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let v2 = format!("cgroup2 {} cgroup2 rw 0 0\n", dir.display());
         fs::write(dir.join("cgroup.controllers"), "hugetlb\n").unwrap();
-        assert!(
-            Layout::parse(&v2).is_err(),
-            "a hybrid host's version 2 has no controllers"
-        );
-        fs::write(
-            dir.join("cgroup.controllers"),
-            "cpuset cpu io memory pids\n",
-        )
-        .unwrap();
-        assert_eq!(
-            Layout::parse(&v2).unwrap(),
-            Layout::V2 { root: dir.clone() }
-        );
+        assert!(Layout::parse(&v2).is_err(), "a hybrid host's version 2 has no controllers");
+        fs::write(dir.join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        assert_eq!(Layout::parse(&v2).unwrap(), Layout::V2 { root: dir.clone() });
         fs::remove_dir_all(&dir).unwrap();
     }
 
     /// The real controllers of this host: needs root.
     #[test]
     fn limits_freezing_and_removal_work_on_this_host() {
-        let cgroups = Cgroups::open(
-            Layout::of_host().unwrap(),
-            &format!("arenite-test-{}", std::process::id()),
-        )
-        .unwrap();
+        let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-test-{}", std::process::id())).unwrap();
         let entrances = cgroups.create("s1", &Resources::default()).unwrap();
         assert!(!entrances.guest.is_empty() && entrances.guest.len() == entrances.work.len());
-        cgroups
-            .set_limits(
-                "s1",
-                &Resources {
-                    memory_bytes: 200 << 20,
-                    pids: 100,
-                    ..Resources::default()
-                },
-            )
-            .unwrap();
+        cgroups.set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, ..Resources::default() }).unwrap();
         assert_eq!(cgroups.list(), ["s1"]);
         assert_eq!(cgroups.counts("s1").unwrap().pids, 0);
         cgroups.set_frozen("s1", true).unwrap();

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 /// The most descriptors that one message carries.
@@ -16,23 +16,14 @@ pub const MAX_MESSAGE: usize = 160 << 10;
 
 /// A connected pair of packet sockets, both close-on-exec.
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?)
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sends one message with its descriptors.
 ///
 /// # Errors
 /// `EMSGSIZE` when the message is larger than [`MAX_MESSAGE`]; `EPIPE` when the other side is gone.
-pub fn send(
-    socket: BorrowedFd<'_>,
-    message: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if message.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
         return Err(rustix::io::Errno::MSGSIZE.into());
     }
@@ -41,33 +32,16 @@ pub fn send(
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
-    let sent = rustix::io::retry_on_intr(|| {
-        sendmsg(
-            socket,
-            &[IoSlice::new(message)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )
-    })?;
-    if sent == message.len() {
-        Ok(())
-    } else {
-        Err(rustix::io::Errno::MSGSIZE.into())
-    }
+    let sent = rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL))?;
+    if sent == message.len() { Ok(()) } else { Err(rustix::io::Errno::MSGSIZE.into()) }
 }
 
 /// Receives one message into `buffer`; a length of 0 means that the other side is gone.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
-        recvmsg(
-            socket,
-            &mut [IoSliceMut::new(buffer)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-    })?;
+    let got =
+        rustix::io::retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(list) = message {
@@ -88,12 +62,10 @@ pub fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Ok(text) = std::env::var(name) else {
         return Ok(None);
     };
-    let number: RawFd = text.parse().ok().filter(|n| *n > 2).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{name}={text:?} is not a descriptor's number"),
-        )
-    })?;
+    let number: RawFd =
+        text.parse().ok().filter(|n| *n > 2).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}={text:?} is not a descriptor's number"))
+        })?;
     // SAFETY: fcntl on a number that is not open only fails with EBADF, which is passed on.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());

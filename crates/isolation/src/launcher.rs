@@ -57,10 +57,7 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn of(stage: &str, error: &io::Error) -> Self {
-        Self {
-            stage: stage.to_owned(),
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-        }
+        Self { stage: stage.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 }
 
@@ -103,26 +100,14 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(LaunchError::Start)?;
-        let launcher = Self {
-            socket: Mutex::new(ours),
-            process: Mutex::new(process),
-        };
+        let launcher = Self { socket: Mutex::new(ours), process: Mutex::new(process) };
         // Its own set-up answers once, so that a host that can't do it is told at the start.
-        launcher.answer(
-            &launcher
-                .socket
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )?;
+        launcher.answer(&launcher.socket.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(launcher)
     }
 
     /// Makes the namespaces and first processes of a sandbox.
-    pub fn prepare(
-        &self,
-        request: &Prepare,
-        given: &[BorrowedFd<'_>],
-    ) -> Result<Prepared, LaunchError> {
+    pub fn prepare(&self, request: &Prepare, given: &[BorrowedFd<'_>]) -> Result<Prepared, LaunchError> {
         let bytes = serde_json::to_vec(request).expect("numbers are JSON");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors::send(socket.as_fd(), &bytes, given).map_err(LaunchError::Gone)?;
@@ -135,8 +120,7 @@ impl Launcher {
 
     fn answer(&self, socket: &OwnedFd) -> Result<(i32, Vec<OwnedFd>), LaunchError> {
         let mut buffer = vec![0u8; 4096];
-        let (length, got) =
-            descriptors::receive(socket.as_fd(), &mut buffer).map_err(LaunchError::Gone)?;
+        let (length, got) = descriptors::receive(socket.as_fd(), &mut buffer).map_err(LaunchError::Gone)?;
         match serde_json::from_slice(&buffer[..length]) {
             Ok(Answer::Prepared { pid }) => Ok((pid, got)),
             Ok(Answer::Failed(failure)) => Err(LaunchError::Failed(failure)),
@@ -146,13 +130,7 @@ impl Launcher {
 
     /// Whether it still runs.
     pub fn alive(&self) -> bool {
-        matches!(
-            self.process
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .try_wait(),
-            Ok(None)
-        )
+        matches!(self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
     }
 }
 
@@ -220,9 +198,7 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
     // SAFETY: setting a signal's disposition to "ignore" in a process with one thread.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let filters = Filters::compile().map_err(stage("seccomp"))?;
-    let host_net: OwnedFd = fs::File::open("/proc/self/ns/net")
-        .map_err(stage("host network"))?
-        .into();
+    let host_net: OwnedFd = fs::File::open("/proc/self/ns/net").map_err(stage("host network"))?.into();
     // SAFETY: a plain system call in a process with one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
         return Err(Failure::of("mount namespace", &io::Error::last_os_error()));
@@ -233,38 +209,15 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
 
 fn own_mounts() -> io::Result<()> {
     mount("none", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")?;
-    mount(
-        "tmpfs",
-        "/tmp",
-        "tmpfs",
-        libc::MS_NODEV,
-        "size=256k,mode=755",
-    )?;
+    mount("tmpfs", "/tmp", "tmpfs", libc::MS_NODEV, "size=256k,mode=755")?;
     for dir in ["/tmp/proc", "/tmp/dev", "/tmp/stage"] {
         fs::create_dir(dir)?;
     }
-    mount(
-        "proc",
-        "/tmp/proc",
-        "proc",
-        libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-        "",
-    )?;
-    mount(
-        "tmpfs",
-        "/tmp/dev",
-        "tmpfs",
-        libc::MS_NOSUID | libc::MS_NOEXEC,
-        "size=64k,mode=755",
-    )?;
-    for (name, major, minor) in [
-        ("null", 1, 3),
-        ("zero", 1, 5),
-        ("full", 1, 7),
-        ("random", 1, 8),
-        ("urandom", 1, 9),
-        ("tty", 5, 0),
-    ] {
+    mount("proc", "/tmp/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, "")?;
+    mount("tmpfs", "/tmp/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "size=64k,mode=755")?;
+    for (name, major, minor) in
+        [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)]
+    {
         let path = format!("/tmp/dev/{name}");
         let device = rustix::fs::makedev(major, minor);
         rustix::fs::mknodat(
@@ -319,18 +272,11 @@ fn prepare(
     socket: &OwnedFd,
 ) -> Result<(i32, OwnedFd), Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
-    let invalid = || Failure {
-        stage: "request".to_owned(),
-        errno: libc::EINVAL,
-    };
+    let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
     let request: Prepare = serde_json::from_slice(message).map_err(|_| invalid())?;
     let mut given = given.into_iter();
     let control = given.next().ok_or_else(invalid)?;
-    let netns = if request.host_network {
-        None
-    } else {
-        Some(given.next().ok_or_else(invalid)?)
-    };
+    let netns = if request.host_network { None } else { Some(given.next().ok_or_else(invalid)?) };
     let guest_entrances: Vec<OwnedFd> = given.by_ref().take(request.guest_entrances).collect();
     let work_entrances: Vec<OwnedFd> = given.collect();
     let (mut mapped, wait_for_map) = io::pipe().map_err(stage("pipe"))?;
@@ -355,11 +301,7 @@ fn prepare(
     // SAFETY: `args` is the kernel's structure of the size given; without CLONE_VM the child is a copy, as after fork,
     // of a process with one thread, and never returns from this function.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
-    let cloned = if pid < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(pid as i32)
-    };
+    let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) };
     if let Ok(0) = cloned {
         drop(wait_for_map.take());
         // End of the pipe without a byte: the launcher could not map the ids, and has said so.
@@ -370,12 +312,7 @@ fn prepare(
         // The launcher's own socket must not live on in a sandbox.
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
-        sandbox::run(Embryo {
-            control,
-            guest_entrances,
-            work_entrances,
-            filters,
-        })
+        sandbox::run(Embryo { control, guest_entrances, work_entrances, filters })
     }
     if netns.is_some() {
         set_netns(host_net).map_err(stage("host network"))?;
@@ -388,11 +325,7 @@ fn prepare(
         // On failure the child reads the end of the pipe, and ends.
         fs::write(format!("/proc/{pid}/{file}"), &map).map_err(stage("id map"))?;
     }
-    wait_for_map
-        .as_mut()
-        .expect("taken in the child only")
-        .write_all(&[1])
-        .map_err(stage("first process"))?;
+    wait_for_map.as_mut().expect("taken in the child only").write_all(&[1]).map_err(stage("first process"))?;
     Ok((pid, pidfd))
 }
 
@@ -403,9 +336,5 @@ fn close(fd: i32) {
 
 fn set_netns(netns: &OwnedFd) -> io::Result<()> {
     // SAFETY: a plain system call on an open descriptor, in a process with one thread.
-    if unsafe { libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if unsafe { libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -113,10 +113,7 @@ impl LoopDevice {
             let config = Config {
                 fd: u32::try_from(image.as_raw_fd()).expect("an open descriptor is not negative"),
                 block_size: BLOCK_BYTES,
-                info: Info {
-                    flags: FLAG_AUTOCLEAR | FLAG_DIRECT_IO,
-                    ..EMPTY
-                },
+                info: Info { flags: FLAG_AUTOCLEAR | FLAG_DIRECT_IO, ..EMPTY },
                 reserved: [0; 8],
             };
             // SAFETY: the argument is a live `loop_config`, and the image's descriptor in it is open for the call.
@@ -138,11 +135,7 @@ impl LoopDevice {
     /// Takes notice that the file has grown.
     pub fn refresh_capacity(&self) -> io::Result<()> {
         // SAFETY: the request takes no argument.
-        if unsafe { libc::ioctl(self.device.as_raw_fd(), SET_CAPACITY) } < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), SET_CAPACITY) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 

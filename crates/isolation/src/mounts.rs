@@ -33,11 +33,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
 }
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// A detached copy of the mount at `path`, from that directory or file downwards, without the mounts below it.
@@ -47,20 +43,10 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
     let path = c_path(path)?;
     // SAFETY: a system call on a NUL-terminated path; the answer is a new descriptor that nobody else owns.
     let tree = unsafe {
-        let fd = check(libc::syscall(
-            libc::SYS_open_tree,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC,
-        ))?;
+        let fd = check(libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC))?;
         OwnedFd::from_raw_fd(fd as RawFd)
     };
-    let mut attr = MountAttr {
-        set: 0,
-        clear: 0,
-        propagation: 0,
-        userns: 0,
-    };
+    let mut attr = MountAttr { set: 0, clear: 0, propagation: 0, userns: 0 };
     if attributes.read_only {
         attr.set |= MOUNT_ATTR_RDONLY;
     }
@@ -102,40 +88,17 @@ pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
 }
 
 /// `mount(2)`.
-pub(crate) fn mount(
-    source: &str,
-    target: &str,
-    kind: &str,
-    flags: libc::c_ulong,
-    data: &str,
-) -> io::Result<()> {
+pub(crate) fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
     let text = |s: &str| CString::new(s).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let (source, target, kind, data) = (text(source)?, text(target)?, text(kind)?, text(data)?);
     // SAFETY: a system call on NUL-terminated strings.
-    check(
-        unsafe {
-            libc::mount(
-                source.as_ptr(),
-                target.as_ptr(),
-                kind.as_ptr(),
-                flags,
-                data.as_ptr().cast(),
-            )
-        }
-        .into(),
-    )?;
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }.into())?;
     Ok(())
 }
 
 /// Makes the mount at `target` read-only, keeping its other flags as `flags` says (locked ones must be repeated).
 pub(crate) fn remount_read_only(target: &str, flags: libc::c_ulong) -> io::Result<()> {
-    mount(
-        "",
-        target,
-        "",
-        libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags,
-        "",
-    )
+    mount("", target, "", libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags, "")
 }
 
 /// Makes the current directory the root, with the old root stacked on it: see pivot_root(2), "pivot_root(".", ".")".

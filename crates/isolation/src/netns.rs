@@ -15,9 +15,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`; `ENOSPC` at the limit `user.max_net_namespaces`; whatever `set_up` returns.
-pub fn create<T, E>(
-    set_up: impl FnOnce(BorrowedFd<'_>) -> Result<T, E> + Send,
-) -> Result<(OwnedFd, T), E>
+pub fn create<T, E>(set_up: impl FnOnce(BorrowedFd<'_>) -> Result<T, E> + Send) -> Result<(OwnedFd, T), E>
 where
     T: Send,
     E: From<io::Error> + Send,
@@ -32,17 +30,13 @@ where
 }
 
 /// Runs `visit` inside a network namespace, on a thread of its own. Blocks until that is done.
-pub fn enter<T, E>(
-    namespace: BorrowedFd<'_>,
-    visit: impl FnOnce() -> Result<T, E> + Send,
-) -> Result<T, E>
+pub fn enter<T, E>(namespace: BorrowedFd<'_>, visit: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
 where
     T: Send,
     E: From<io::Error> + Send,
 {
     on_thread(|| {
-        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
-            .map_err(io::Error::from)?;
+        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network)).map_err(io::Error::from)?;
         visit()
     })
 }
@@ -64,8 +58,6 @@ where
             .spawn_scoped(scope, work)
             .map_err(E::from)?
             .join()
-            .unwrap_or_else(
-                |_| Err(io::Error::other("the thread in the namespace panicked").into()),
-            )
+            .unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked").into()))
     })
 }

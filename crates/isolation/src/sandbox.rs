@@ -70,18 +70,8 @@ pub enum Report {
 const PREPARED_SHM: u64 = 64 << 20;
 
 /// Files of `/proc` that tell of the host, or reach it. What is not there is passed over.
-const MASKED: [&str; 10] = [
-    "acpi",
-    "asound",
-    "interrupts",
-    "kcore",
-    "keys",
-    "latency_stats",
-    "sched_debug",
-    "scsi",
-    "timer_list",
-    "timer_stats",
-];
+const MASKED: [&str; 10] =
+    ["acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"];
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 type Staged<T> = Result<T, Failure>;
@@ -98,26 +88,14 @@ impl<T> AtStage<T> for io::Result<T> {
 }
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Prepares, waits for [`Begin`] and becomes the program. Ends the process when the server goes away first.
 pub(crate) fn run(embryo: Embryo<'_>) -> ! {
-    let Ok(control) = lift(&embryo.control) else {
-        std::process::exit(1)
-    };
+    let Ok(control) = lift(&embryo.control) else { std::process::exit(1) };
     let control = control.as_fd();
-    let report = |report: &Report| {
-        descriptors::send(
-            control,
-            &serde_json::to_vec(report).unwrap_or_default(),
-            &[],
-        )
-    };
+    let report = |report: &Report| descriptors::send(control, &serde_json::to_vec(report).unwrap_or_default(), &[]);
     let outcome = prepare(&embryo).and_then(|staged| {
         report(&Report::Ready).at("control socket")?;
         let mut buffer = vec![0u8; MAX_MESSAGE];
@@ -125,13 +103,9 @@ pub(crate) fn run(embryo: Embryo<'_>) -> ! {
         if length == 0 {
             std::process::exit(0);
         }
-        let begin: Begin = serde_json::from_slice(&buffer[..length]).map_err(|_| Failure {
-            stage: "request".to_owned(),
-            errno: libc::EINVAL,
-        })?;
-        begin_with(&begin, given, staged, embryo.filters, || {
-            report(&Report::Executing)
-        })
+        let begin: Begin = serde_json::from_slice(&buffer[..length])
+            .map_err(|_| Failure { stage: "request".to_owned(), errno: libc::EINVAL })?;
+        begin_with(&begin, given, staged, embryo.filters, || report(&Report::Executing))
     });
     if let Err(failure) = outcome {
         let _ = report(&Report::Failed(failure));
@@ -153,14 +127,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     enter(&embryo.guest_entrances).at("guest cgroup")?;
     let spawner = fork_spawner(embryo)?;
 
-    mount(
-        "tmpfs",
-        "/stage",
-        "tmpfs",
-        libc::MS_NOSUID | libc::MS_NODEV,
-        "size=64k,mode=700",
-    )
-    .at("stage")?;
+    mount("tmpfs", "/stage", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "size=64k,mode=700").at("stage")?;
     for dir in ["/stage/root", "/stage/upper", "/stage/proc", "/stage/sys", "/stage/dev"] {
         fs::create_dir(dir).at("stage")?;
     }
@@ -169,18 +136,13 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     for name in READ_ONLY {
         let path = format!("/stage/proc/{name}");
         if Path::new(&path).exists() {
-            mount(&path, &path, "", libc::MS_BIND, "")
-                .and_then(|()| remount_read_only(&path, plain))
-                .at("read-only proc")?;
+            mount(&path, &path, "", libc::MS_BIND, "").and_then(|()| remount_read_only(&path, plain)).at("read-only proc")?;
         }
     }
     for name in MASKED {
         let path = format!("/stage/proc/{name}");
         match fs::metadata(&path) {
-            Ok(found) if found.is_dir() => {
-                mount("tmpfs", &path, "tmpfs", plain | libc::MS_RDONLY, "size=0")
-                    .at("masked proc")?
-            }
+            Ok(found) if found.is_dir() => mount("tmpfs", &path, "tmpfs", plain | libc::MS_RDONLY, "size=0").at("masked proc")?,
             Ok(_) => mount("/dev/null", &path, "", libc::MS_BIND, "").at("masked proc")?,
             Err(_) => {}
         }
@@ -190,23 +152,11 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     mount("/dev", "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
     remount_read_only("/stage/dev", libc::MS_NOSUID | libc::MS_NOEXEC).at("dev")?;
     let terminals = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-    mount(
-        "devpts",
-        "/stage/dev/pts",
-        "devpts",
-        libc::MS_NOSUID | libc::MS_NOEXEC,
-        terminals,
-    )
-    .at("devpts")?;
+    mount("devpts", "/stage/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, terminals).at("devpts")?;
     let shm = format!("mode=1777,size={PREPARED_SHM}");
     mount("shm", "/stage/dev/shm", "tmpfs", plain, &shm).at("shm")?;
-    let place = |path: &str| {
-        rustix::fs::open(
-            path,
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-    };
+    let place =
+        |path: &str| rustix::fs::open(path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty());
     Ok(Prepared {
         spawner: lift(&spawner).at("spawner")?,
         proc: place("/stage/proc").map_err(io::Error::from).at("proc")?,
@@ -220,11 +170,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
 fn become_root() -> io::Result<()> {
     // SAFETY: plain system calls in a process with one thread.
     unsafe {
-        check(libc::syscall(
-            libc::SYS_setgroups,
-            0,
-            std::ptr::null::<libc::gid_t>(),
-        ))?;
+        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
         check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
         check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
         // The change of identity took /proc/self away from us.
@@ -254,12 +200,8 @@ fn fork_spawner(embryo: &Embryo<'_>) -> Staged<OwnedFd> {
         0 => {
             drop(ours);
             let report = |outcome: io::Result<()>| {
-                let errno = outcome
-                    .err()
-                    .map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
-                if descriptors::send(theirs.as_fd(), &errno.to_ne_bytes(), &[]).is_err()
-                    || errno != 0
-                {
+                let errno = outcome.err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO));
+                if descriptors::send(theirs.as_fd(), &errno.to_ne_bytes(), &[]).is_err() || errno != 0 {
                     std::process::exit(1);
                 }
             };
@@ -304,10 +246,7 @@ fn begin_with(
     filters: &Filters,
     executing: impl Fn() -> io::Result<()>,
 ) -> Staged<()> {
-    let invalid = || Failure {
-        stage: "request".to_owned(),
-        errno: libc::EINVAL,
-    };
+    let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
     if given.len() != begin.layers + 2 + begin.inherit.len() + begin.binds.len() {
         return Err(invalid());
     }
@@ -329,52 +268,28 @@ fn begin_with(
     attach(staged.sys.as_fd(), Path::new("/sys")).at("sys")?;
     attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
     for dir in &begin.scratch {
-        mount(
-            "scratch",
-            dir,
-            "tmpfs",
-            libc::MS_NOSUID | libc::MS_NODEV,
-            "mode=755,size=64m",
-        )
-        .at("scratch")?;
+        mount("scratch", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "mode=755,size=64m").at("scratch")?;
     }
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
         fs::create_dir_all(target.parent().unwrap_or(target)).at("bind")?;
-        if bind.directory {
-            make_dir(&bind.target)
-        } else {
-            fs::File::create(target).map(drop)
-        }
-        .at("bind")?;
+        if bind.directory { make_dir(&bind.target) } else { fs::File::create(target).map(drop) }.at("bind")?;
         attach(mount.as_fd(), target).at("bind")?;
     }
     leave_old_root(staged.old_root.as_fd()).at("old root")?;
     if begin.shm_bytes != PREPARED_SHM {
         let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        mount(
-            "shm",
-            "/dev/shm",
-            "tmpfs",
-            flags,
-            &format!("size={}", begin.shm_bytes),
-        )
-        .at("shm")?;
+        mount("shm", "/dev/shm", "tmpfs", flags, &format!("size={}", begin.shm_bytes)).at("shm")?;
     }
 
     // SAFETY: a system call on memory that lives during it.
-    check(
-        unsafe { libc::sethostname(begin.hostname.as_ptr().cast(), begin.hostname.len()) }.into(),
-    )
-    .at("hostname")?;
+    check(unsafe { libc::sethostname(begin.hostname.as_ptr().cast(), begin.hostname.len()) }.into()).at("hostname")?;
     quiet_stdio().at("stdio")?;
     limit(begin.open_files).at("limits")?;
     // SAFETY: a plain system call: joins a new anonymous session keyring, leaving the host's.
-    check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) })
-        .at("keyring")?;
+    check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
     // The spawner hardens itself meanwhile.
-    descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[])
-        .at("spawner")?;
+    descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[]).at("spawner")?;
     let env = hand_on(begin, inherit, &staged.spawner).at("descriptors")?;
     capabilities::bound().at("capabilities")?;
     filters.install().at("seccomp")?;
@@ -404,9 +319,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
     // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.
     mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
     // An overlay whose writable layer does not serve comes up read-only without a word.
-    rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK)
-        .map_err(io::Error::from)
-        .at("overlay is read-only")
+    rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")
 }
 
 fn make_dir(path: &str) -> io::Result<()> {
@@ -418,10 +331,7 @@ fn make_dir(path: &str) -> io::Result<()> {
 
 /// Descriptors 0, 1 and 2 become the sandbox's own /dev/null.
 fn quiet_stdio() -> io::Result<()> {
-    let null = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(rustix::stdio::dup2_stderr(&null)?)
@@ -430,24 +340,9 @@ fn quiet_stdio() -> io::Result<()> {
 /// Limits of a process that the cgroups don't have.
 fn limit(open_files: u64) -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let hard = getrlimit(Resource::Nofile)
-        .maximum
-        .unwrap_or(u64::MAX)
-        .min(open_files);
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(hard),
-            maximum: Some(hard),
-        },
-    )?;
-    Ok(setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    )?)
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(open_files);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) })?;
+    Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
 }
 
 fn close_all_but(keep: i32) -> io::Result<()> {
@@ -471,31 +366,12 @@ fn lift(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Puts the descriptors that the program inherits at 3 and up, and answers the environment that names them.
 /// Everything else closes at exec. Between this and the exec only descriptors from [`HIGH`] up may be used or dropped.
-fn hand_on(
-    begin: &Begin,
-    inherit: Vec<OwnedFd>,
-    spawner: &OwnedFd,
-) -> io::Result<BTreeMap<String, String>> {
-    let lifted: Vec<OwnedFd> = inherit
-        .iter()
-        .chain([spawner])
-        .map(lift)
-        .collect::<Result<_, _>>()?;
+fn hand_on(begin: &Begin, inherit: Vec<OwnedFd>, spawner: &OwnedFd) -> io::Result<BTreeMap<String, String>> {
+    let lifted: Vec<OwnedFd> = inherit.iter().chain([spawner]).map(lift).collect::<Result<_, _>>()?;
     drop(inherit);
     // SAFETY: only marks descriptors to be closed at exec.
-    unsafe {
-        check(libc::syscall(
-            libc::SYS_close_range,
-            3,
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        ))?
-    };
-    let names = begin
-        .inherit
-        .iter()
-        .map(String::as_str)
-        .chain(["ARENITE_SPAWNER_FD"]);
+    unsafe { check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC))? };
+    let names = begin.inherit.iter().map(String::as_str).chain(["ARENITE_SPAWNER_FD"]);
     let mut env = BTreeMap::new();
     for (target, (fd, name)) in (3..HIGH).zip(lifted.iter().zip(names)) {
         // SAFETY: what may stand at `target` (mounts already attached, the old root) is neither used nor dropped before
@@ -508,23 +384,11 @@ fn hand_on(
 
 /// Becomes the program; answers only with the error.
 fn exec(program: &OwnedFd, argv: &[String], env: &BTreeMap<String, String>) -> io::Error {
-    let text = |list: Vec<String>| {
-        list.into_iter()
-            .map(CString::new)
-            .collect::<Result<Vec<_>, _>>()
-    };
-    let (Ok(argv), Ok(env)) = (
-        text(argv.to_vec()),
-        text(env.iter().map(|(k, v)| format!("{k}={v}")).collect()),
-    ) else {
+    let text = |list: Vec<String>| list.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>();
+    let (Ok(argv), Ok(env)) = (text(argv.to_vec()), text(env.iter().map(|(k, v)| format!("{k}={v}")).collect())) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    let pointers = |list: &[CString]| {
-        list.iter()
-            .map(|s| s.as_ptr())
-            .chain([std::ptr::null()])
-            .collect::<Vec<_>>()
-    };
+    let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>();
     // SAFETY: NULL-terminated lists of NUL-terminated strings, alive during the call.
     unsafe {
         libc::syscall(

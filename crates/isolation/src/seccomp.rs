@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op,
-    SeccompCondition as Cond, SeccompFilter, SeccompRule as Rule, TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Cond, SeccompFilter,
+    SeccompRule as Rule, TargetArch,
 };
 
 /// The compiled filters, in the order in which they are installed.
@@ -145,25 +145,16 @@ impl Filters {
     /// Compiles the filters for this machine.
     pub(crate) fn compile() -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-        let mut denied: BTreeMap<i64, Vec<Rule>> =
-            DENIED.iter().map(|call| (*call, Vec::new())).collect();
+        let mut denied: BTreeMap<i64, Vec<Rule>> = DENIED.iter().map(|call| (*call, Vec::new())).collect();
         let rule = |conditions: Vec<Cond>| Rule::new(conditions);
         let bits = |argument, mask: u64| Cond::new(argument, Len::Qword, Op::MaskedEq(mask), mask);
         let equal = |argument, value: u64| Cond::new(argument, Len::Dword, Op::Eq, value);
         let mut build = || -> Result<Vec<Rule>, seccompiler::BackendError> {
-            let namespaces: Result<Vec<_>, _> = NEW_NAMESPACES[..7]
-                .iter()
-                .map(|flag| rule(vec![bits(0, *flag as u64)?]))
-                .collect();
+            let namespaces: Result<Vec<_>, _> =
+                NEW_NAMESPACES[..7].iter().map(|flag| rule(vec![bits(0, *flag as u64)?])).collect();
             denied.insert(libc::SYS_clone, namespaces?);
             // Input pushed into a terminal that somebody else reads.
-            denied.insert(
-                libc::SYS_ioctl,
-                vec![
-                    rule(vec![equal(1, libc::TIOCSTI)?])?,
-                    rule(vec![equal(1, libc::TIOCLINUX)?])?,
-                ],
-            );
+            denied.insert(libc::SYS_ioctl, vec![rule(vec![equal(1, libc::TIOCSTI)?])?, rule(vec![equal(1, libc::TIOCLINUX)?])?]);
             let mut sockets = Vec::new();
             for family in [
                 libc::AF_VSOCK,
@@ -183,30 +174,14 @@ impl Filters {
             Ok(sockets)
         };
         let sockets = build().map_err(io::Error::other)?;
-        let known = ALLOWED
-            .iter()
-            .chain(ALLOWED_HERE)
-            .chain(DENIED)
-            .map(|call| (*call, Vec::new()))
-            .collect();
+        let known = ALLOWED.iter().chain(ALLOWED_HERE).chain(DENIED).map(|call| (*call, Vec::new())).collect();
         let compile = |rules, otherwise, matched| -> io::Result<BpfProgram> {
-            let filter =
-                SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
-            filter
-                .try_into()
-                .map_err(|e: seccompiler::BackendError| io::Error::other(e))
+            let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(io::Error::other)?;
+            filter.try_into().map_err(|e: seccompiler::BackendError| io::Error::other(e))
         };
         Ok(Self(vec![
-            compile(
-                known,
-                SeccompAction::Errno(libc::ENOSYS as u32),
-                SeccompAction::Allow,
-            )?,
-            compile(
-                denied,
-                SeccompAction::Allow,
-                SeccompAction::Errno(libc::EPERM as u32),
-            )?,
+            compile(known, SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow)?,
+            compile(denied, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?,
             // The kernel's own answer where such sockets are not built in: programs (Debian's groupadd, with the audit
             // socket) go on after this one, and give up after EPERM.
             compile(
@@ -220,21 +195,10 @@ impl Filters {
     /// Installs the filters on this thread and all that it starts. Needs CAP_SYS_ADMIN in its user namespace.
     pub(crate) fn install(&self) -> io::Result<()> {
         for program in &self.0 {
-            let length = u16::try_from(program.len())
-                .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            let program = libc::sock_fprog {
-                len: length,
-                filter: program.as_ptr().cast_mut().cast(),
-            };
+            let length = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
             // SAFETY: `program` points at `length` instructions of the kernel's own layout, alive during the call, which only reads them.
-            let installed = unsafe {
-                libc::syscall(
-                    libc::SYS_seccomp,
-                    libc::SECCOMP_SET_MODE_FILTER,
-                    0,
-                    &raw const program,
-                )
-            };
+            let installed = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
             if installed < 0 {
                 return Err(io::Error::last_os_error());
             }

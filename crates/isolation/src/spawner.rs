@@ -63,19 +63,12 @@ impl Stage {
 /// Why a command was not started.
 #[derive(Debug, Error)]
 pub enum SpawnError {
-    #[error(
-        "the command, its arguments and environment take {bytes} bytes; the most is {MAX_MESSAGE}"
-    )]
+    #[error("the command, its arguments and environment take {bytes} bytes; the most is {MAX_MESSAGE}")]
     TooLong { bytes: usize },
     #[error("the command holds a NUL byte")]
     Nul,
     #[error("could not start {program:?} in {cwd:?}: {stage:?}: {source}")]
-    Failed {
-        program: String,
-        cwd: String,
-        stage: Stage,
-        source: io::Error,
-    },
+    Failed { program: String, cwd: String, stage: Stage, source: io::Error },
     #[error("the process that starts commands is gone")]
     Gone(#[source] io::Error),
 }
@@ -84,21 +77,11 @@ const REPLY_BYTES: usize = 12;
 
 /// The request as it goes over the socket.
 pub fn encode(request: &Request) -> Result<Vec<u8>, SpawnError> {
-    if request
-        .argv
-        .iter()
-        .chain(&request.env)
-        .any(|s| s.contains('\0'))
-        || request.cwd.contains('\0')
-    {
+    if request.argv.iter().chain(&request.env).any(|s| s.contains('\0')) || request.cwd.contains('\0') {
         return Err(SpawnError::Nul);
     }
     let bytes = serde_json::to_vec(request).expect("a request of strings and numbers is JSON");
-    if bytes.len() > MAX_MESSAGE {
-        Err(SpawnError::TooLong { bytes: bytes.len() })
-    } else {
-        Ok(bytes)
-    }
+    if bytes.len() > MAX_MESSAGE { Err(SpawnError::TooLong { bytes: bytes.len() }) } else { Ok(bytes) }
 }
 
 /// Reads a reply: the pid of the started command, or where and why it failed.
@@ -106,8 +89,7 @@ pub fn decode_reply(reply: &[u8], request: &Request) -> Result<i32, SpawnError> 
     let Ok(bytes) = <[u8; REPLY_BYTES]>::try_from(reply) else {
         return Err(SpawnError::Gone(io::ErrorKind::UnexpectedEof.into()));
     };
-    let number =
-        |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let number = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     match number(0) {
         0 => Ok(number(8)),
         stage => Err(SpawnError::Failed {
@@ -178,27 +160,15 @@ struct Prepared<'a> {
 }
 
 fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8]) -> (i32, i32, i32) {
-    let c_strings = |list: &[String]| {
-        list.iter()
-            .map(|s| CString::new(s.as_str()))
-            .collect::<Result<Vec<_>, _>>()
-    };
-    let (Ok(argv), Ok(env), Ok(cwd)) = (
-        c_strings(&request.argv),
-        c_strings(&request.env),
-        CString::new(request.cwd.as_str()),
-    ) else {
+    let c_strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str())).collect::<Result<Vec<_>, _>>();
+    let (Ok(argv), Ok(env), Ok(cwd)) = (c_strings(&request.argv), c_strings(&request.env), CString::new(request.cwd.as_str()))
+    else {
         return (Stage::Exec as i32, libc::EINVAL, 0);
     };
     let Some(program) = request.argv.first() else {
         return (Stage::Exec as i32, libc::ENOENT, 0);
     };
-    let pointers = |list: &[CString]| {
-        list.iter()
-            .map(|s| s.as_ptr())
-            .chain([ptr::null()])
-            .collect()
-    };
+    let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
     let mut prepared = Prepared {
         programs: candidates(program, &request.env),
         argv: pointers(&argv),
@@ -208,11 +178,7 @@ fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8]) -> (i32, i32, i
         uid: request.uid,
         gid: request.gid,
         controlling_tty: request.controlling_tty,
-        stdio: [
-            given[0].as_raw_fd(),
-            given[1].as_raw_fd(),
-            given[2].as_raw_fd(),
-        ],
+        stdio: [given[0].as_raw_fd(), given[1].as_raw_fd(), given[2].as_raw_fd()],
         failed_stage: 0,
         failed_errno: 0,
     };
@@ -228,21 +194,10 @@ fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8]) -> (i32, i32, i
         )
     };
     if pid < 0 {
-        return (
-            Stage::Clone as i32,
-            io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EAGAIN),
-            0,
-        );
+        return (Stage::Clone as i32, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN), 0);
     }
     // SAFETY: the child, which shares this memory, wrote these before it ended; a plain read could be optimised away.
-    let (stage, errno) = unsafe {
-        (
-            ptr::read_volatile(&prepared.failed_stage),
-            ptr::read_volatile(&prepared.failed_errno),
-        )
-    };
+    let (stage, errno) = unsafe { (ptr::read_volatile(&prepared.failed_stage), ptr::read_volatile(&prepared.failed_errno)) };
     (stage, errno, pid)
 }
 
@@ -251,17 +206,10 @@ fn candidates(program: &str, env: &[String]) -> Vec<CString> {
     let text = if program.contains('/') {
         vec![program.to_owned()]
     } else {
-        let path = env
-            .iter()
-            .find_map(|v| v.strip_prefix("PATH="))
-            .unwrap_or("/usr/local/bin:/usr/bin:/bin");
-        path.split(':')
-            .map(|dir| format!("{}/{program}", if dir.is_empty() { "." } else { dir }))
-            .collect()
+        let path = env.iter().find_map(|v| v.strip_prefix("PATH=")).unwrap_or("/usr/local/bin:/usr/bin:/bin");
+        path.split(':').map(|dir| format!("{}/{program}", if dir.is_empty() { "." } else { dir })).collect()
     };
-    text.into_iter()
-        .filter_map(|p| CString::new(p).ok())
-        .collect()
+    text.into_iter().filter_map(|p| CString::new(p).ok()).collect()
 }
 
 /// Runs in the child between clone and exec: system calls only, no allocation, no return.
@@ -300,10 +248,7 @@ fn run_child(p: &Prepared<'_>) -> Stage {
             return Stage::Terminal;
         }
         // A hog should die before the spawner or an innocent shell does. Best effort: /proc may be absent in tests.
-        let adj = libc::open(
-            c"/proc/self/oom_score_adj".as_ptr(),
-            libc::O_WRONLY | libc::O_CLOEXEC,
-        );
+        let adj = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if adj >= 0 {
             libc::write(adj, c"300".as_ptr().cast(), 3);
             libc::close(adj);
@@ -328,12 +273,7 @@ fn run_child(p: &Prepared<'_>) -> Stage {
         }
         libc::umask(0o022);
         // Nothing but 0, 1 and 2 goes on into the command.
-        libc::syscall(
-            libc::SYS_close_range,
-            3,
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        );
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         let mut worst = libc::ENOENT;
         for program in &p.programs {
             libc::execve(program.as_ptr(), p.argv.as_ptr(), p.env.as_ptr());
@@ -351,10 +291,6 @@ fn run_child(p: &Prepared<'_>) -> Stage {
 }
 
 /// Sends a request; the reply comes later, in the order of the requests.
-pub fn send_request(
-    socket: BorrowedFd<'_>,
-    encoded: &[u8],
-    stdio: [BorrowedFd<'_>; 3],
-) -> Result<(), SpawnError> {
+pub fn send_request(socket: BorrowedFd<'_>, encoded: &[u8], stdio: [BorrowedFd<'_>; 3]) -> Result<(), SpawnError> {
     descriptors::send(socket, encoded, &stdio).map_err(SpawnError::Gone)
 }

@@ -3,6 +3,8 @@
 //! This program is three: the test, the launcher that it starts, and the probe that runs as PID 1 of the sandbox and tells
 //! what it sees over an inherited pipe. So it has a `main` of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test without the test harness")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -47,64 +49,24 @@ fn test() {
         fs::create_dir_all(upper.join(sub)).unwrap();
     }
 
-    let cgroups = Cgroups::open(
-        Layout::of_host().unwrap(),
-        &format!("arenite-launch-{}", std::process::id()),
-    )
-    .unwrap();
+    let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-launch-{}", std::process::id())).unwrap();
     let entrances = cgroups.create("s1", &Resources::default()).unwrap();
     let launcher = Launcher::start(&program).unwrap();
     let (control, theirs) = descriptors::packet_pair().unwrap();
-    let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
-        .into_iter()
-        .chain(
-            entrances
-                .guest
-                .iter()
-                .chain(&entrances.work)
-                .map(|f| f.as_fd()),
-        )
-        .collect();
-    let request = Prepare {
-        uid_base: UID_BASE,
-        host_network: true,
-        guest_entrances: entrances.guest.len(),
-    };
+    let given: Vec<BorrowedFd<'_>> =
+        [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
+    let request = Prepare { uid_base: UID_BASE, host_network: true, guest_entrances: entrances.guest.len() };
     let first = launcher.prepare(&request, &given).unwrap();
     drop(theirs);
     assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
-    assert_eq!(
-        cgroups.processes("s1").len(),
-        2,
-        "PID 1 and the spawner are in their cgroups"
-    );
+    assert_eq!(cgroups.processes("s1").len(), 2, "PID 1 and the spawner are in their cgroups");
 
     let userns = File::open(format!("/proc/{}/ns/user", first.pid)).unwrap();
-    let mapped = |path: &Path, read_only| {
-        detached(
-            path,
-            Attributes {
-                read_only,
-                idmap: Some(userns.as_fd()),
-            },
-        )
-        .unwrap()
-    };
+    let mapped = |path: &Path, read_only| detached(path, Attributes { read_only, idmap: Some(userns.as_fd()) }).unwrap();
     let (mut output, answer) = std::io::pipe().unwrap();
     let answer = OwnedFd::from(answer);
-    let guest = detached(
-        &program,
-        Attributes {
-            read_only: true,
-            idmap: None,
-        },
-    )
-    .unwrap();
-    let (lowest, lower, upper_mount) = (
-        mapped(&lowest, true),
-        mapped(&lower, true),
-        mapped(&upper, false),
-    );
+    let guest = detached(&program, Attributes { read_only: true, idmap: None }).unwrap();
+    let (lowest, lower, upper_mount) = (mapped(&lowest, true), mapped(&lower, true), mapped(&upper, false));
     let begin = Begin {
         layers: 2,
         upper: "upper".to_owned(),
@@ -118,19 +80,8 @@ fn test() {
         binds: Vec::new(),
     };
     let started = Instant::now();
-    let given = [
-        lowest.as_fd(),
-        lower.as_fd(),
-        upper_mount.as_fd(),
-        guest.as_fd(),
-        answer.as_fd(),
-    ];
-    descriptors::send(
-        control.as_fd(),
-        &serde_json::to_vec(&begin).unwrap(),
-        &given,
-    )
-    .unwrap();
+    let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), guest.as_fd(), answer.as_fd()];
+    descriptors::send(control.as_fd(), &serde_json::to_vec(&begin).unwrap(), &given).unwrap();
     match report(&control) {
         Some(Report::Executing) => {}
         other => panic!("{other:?}"),
@@ -141,16 +92,11 @@ fn test() {
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
     let seen: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_else(|e| {
-        panic!(
-            "{e}: {text:?}; the probe said: {}",
-            fs::read_to_string(upper.join("upper/panic")).unwrap_or_default()
-        )
+        panic!("{e}: {text:?}; the probe said: {}", fs::read_to_string(upper.join("upper/panic")).unwrap_or_default())
     });
     println!("{seen:#?}");
 
-    let expect = |key: &str, value: &str| {
-        assert_eq!(seen.get(key).map(String::as_str), Some(value), "{key}")
-    };
+    let expect = |key: &str, value: &str| assert_eq!(seen.get(key).map(String::as_str), Some(value), "{key}");
     expect("pid", "1");
     expect("uid", "0");
     expect("hostname", "quarry");
@@ -162,49 +108,23 @@ fn test() {
     expect("mount", "Operation not permitted (os error 1)");
     expect("unshare user", "Operation not permitted (os error 1)");
     expect("io_uring", "Function not implemented (os error 38)");
-    expect(
-        "packet socket",
-        "Address family not supported by protocol (os error 97)",
-    );
+    expect("packet socket", "Address family not supported by protocol (os error 97)");
     expect("masked", "");
     expect("sysctl", "Read-only file system (os error 30)");
-    expect(
-        "dev",
-        "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero",
-    );
+    expect("dev", "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero");
     expect("dev write", "Read-only file system (os error 30)");
     expect("shm", "8388608");
     expect("pty", "ok");
-    expect(
-        "child",
-        "uid 1000 gid 1000 groups [7, 1000] sid-leader true fds 0 1 2 status 0",
-    );
-    expect(
-        "missing program",
-        "Exec: No such file or directory (os error 2)",
-    );
+    expect("child", "uid 1000 gid 1000 groups [7, 1000] sid-leader true fds 0 1 2 status 0");
+    expect("missing program", "Exec: No such file or directory (os error 2)");
     expect("processes", "1 2");
     expect("capabilities", "00000000a80c25fb");
-    assert_eq!(
-        fs::read_to_string(upper.join("upper/written")).unwrap(),
-        "by the sandbox"
-    );
-    let owner =
-        std::os::unix::fs::MetadataExt::uid(&fs::metadata(upper.join("upper/written")).unwrap());
+    assert_eq!(fs::read_to_string(upper.join("upper/written")).unwrap(), "by the sandbox");
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(upper.join("upper/written")).unwrap());
     assert_eq!(owner, 0, "ids on disk are the sandbox's own");
 
-    let mut waiting = [rustix::event::PollFd::new(
-        &first.pidfd,
-        rustix::event::PollFlags::IN,
-    )];
-    rustix::event::poll(
-        &mut waiting,
-        Some(&rustix::time::Timespec {
-            tv_sec: 10,
-            tv_nsec: 0,
-        }),
-    )
-    .unwrap();
+    let mut waiting = [rustix::event::PollFd::new(&first.pidfd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut waiting, Some(&rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
     assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
     drop(entrances);
     cgroups.remove("s1").unwrap();
@@ -219,18 +139,12 @@ fn report(control: &OwnedFd) -> Option<Report> {
 
 /// Runs as PID 1 of the sandbox.
 fn probe() {
-    std::panic::set_hook(Box::new(|panic| {
-        drop(fs::write("/panic", panic.to_string()))
-    }));
+    std::panic::set_hook(Box::new(|panic| drop(fs::write("/panic", panic.to_string()))));
     let mut seen = BTreeMap::new();
     let mut see = |key: &str, value: String| drop(seen.insert(key.to_owned(), value));
     let result = |r: std::io::Result<()>| r.map_or_else(|e| e.to_string(), |()| "ok".to_owned());
     let open = |dir: &str| {
-        let mut names: Vec<String> = fs::read_dir(dir)
-            .unwrap()
-            .flatten()
-            .map(|e| e.file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> = fs::read_dir(dir).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };
@@ -240,25 +154,11 @@ fn probe() {
     see("descriptors", fds.join(" "));
     see("pid", std::process::id().to_string());
     see("uid", rustix::process::geteuid().as_raw().to_string());
-    see(
-        "hostname",
-        rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    );
-    see(
-        "marker",
-        fs::read_to_string("/marker").unwrap_or_else(|e| e.to_string()),
-    );
+    see("hostname", rustix::system::uname().nodename().to_string_lossy().into_owned());
+    see("marker", fs::read_to_string("/marker").unwrap_or_else(|e| e.to_string()));
     see("write", result(fs::write("/written", "by the sandbox")));
-    let host = ["/root", "/home", "/usr", "/stage", "/sys/kernel"]
-        .iter()
-        .any(|p| Path::new(p).exists());
-    see(
-        "host files",
-        if host { "present" } else { "absent" }.to_owned(),
-    );
+    let host = ["/root", "/home", "/usr", "/stage", "/sys/kernel"].iter().any(|p| Path::new(p).exists());
+    see("host files", if host { "present" } else { "absent" }.to_owned());
     see(
         "cgroup",
         fs::read_to_string("/proc/self/cgroup")
@@ -273,35 +173,17 @@ fn probe() {
     let call = |number: i64, a: u64, b: u64, c: u64| {
         // SAFETY: calls that are expected to be refused, with numbers or null pointers only.
         let r = unsafe { libc::syscall(number, a, b, c) };
-        if r < 0 {
-            std::io::Error::last_os_error().to_string()
-        } else {
-            format!("answered {r}")
-        }
+        if r < 0 { std::io::Error::last_os_error().to_string() } else { format!("answered {r}") }
     };
     see("mount", call(libc::SYS_mount, 0, 0, 0));
-    see(
-        "unshare user",
-        call(libc::SYS_unshare, libc::CLONE_NEWUSER as u64, 0, 0),
-    );
+    see("unshare user", call(libc::SYS_unshare, libc::CLONE_NEWUSER as u64, 0, 0));
     see("io_uring", call(libc::SYS_io_uring_setup, 1, 0, 0));
-    see(
-        "packet socket",
-        call(
-            libc::SYS_socket,
-            libc::AF_PACKET as u64,
-            libc::SOCK_RAW as u64,
-            0,
-        ),
-    );
+    see("packet socket", call(libc::SYS_socket, libc::AF_PACKET as u64, libc::SOCK_RAW as u64, 0));
     let told = ["kcore", "keys", "timer_list", "interrupts"]
         .iter()
         .filter(|n| fs::read(format!("/proc/{n}")).is_ok_and(|b| !b.is_empty()));
     see("masked", told.copied().collect::<Vec<_>>().join(" "));
-    see(
-        "sysctl",
-        result(fs::write("/proc/sys/kernel/domainname", "x")),
-    );
+    see("sysctl", result(fs::write("/proc/sys/kernel/domainname", "x")));
     see("dev", open("/dev").join(" "));
     see("dev write", result(fs::write("/dev/new", "x")));
     let shm = rustix::fs::statvfs("/dev/shm").unwrap();
@@ -315,29 +197,14 @@ fn probe() {
         ),
     );
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    see(
-        "capabilities",
-        status
-            .lines()
-            .find_map(|l| l.strip_prefix("CapEff:\t"))
-            .unwrap()
-            .to_owned(),
-    );
+    see("capabilities", status.lines().find_map(|l| l.strip_prefix("CapEff:\t")).unwrap().to_owned());
     see("processes", {
-        let mut pids: Vec<i32> = open("/proc")
-            .iter()
-            .filter_map(|n| n.parse().ok())
-            .collect();
+        let mut pids: Vec<i32> = open("/proc").iter().filter_map(|n| n.parse().ok()).collect();
         pids.sort_unstable();
-        pids.iter()
-            .map(i32::to_string)
-            .collect::<Vec<_>>()
-            .join(" ")
+        pids.iter().map(i32::to_string).collect::<Vec<_>>().join(" ")
     });
 
-    let socket = descriptors::inherited("ARENITE_SPAWNER_FD")
-        .unwrap()
-        .unwrap();
+    let socket = descriptors::inherited("ARENITE_SPAWNER_FD").unwrap().unwrap();
     let ask = |argv: &[&str]| {
         let (mut output, write) = std::io::pipe().unwrap();
         let null = File::open("/dev/null").unwrap();
@@ -351,12 +218,7 @@ fn probe() {
             controlling_tty: false,
         };
         let encoded = spawner::encode(&request).unwrap();
-        spawner::send_request(
-            socket.as_fd(),
-            &encoded,
-            [null.as_fd(), write.as_fd(), write.as_fd()],
-        )
-        .unwrap();
+        spawner::send_request(socket.as_fd(), &encoded, [null.as_fd(), write.as_fd(), write.as_fd()]).unwrap();
         drop(write);
         let mut reply = [0u8; 64];
         let (length, _) = descriptors::receive(socket.as_fd(), &mut reply).unwrap();
@@ -364,12 +226,10 @@ fn probe() {
             Ok(pid) => {
                 let mut text = String::new();
                 output.read_to_string(&mut text).unwrap();
-                let (_, status) = rustix::process::waitpid(
-                    rustix::process::Pid::from_raw(pid),
-                    rustix::process::WaitOptions::empty(),
-                )
-                .unwrap()
-                .unwrap();
+                let (_, status) =
+                    rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty())
+                        .unwrap()
+                        .unwrap();
                 format!("{text} status {}", status.exit_status().unwrap())
             }
             Err(spawner::SpawnError::Failed { stage, source, .. }) => {
@@ -381,25 +241,16 @@ fn probe() {
     see("child", ask(&["probe", "child"]));
     see("missing program", ask(&["no-such-program"]));
     let answer = descriptors::inherited("ANSWER_FD").unwrap().unwrap();
-    File::from(answer)
-        .write_all(&serde_json::to_vec(&seen).unwrap())
-        .unwrap();
+    File::from(answer).write_all(&serde_json::to_vec(&seen).unwrap()).unwrap();
 }
 
 /// Runs as a command of the sandbox's user.
 fn child() {
-    let mut fds: Vec<String> = fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .flatten()
-        .map(|e| e.file_name().into_string().unwrap())
-        .collect();
+    let mut fds: Vec<String> =
+        fs::read_dir("/proc/self/fd").unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
     fds.sort();
     fds.pop();
-    let groups: Vec<u32> = rustix::process::getgroups()
-        .unwrap()
-        .iter()
-        .map(|g| g.as_raw())
-        .collect();
+    let groups: Vec<u32> = rustix::process::getgroups().unwrap().iter().map(|g| g.as_raw()).collect();
     let leader = rustix::process::getsid(None).unwrap() == rustix::process::getpid();
     print!(
         "uid {} gid {} groups {groups:?} sid-leader {leader} fds {}",

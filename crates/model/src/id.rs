@@ -17,11 +17,7 @@ pub struct IdError {
 }
 
 fn refuse(what: &'static str, given: &str, rule: &'static str) -> IdError {
-    IdError {
-        what,
-        given: given.chars().take(80).collect(),
-        rule,
-    }
+    IdError { what, given: given.chars().take(80).collect(), rule }
 }
 
 macro_rules! text_id {
@@ -76,9 +72,7 @@ macro_rules! text_id {
 fn is_dns_label(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 63
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !text.starts_with('-')
         && !text.ends_with('-')
 }
@@ -171,24 +165,10 @@ mod tests {
 
     #[test]
     fn names_that_could_leave_a_path_or_a_label_are_refused() {
-        for bad in [
-            "",
-            "-a",
-            "a-",
-            "A",
-            "a.b",
-            "a/b",
-            "..",
-            "a b",
-            &"x".repeat(64),
-            "naïve",
-            "a\0b",
-        ] {
+        for bad in ["", "-a", "a-", "A", "a.b", "a/b", "..", "a b", &"x".repeat(64), "naïve", "a\0b"] {
             assert!(bad.parse::<SandboxName>().is_err(), "{bad:?}");
         }
-        for bad in [
-            "", "/a", "a/", "a//b", "../a", "a..b", "A", "a:", ":a", "a:b:c", "a b",
-        ] {
+        for bad in ["", "/a", "a/", "a//b", "../a", "a..b", "A", "a:", ":a", "a:b:c", "a b"] {
             assert!(bad.parse::<ImageName>().is_err(), "{bad:?}");
         }
         for good in ["base", "team/tools:2", "a.b_c-d"] {

@@ -26,13 +26,7 @@ pub struct Resources {
 impl Default for Resources {
     /// Source: Agent-Sandbox's default limits (1 core, 1 GiB), widened to what pip and npm need in practice.
     fn default() -> Self {
-        Self {
-            memory_bytes: 2 << 30,
-            cpu_millis: 2000,
-            pids: 1024,
-            disk_bytes: 10 << 30,
-            shm_bytes: 64 << 20,
-        }
+        Self { memory_bytes: 2 << 30, cpu_millis: 2000, pids: 1024, disk_bytes: 10 << 30, shm_bytes: 64 << 20 }
     }
 }
 
@@ -53,12 +47,7 @@ impl Resources {
         ];
         for (field, value, least, most) in bounds {
             if value < least || value > most {
-                return Err(SpecError::OutOfBounds {
-                    field,
-                    value,
-                    least,
-                    most,
-                });
+                return Err(SpecError::OutOfBounds { field, value, least, most });
             }
         }
         Ok(())
@@ -129,12 +118,7 @@ pub struct SandboxSpec {
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum SpecError {
     #[error("{field} is {value}, outside {least} to {most}")]
-    OutOfBounds {
-        field: &'static str,
-        value: u64,
-        least: u64,
-        most: u64,
-    },
+    OutOfBounds { field: &'static str, value: u64, least: u64, most: u64 },
     #[error("{field} is not valid: {reason}")]
     Invalid { field: &'static str, reason: String },
 }
@@ -164,23 +148,12 @@ impl SandboxSpec {
     /// Refuses what could not be carried out as written.
     pub fn check(&self) -> Result<(), SpecError> {
         self.resources.check()?;
-        let invalid = |field, reason: &str| {
-            Err(SpecError::Invalid {
-                field,
-                reason: reason.to_owned(),
-            })
-        };
+        let invalid = |field, reason: &str| Err(SpecError::Invalid { field, reason: reason.to_owned() });
         let mut bytes = 0;
         for (key, value) in &self.env {
-            let first_ok = key
-                .bytes()
-                .next()
-                .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+            let first_ok = key.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
             if !first_ok || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                return invalid(
-                    "env",
-                    "a variable's name is a letter or _ and then letters, digits or _",
-                );
+                return invalid("env", "a variable's name is a letter or _ and then letters, digits or _");
             }
             if value.contains('\0') {
                 return invalid("env", "a value holds a NUL byte");
@@ -207,9 +180,7 @@ impl SandboxSpec {
             return invalid("workdir", "give an absolute path of at most 4096 bytes");
         }
         if let Some(host) = &self.hostname
-            && (host.is_empty()
-                || host.len() > 63
-                || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+            && (host.is_empty() || host.len() > 63 || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
         {
             return invalid("hostname", "use 1 to 63 letters, digits and hyphens");
         }

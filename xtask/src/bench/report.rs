@@ -44,7 +44,11 @@ impl Row {
     }
 
     pub(super) fn at_most(name: &str, value: f64, unit: &str, most: f64) -> Self {
-        Self { budget: Some(format!("≤ {most} {unit}").trim_end().to_owned()), ok: Some(value <= most), ..Self::new(name, value, unit) }
+        Self {
+            budget: Some(format!("≤ {most} {unit}").trim_end().to_owned()),
+            ok: Some(value <= most),
+            ..Self::new(name, value, unit)
+        }
     }
 
     /// At most `most` times its floor.
@@ -81,7 +85,13 @@ impl Row {
     /// At least `least` times the other's throughput.
     pub(super) fn throughput(name: &str, value: f64, floor: f64, unit: &str, least: f64) -> Self {
         let ratio = value / floor;
-        Self { floor: Some(floor), ratio: Some(ratio), budget: Some(format!("≥ {least}×")), ok: Some(ratio >= least), ..Self::new(name, value, unit) }
+        Self {
+            floor: Some(floor),
+            ratio: Some(ratio),
+            budget: Some(format!("≥ {least}×")),
+            ok: Some(ratio >= least),
+            ..Self::new(name, value, unit)
+        }
     }
 
     pub(super) fn against(mut self, floor: &str) -> Self {
@@ -128,7 +138,8 @@ const END: &str = "<!-- bench: end -->";
 
 impl Report {
     pub(super) fn of_this_host() -> Result<Self, Failure> {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").attempt(|| "could not read the kernel's version".into())?;
+        let kernel =
+            std::fs::read_to_string("/proc/sys/kernel/osrelease").attempt(|| "could not read the kernel's version".into())?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self { kernel: kernel.trim().to_owned(), cores, rows: Vec::new() })
     }
@@ -143,7 +154,8 @@ impl Report {
         let text = std::fs::read_to_string(document).attempt(|| format!("could not read {}", document.display()))?;
         let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = parts.ok_or_else(|| Failure::new(format!("{} has no {BEGIN} … {END}", document.display())))?;
-        std::fs::write(document, format!("{before}{BEGIN}\n{self}{END}{after}")).attempt(|| format!("could not write {}", document.display()))
+        std::fs::write(document, format!("{before}{BEGIN}\n{self}{END}{after}"))
+            .attempt(|| format!("could not write {}", document.display()))
     }
 }
 

@@ -99,6 +99,7 @@ struct Request<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     env: &'a BTreeMap<String, String>,
     async_mode: bool,
+    close_stdin: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,13 +115,13 @@ impl Command {
 
     /// Starts it. With `patience`, in seconds, the answer may already be the whole result; without, it comes at once.
     async fn start(&self, client: &Client, patience: Option<f64>) -> Result<wire::BashExec, Failure> {
-        // A stdin that nobody will write to is at its end from the start; the newline keeps a last comment from eating the brace.
-        let closed = format!("{{ {}\n}} </dev/null", self.line);
         let request = Request {
-            command: if patience.is_some() { &closed } else { &self.line },
+            command: &self.line,
             exec_dir: self.exec_dir.as_deref(),
             env: &self.env,
             async_mode: patience.is_none(),
+            // Who waits for the whole result does not write.
+            close_stdin: patience.is_some(),
             timeout: patience,
             hard_timeout: self.hard_timeout,
             max_output_length: 0,

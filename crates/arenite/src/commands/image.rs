@@ -98,10 +98,15 @@ async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Re
     built.map_err(|error| refused(&error))
 }
 
+/// Characters of a step that are shown.
+const STEP_WIDTH: usize = 100;
+
 /// Tells how a build goes on: a line for each step, and while it runs the last line of its output.
 struct Progress {
     bar: ProgressBar,
     verbose: bool,
+    /// The step under way was taken from an earlier build, which has been said.
+    cached: bool,
 }
 
 impl Progress {
@@ -109,17 +114,21 @@ impl Progress {
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}").expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(120));
-        Self { bar, verbose }
+        Self { bar, verbose, cached: false }
     }
 
     fn show(&mut self, event: &BuildEvent<'_>) {
         let line = match event {
             BuildEvent::Waiting => "another build or removal is under way; waiting for its end".to_owned(),
             BuildEvent::StepStarted { number, of, text } => {
-                let first = text.lines().next().unwrap_or_default();
-                format!("[{number}/{of}] {}", first.chars().take(100).collect::<String>())
+                self.cached = false;
+                let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                format!("[{number}/{of}] {}", words.chars().take(STEP_WIDTH).collect::<String>())
             }
-            BuildEvent::Cached { bytes } => format!("  taken from an earlier build, {}", Size(*bytes).short()),
+            BuildEvent::Cached { bytes } => {
+                self.cached = true;
+                format!("  taken from an earlier build, {}", Size(*bytes).short())
+            }
             BuildEvent::Output { line } => {
                 if !self.verbose {
                     self.bar.set_message((*line).to_owned());
@@ -127,11 +136,12 @@ impl Progress {
                 }
                 format!("  {line}")
             }
+            BuildEvent::StepDone { .. } if self.cached => return,
             BuildEvent::StepDone { took, bytes } => {
                 self.bar.set_message("");
                 format!("  done in {:.1} s, {}", took.as_secs_f64(), Size(*bytes).short())
             }
-            BuildEvent::Done { took, built, .. } => format!("{built} steps were carried out, in {:.1} s", took.as_secs_f64()),
+            BuildEvent::Done { took, built, .. } => format!("steps carried out: {built}, in {:.1} s", took.as_secs_f64()),
         };
         // Where the bar is hidden, as in a log, println would swallow the line.
         self.bar.suspend(|| eprintln!("{line}"));

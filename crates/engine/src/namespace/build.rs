@@ -68,7 +68,12 @@ impl Builder {
         let running = Running { host: self.host.clone(), slot, scratch };
         let slot = &running.slot;
         let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
-        let layers = step.lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
+        let layers = step
+            .lower
+            .iter()
+            .map(|dir| mapped(dir, true))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| at("id-mapped layer", e))?;
         let layer = mapped(&step.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         let config = config_file(&GuestConfig {
             env: step.env.clone(),
@@ -127,7 +132,9 @@ fn below(layer: &Path, dir: &Path) -> Result<String, EngineError> {
 fn exit_code(status: &str) -> Result<i32, RunnerError> {
     match status.parse() {
         Ok(code) => Ok(code),
-        Err(_) if status.is_empty() => Err("the step was killed before it ended; it may have used more memory than a build may".into()),
+        Err(_) if status.is_empty() => {
+            Err("the step was killed before it ended; it may have used more memory than a build may".into())
+        }
         Err(_) => Err(status.strip_prefix("error: ").unwrap_or(status).into()),
     }
 }

@@ -150,7 +150,10 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             let Ok(copy) = pidfd.try_clone() else { return };
-            #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+            #[expect(
+                deprecated,
+                reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
+            )]
             let Ok(readable) = AsyncFd::new(copy) else { return };
             if readable.readable().await.is_err() {
                 return;
@@ -172,7 +175,14 @@ impl Shared {
     }
 
     /// Everything between a prepared slot and a running guest. Blocks for a few milliseconds.
-    fn begin(&self, slot: &Slot, name: &SandboxName, spec: &SandboxSpec, image: &Image, stages: &mut Stages) -> Result<Live, EngineError> {
+    fn begin(
+        &self,
+        slot: &Slot,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        image: &Image,
+        stages: &mut Stages,
+    ) -> Result<Live, EngineError> {
         let host = &self.host;
         let id = &slot.id;
         let dir = host.records.dir(id.as_str());
@@ -182,14 +192,18 @@ impl Shared {
         if spec.resources != slot.limits {
             host.cgroups.set_limits(id.as_str(), &spec.resources).map_err(cgroup)?;
             if spec.resources.disk_bytes != slot.limits.disk_bytes {
-                host.storage.set_limit(id.as_str(), spec.resources.disk_bytes).map_err(|e| at("disk limit", io::Error::other(e)))?;
+                host.storage
+                    .set_limit(id.as_str(), spec.resources.disk_bytes)
+                    .map_err(|e| at("disk limit", io::Error::other(e)))?;
             }
         }
         stages.done("limits");
 
         let etc = slot.layer.join("upper/etc");
         let hosts = format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-        fs::write(etc.join("hostname"), format!("{hostname}\n")).and_then(|()| fs::write(etc.join("hosts"), hosts)).map_err(|e| at("etc", e))?;
+        fs::write(etc.join("hostname"), format!("{hostname}\n"))
+            .and_then(|()| fs::write(etc.join("hosts"), hosts))
+            .map_err(|e| at("etc", e))?;
         let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
         let extra_ca = match &host.config.extra_ca {
             Some(file) => Some(ca::layer(host, image, file)?),
@@ -197,7 +211,8 @@ impl Shared {
         };
         lower.extend(extra_ca);
         let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
-        let layers = lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
+        let layers =
+            lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
         let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         stages.done("layers");
 
@@ -285,7 +300,8 @@ fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collec
     let mut env = std::collections::BTreeMap::new();
     if extra_ca {
         // Programs that bring their own certificates are pointed at the sandbox's.
-        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"] {
+        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"]
+        {
             env.insert(name.to_owned(), format!("/{}", ca::BUNDLE));
         }
     }
@@ -367,10 +383,14 @@ impl Engine for NamespaceEngine {
         .await?;
         let (id, pidfd, stages) = done;
         shared.watch(id, pidfd);
-        let mut isolation: Vec<String> =
-            ["user, pid, mount, network, ipc, uts and cgroup namespaces", "seccomp", "capabilities", "memory, pids and cpu limits"]
-                .map(str::to_owned)
-                .into();
+        let mut isolation: Vec<String> = [
+            "user, pid, mount, network, ipc, uts and cgroup namespaces",
+            "seccomp",
+            "capabilities",
+            "memory, pids and cpu limits",
+        ]
+        .map(str::to_owned)
+        .into();
         if disk_limited {
             isolation.push("disk limit".to_owned());
         }
@@ -482,7 +502,14 @@ impl Engine for NamespaceEngine {
                     }
                 }
             }
-            let kept = |id: &str| recovery.running.iter().chain(&recovery.paused).chain(recovery.lost.iter().map(|l| &l.0)).any(|k| k.as_str() == id);
+            let kept = |id: &str| {
+                recovery
+                    .running
+                    .iter()
+                    .chain(&recovery.paused)
+                    .chain(recovery.lost.iter().map(|l| &l.0))
+                    .any(|k| k.as_str() == id)
+            };
             let layers = shared.host.storage.list_layers().unwrap_or_default();
             let mut strays: Vec<String> = shared.host.cgroups.list();
             // Builds keep their layers elsewhere; what has a sandbox's id and is not known was cut off.
@@ -522,7 +549,8 @@ impl Engine for NamespaceEngine {
             let line = text.lines().find_map(|l| l.strip_prefix(name));
             line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
         };
-        let (disk_available_bytes, disk_total_bytes) = self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
+        let (disk_available_bytes, disk_total_bytes) =
+            self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
         Ok(Room {
             memory_available_bytes: field("MemAvailable:"),
             memory_total_bytes: field("MemTotal:"),

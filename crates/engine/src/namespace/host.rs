@@ -67,14 +67,19 @@ pub(super) fn at(stage: &str, source: io::Error) -> EngineError {
 /// Five letters and digits that mark the host objects (cgroups, interfaces, tables) of one data directory.
 pub(super) fn tag(data_dir: &Path) -> String {
     // FNV-1a: short, stable across versions, and nothing depends on it being hard to guess.
-    let hash = data_dir.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    let hash = data_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
     let digit = |n: u64| char::from_digit((n % 36) as u32, 36).expect("a digit below 36");
-    (0..5).scan(hash, |rest, _| {
-        let d = digit(*rest);
-        *rest /= 36;
-        Some(d)
-    })
-    .collect()
+    (0..5)
+        .scan(hash, |rest, _| {
+            let d = digit(*rest);
+            *rest /= 36;
+            Some(d)
+        })
+        .collect()
 }
 
 impl Host {
@@ -105,19 +110,30 @@ impl Host {
             Role::Build => format!("arenite-{mark}-build"),
         };
         let cgroups = Layout::of_host().and_then(|layout| Cgroups::open(layout, &prefix)).map_err(cgroup)?;
-        let storage = Storage::open(&config.data_dir, &config.storage)
-            .map_err(|e| EngineError::Stage { stage: "storage".to_owned(), hint: e.hint(), source: io::Error::other(e) })?;
-        let images = ImageStore::open(storage.root().to_owned())
-            .map_err(|e| EngineError::Stage { stage: "images".to_owned(), source: io::Error::other(e), hint: None })?;
+        let storage = Storage::open(&config.data_dir, &config.storage).map_err(|e| EngineError::Stage {
+            stage: "storage".to_owned(),
+            hint: e.hint(),
+            source: io::Error::other(e),
+        })?;
+        let images = ImageStore::open(storage.root().to_owned()).map_err(|e| EngineError::Stage {
+            stage: "images".to_owned(),
+            source: io::Error::other(e),
+            hint: None,
+        })?;
         let network = match role {
             Role::Build => None,
             Role::Server => {
                 config.network.tag = mark.clone();
                 let opened = Network::open(config.network.clone()).await;
-                Some(opened.map_err(|e| EngineError::Stage { stage: "network".to_owned(), hint: e.hint(), source: io::Error::other(e) })?)
+                Some(opened.map_err(|e| EngineError::Stage {
+                    stage: "network".to_owned(),
+                    hint: e.hint(),
+                    source: io::Error::other(e),
+                })?)
             }
         };
-        let guest = mounts::detached(&config.program, Attributes { read_only: true, idmap: None }).map_err(host("could not open this program"))?;
+        let guest = mounts::detached(&config.program, Attributes { read_only: true, idmap: None })
+            .map_err(host("could not open this program"))?;
         let launcher = Self::start_launcher(&config.program)?;
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
         Ok(Self {

@@ -22,5 +22,5 @@ pub mod storage;
 
 pub use build::Builder;
 pub use engine::NamespaceEngine;
-use host::{Host, Role, at};
 pub use host::NamespaceConfig;
+use host::{Host, Role, at};

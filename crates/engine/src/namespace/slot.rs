@@ -94,7 +94,9 @@ impl Host {
         };
         let (netns, net_index, gateway) = match mode {
             NetworkMode::Host => (None, None, None),
-            NetworkMode::None => (Some(self.network()?.prepare_closed().map_err(|e| at("network", io::Error::other(e)))?), None, None),
+            NetworkMode::None => {
+                (Some(self.network()?.prepare_closed().map_err(|e| at("network", io::Error::other(e)))?), None, None)
+            }
             NetworkMode::Open => {
                 let net = match self.network()?.prepare().await {
                     Ok(net) => net,
@@ -110,7 +112,9 @@ impl Host {
         let blocking = tokio::task::spawn_blocking(move || {
             let made = host.prepare_blocking(&id, mode, &limits, uid_index, netns, gateway);
             match made {
-                Ok((layer, first, userns, control)) => Ok(Slot { id, mode, limits, uid_index, net_index, layer, first, userns, control }),
+                Ok((layer, first, userns, control)) => {
+                    Ok(Slot { id, mode, limits, uid_index, net_index, layer, first, userns, control })
+                }
                 Err(error) => {
                     host.sweep(&id, uid_index, net_index);
                     Err(error)
@@ -141,8 +145,11 @@ impl Host {
             .chain(netns.as_ref().map(|n| n.as_fd()))
             .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))
             .collect();
-        let request =
-            Prepare { uid_base: IdRanges::base(uid_index), host_network: netns.is_none(), guest_entrances: entrances.guest.len() };
+        let request = Prepare {
+            uid_base: IdRanges::base(uid_index),
+            host_network: netns.is_none(),
+            guest_entrances: entrances.guest.len(),
+        };
         let first = self.launcher()?.prepare(&request, &given).map_err(|error| match error {
             arenite_isolation::launcher::LaunchError::Failed(failure) => stage(failure),
             other => at("launcher", io::Error::other(other)),
@@ -160,7 +167,8 @@ impl Host {
 impl Host {
     /// A new writable layer with the files that name its resolver.
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
-        let layer = self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        let layer =
+            self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
         let etc = layer.join("upper/etc");
         let resolver = match gateway {
             Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
@@ -209,7 +217,9 @@ fn report(control: &OwnedFd) -> Result<Option<Report>, EngineError> {
 fn stage(failure: arenite_isolation::launcher::Failure) -> EngineError {
     let source = io::Error::from_raw_os_error(failure.errno);
     let hint = match failure.stage.as_str() {
-        "overlay" | "overlay is read-only" | "layer" => Some("overlay in user namespaces over id-mapped layers needs Linux 5.19".to_owned()),
+        "overlay" | "overlay is read-only" | "layer" => {
+            Some("overlay in user namespaces over id-mapped layers needs Linux 5.19".to_owned())
+        }
         "clone3" | "id map" => Some("user namespaces may be off: see /proc/sys/user/max_user_namespaces".to_owned()),
         _ => None,
     };

@@ -13,14 +13,7 @@ use arenite_isolation::netns;
 pub(crate) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub(crate) const WAN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 /// Addresses of the outside that a sandbox must not reach, each routed there by the host.
-pub(crate) const PRIVATE: [&str; 6] = [
-    "10.77.0.1",
-    "169.254.169.254",
-    "172.16.5.5",
-    "192.168.5.5",
-    "100.64.5.5",
-    "198.18.5.5",
-];
+pub(crate) const PRIVATE: [&str; 6] = ["10.77.0.1", "169.254.169.254", "172.16.5.5", "192.168.5.5", "100.64.5.5", "198.18.5.5"];
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 
@@ -30,11 +23,7 @@ pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Outside) -> F 
         let outside = Outside::connect(host)?;
         io::Result::Ok(thread::scope(|scope| {
             let run = scope.spawn(move || {
-                tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .unwrap()
-                    .block_on(test(outside));
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(outside));
             });
             run.join()
         }))
@@ -85,16 +74,8 @@ pub(crate) fn ip(arguments: &str) {
 }
 
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(arguments)
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new(program).args(arguments).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -125,21 +106,11 @@ pub(crate) fn in_net<T: Send>(net: &impl AsFd, visit: impl FnOnce() -> T + Send)
 /// Nothing that a sandbox may not reach makes it wait: the refusal comes at once.
 pub(crate) fn assert_refused(to: impl ToSocketAddrs + std::fmt::Debug) {
     let error = ask_address(&to).expect_err(&format!("{to:?} was reached"));
-    assert!(
-        matches!(
-            error.kind(),
-            ErrorKind::HostUnreachable | ErrorKind::ConnectionRefused
-        ),
-        "{to:?}: {error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::ConnectionRefused), "{to:?}: {error}");
 }
 
 pub(crate) fn config(tag: &str) -> NetworkConfig {
-    NetworkConfig {
-        tag: tag.to_owned(),
-        resolvers: Some(Vec::new()),
-        ..NetworkConfig::default()
-    }
+    NetworkConfig { tag: tag.to_owned(), resolvers: Some(Vec::new()), ..NetworkConfig::default() }
 }
 
 pub(crate) fn links(tag: &str) -> Vec<String> {

@@ -17,18 +17,9 @@ fn installations_share_a_host_and_come_back_to_their_own() {
         let (one, two) = tokio::join!(Network::open(config("one1")), Network::open(config("two2")));
         let (one, two) = (one.unwrap(), two.unwrap());
         assert_ne!(one.subnet(), two.subnet());
-        assert!(matches!(
-            Network::open(config("one1")).await.unwrap_err(),
-            NetworkError::Running { .. }
-        ));
-        let taken = NetworkConfig {
-            subnet: Some(two.subnet()),
-            ..config("thr3")
-        };
-        assert!(matches!(
-            Network::open(taken).await.unwrap_err(),
-            NetworkError::SubnetTaken { .. }
-        ));
+        assert!(matches!(Network::open(config("one1")).await.unwrap_err(), NetworkError::Running { .. }));
+        let taken = NetworkConfig { subnet: Some(two.subnet()), ..config("thr3") };
+        assert!(matches!(Network::open(taken).await.unwrap_err(), NetworkError::SubnetTaken { .. }));
 
         let kept = one.prepare().await.unwrap();
         let gone = one.prepare().await.unwrap();
@@ -42,10 +33,7 @@ fn installations_share_a_host_and_come_back_to_their_own() {
         drop(one);
         assert_eq!(out(&kept), WAN);
         let newcomer = Network::open(config("new4")).await.unwrap();
-        assert!(
-            ![subnet, two.subnet()].contains(&newcomer.subnet()),
-            "it took the subnet of living sandboxes"
-        );
+        assert!(![subnet, two.subnet()].contains(&newcomer.subnet()), "it took the subnet of living sandboxes");
         newcomer.close(true).await;
 
         let one = Network::open(config("one1")).await.unwrap();
@@ -84,15 +72,8 @@ fn a_subnet_that_the_host_uses_is_passed_over() {
         ip("route add 10.0.0.0/8 via 198.51.100.1");
         let other = Network::open(config("wide")).await.unwrap();
         assert_eq!(other.subnet(), "10.213.0.0/16".parse().unwrap());
-        for (wrong, tag) in [
-            ("10.5.0.0/17", "fine"),
-            ("10.5.0.0/16", "x"),
-            ("10.5.0.0/16", "Upper"),
-        ] {
-            let config = NetworkConfig {
-                subnet: Some(wrong.parse().unwrap()),
-                ..config(tag)
-            };
+        for (wrong, tag) in [("10.5.0.0/17", "fine"), ("10.5.0.0/16", "x"), ("10.5.0.0/16", "Upper")] {
+            let config = NetworkConfig { subnet: Some(wrong.parse().unwrap()), ..config(tag) };
             assert!(Network::open(config).await.is_err());
         }
     });
@@ -130,16 +111,12 @@ fn many_are_prepared_at_once_and_vanish_with_their_namespace() {
         assert_eq!(addresses.len(), 50);
         assert_eq!(links("many").len(), 51, "the gateway's and one each");
         for net in &made {
-            in_net(&net.netns, || {
-                assert_eq!(ask_address((OUTSIDE, PORT)).unwrap(), WAN)
-            });
+            in_net(&net.netns, || assert_eq!(ask_address((OUTSIDE, PORT)).unwrap(), WAN));
         }
         let indexes: Vec<u32> = made.iter().map(|n| n.index).collect();
         drop(made);
         indexes.iter().for_each(|i| network.release(*i));
-        eventually("links of dropped namespaces vanish", || {
-            links("many") == ["armany-gw"]
-        });
+        eventually("links of dropped namespaces vanish", || links("many") == ["armany-gw"]);
         let routes = run("ip", &["route"]);
         assert!(!routes.contains("armany-"), "{routes}");
         // The address that was freed last is used last.
@@ -150,35 +127,14 @@ fn many_are_prepared_at_once_and_vanish_with_their_namespace() {
 #[test]
 fn what_stands_in_the_way_is_reported() {
     on_a_host(|_outside| async move {
-        let network = Network::open(NetworkConfig {
-            resolvers: None,
-            ..config("warn")
-        })
-        .await
-        .unwrap();
+        let network = Network::open(NetworkConfig { resolvers: None, ..config("warn") }).await.unwrap();
         let warnings = network.warnings().await;
-        assert!(
-            warnings.iter().any(|w| w.contains("ip_forward was 0")),
-            "{warnings:?}"
-        );
-        assert_eq!(
-            std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")
-                .unwrap()
-                .trim(),
-            "1"
-        );
+        assert!(warnings.iter().any(|w| w.contains("ip_forward was 0")), "{warnings:?}");
+        assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(), "1");
         let found = |warnings: Vec<String>, text: &str| warnings.iter().any(|w| w.contains(text));
         assert!(!found(warnings, "drops forwarded"));
-        run(
-            "nft",
-            &[
-                "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }",
-            ],
-        );
-        assert!(found(
-            network.warnings().await,
-            "ip filter FORWARD drops forwarded"
-        ));
+        run("nft", &["add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }"]);
+        assert!(found(network.warnings().await, "ip filter FORWARD drops forwarded"));
         run("nft", &["flush ruleset"]);
         assert!(found(network.warnings().await, "arenite_warn is gone"));
         // The next start puts it back.
@@ -195,15 +151,8 @@ fn every_namespace_is_the_threads_own() {
     let before = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     let (net, inside) = netns::create(|_| std::fs::read_link("/proc/thread-self/ns/net")).unwrap();
     assert_ne!(before, inside);
-    assert_eq!(
-        in_net(&net, || std::fs::read_link("/proc/thread-self/ns/net")
-            .unwrap()),
-        inside
-    );
-    assert_eq!(
-        std::fs::read_link("/proc/thread-self/ns/net").unwrap(),
-        before
-    );
+    assert_eq!(in_net(&net, || std::fs::read_link("/proc/thread-self/ns/net").unwrap()), inside);
+    assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), before);
     let failed = netns::create(|_| -> io::Result<()> { Err(ErrorKind::OutOfMemory.into()) });
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::OutOfMemory);
     let panicked = netns::create(|_| -> io::Result<()> { panic!("on purpose") });

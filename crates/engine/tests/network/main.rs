@@ -8,10 +8,7 @@
 //!                   │ default via 198.51.100.1                          │ 10.77.0.1, 169.254.169.254, 192.168.5.5 …
 //! ```
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "the functions that tests share are tests too"
-)]
+#![allow(clippy::unwrap_used, reason = "the functions that tests share are tests too")]
 
 mod host;
 mod installations;

@@ -43,20 +43,12 @@ impl FakeResolver {
                 }
             }
         });
-        Self {
-            address,
-            udp_queries,
-            tcp_queries,
-        }
+        Self { address, udp_queries, tcp_queries }
     }
 }
 
 fn fake_answers(query: &[u8], tcp: bool) -> Vec<Vec<u8>> {
-    let contains = |name: &str| {
-        query
-            .windows(name.len())
-            .any(|w| w.eq_ignore_ascii_case(name.as_bytes()))
-    };
+    let contains = |name: &str| query.windows(name.len()).any(|w| w.eq_ignore_ascii_case(name.as_bytes()));
     let answer = |address: [u8; 4], records: u8| {
         let mut bytes = query.to_vec();
         bytes[2] |= 0x80;
@@ -99,11 +91,7 @@ fn fake_answers(query: &[u8], tcp: bool) -> Vec<Vec<u8>> {
     } else if contains("large") && !tcp {
         vec![answer([9, 9, 9, 9], 60)]
     } else {
-        vec![if tcp {
-            answer([198, 51, 100, 9], 60)
-        } else {
-            good
-        }]
+        vec![if tcp { answer([198, 51, 100, 9], 60) } else { good }]
     }
 }
 
@@ -160,16 +148,11 @@ const SERVFAIL: u8 = 2;
 fn names_are_answered_through_the_hosts_resolvers() {
     on_a_host(|_outside| async move {
         let (first, second) = (FakeResolver::start(), FakeResolver::start());
-        let closed = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let network = Network::open(NetworkConfig {
-            resolvers: Some(vec![closed, first.address, second.address]),
-            ..config("names")
-        })
-        .await
-        .unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let network =
+            Network::open(NetworkConfig { resolvers: Some(vec![closed, first.address, second.address]), ..config("names") })
+                .await
+                .unwrap();
         let net = network.prepare().await.unwrap();
         let counts = [first.udp_queries.clone(), second.udp_queries.clone()];
         let asked = move || counts.each_ref().map(|c| c.load(Ordering::SeqCst));
@@ -185,10 +168,7 @@ fn names_are_answered_through_the_hosts_resolvers() {
             // What is no answer to the question is passed over.
             socket.send(&query(2, "forged.example.org")).unwrap();
             let answer = receive(&socket);
-            assert!(
-                answer[..2] == [0, 2] && answer.ends_with(FOUND),
-                "{answer:x?}"
-            );
+            assert!(answer[..2] == [0, 2] && answer.ends_with(FOUND), "{answer:x?}");
             // All refuse: the refusal is the answer.
             socket.send(&query(3, "refused.example.org")).unwrap();
             let answer = receive(&socket);
@@ -198,9 +178,7 @@ fn names_are_answered_through_the_hosts_resolvers() {
             socket.send(&query(4, "large.example.org")).unwrap();
             let answer = receive(&socket);
             assert!(answer[2] & 2 != 0 && answer.len() < 512);
-            let mut stream = in_net(&net.netns, || {
-                TcpStream::connect((net.gateway, 53)).unwrap()
-            });
+            let mut stream = in_net(&net.netns, || TcpStream::connect((net.gateway, 53)).unwrap());
             stream.set_read_timeout(Some(LONG)).unwrap();
             for id in [5, 6] {
                 write_framed(&mut stream, &query(id, "large.example.org"));
@@ -214,10 +192,7 @@ fn names_are_answered_through_the_hosts_resolvers() {
             socket.send(&query(8, "www.example.org")).unwrap();
             assert_eq!(receive(&socket)[..2], [0, 8]);
             write_framed(&mut stream, &[0xff; 40]);
-            assert!(
-                read_framed(&mut stream).is_err(),
-                "a malformed query ends the connection"
-            );
+            assert!(read_framed(&mut stream).is_err(), "a malformed query ends the connection");
         })
         .await;
         assert!(first.tcp_queries.load(Ordering::SeqCst) >= 2);
@@ -229,16 +204,8 @@ fn names_are_answered_through_the_hosts_resolvers() {
 fn one_sandbox_cannot_use_up_the_forwarder() {
     on_a_host(|_outside| async move {
         let resolver = FakeResolver::start();
-        let network = Network::open(NetworkConfig {
-            resolvers: Some(vec![resolver.address]),
-            ..config("flood")
-        })
-        .await
-        .unwrap();
-        let (greedy, modest) = (
-            network.prepare().await.unwrap(),
-            network.prepare().await.unwrap(),
-        );
+        let network = Network::open(NetworkConfig { resolvers: Some(vec![resolver.address]), ..config("flood") }).await.unwrap();
+        let (greedy, modest) = (network.prepare().await.unwrap(), network.prepare().await.unwrap());
         aside(move || {
             let flood = client(&greedy);
             // 128 may be under way; more are refused at once, not after the resolver's time.
@@ -251,11 +218,7 @@ fn one_sandbox_cannot_use_up_the_forwarder() {
             other.send(&query(1, "www.example.org")).unwrap();
             assert!(receive(&other).ends_with(FOUND));
             // 8 connections; what is more is closed.
-            let connect = || {
-                in_net(&greedy.netns, || {
-                    TcpStream::connect((greedy.gateway, 53)).unwrap()
-                })
-            };
+            let connect = || in_net(&greedy.netns, || TcpStream::connect((greedy.gateway, 53)).unwrap());
             let held: Vec<_> = (0..8).map(|_| connect()).collect();
             let mut more = connect();
             more.set_read_timeout(Some(LONG)).unwrap();

@@ -53,23 +53,8 @@ fn open_reaches_the_outside_and_nothing_private() {
             assert_refused((Ipv4Addr::LOCALHOST, 9998));
             assert_refused((other.address, 9997));
             assert_refused((other.address, 9996));
-            assert!(
-                TcpStream::connect_timeout(
-                    &("2001:db8::1", PORT)
-                        .to_socket_addrs()
-                        .unwrap()
-                        .next()
-                        .unwrap(),
-                    LONG
-                )
-                .is_err()
-            );
-            assert!(
-                UdpSocket::bind("0.0.0.0:0")
-                    .unwrap()
-                    .send_to(b"x", "255.255.255.255:9")
-                    .is_err()
-            );
+            assert!(TcpStream::connect_timeout(&("2001:db8::1", PORT).to_socket_addrs().unwrap().next().unwrap(), LONG).is_err());
+            assert!(UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", "255.255.255.255:9").is_err());
         });
 
         // Nobody comes in from outside, neither to a sandbox nor to the forwarder of names.
@@ -105,10 +90,7 @@ fn a_sandbox_cannot_lie_about_its_address() {
         // They would have arrived first, the link keeps their order.
         let mut buffer = [0; 16];
         let (length, from) = heard.recv_from(&mut buffer).unwrap();
-        assert_eq!(
-            (&buffer[..length], from.ip()),
-            (&b"truth"[..], IpAddr::V4(WAN))
-        );
+        assert_eq!((&buffer[..length], from.ip()), (&b"truth"[..], IpAddr::V4(WAN)));
     });
 }
 
@@ -116,10 +98,7 @@ fn a_sandbox_cannot_lie_about_its_address() {
 fn one_sandbox_cannot_fill_the_hosts_connection_table() {
     on_a_host(|_outside| async move {
         let network = Network::open(config("count")).await.unwrap();
-        let (greedy, modest) = (
-            network.prepare().await.unwrap(),
-            network.prepare().await.unwrap(),
-        );
+        let (greedy, modest) = (network.prepare().await.unwrap(), network.prepare().await.unwrap());
         in_net(&greedy.netns, || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             for port in 10_000..15_000 {
@@ -127,19 +106,10 @@ fn one_sandbox_cannot_fill_the_hosts_connection_table() {
                 let _ = socket.send_to(b"x", (OUTSIDE, port));
             }
         });
-        let tracked: u32 = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count")
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
-        assert!(
-            (4000..4200).contains(&tracked),
-            "{tracked} connections are tracked"
-        );
+        let tracked: u32 = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap().trim().parse().unwrap();
+        assert!((4000..4200).contains(&tracked), "{tracked} connections are tracked");
         in_net(&greedy.netns, || assert_refused((OUTSIDE, PORT)));
-        in_net(&modest.netns, || {
-            assert_eq!(ask_address((OUTSIDE, PORT)).unwrap(), WAN)
-        });
+        in_net(&modest.netns, || assert_eq!(ask_address((OUTSIDE, PORT)).unwrap(), WAN));
     });
 }
 
@@ -151,23 +121,15 @@ fn a_prepared_network_is_ready_and_closed_means_loopback_only() {
         let closed = network.prepare_closed().unwrap();
         let settings = || {
             let read = |path: &str| std::fs::read_to_string(path).unwrap();
+            assert_eq!(read("/proc/sys/net/ipv4/ip_unprivileged_port_start").trim(), "0");
             assert_eq!(
-                read("/proc/sys/net/ipv4/ip_unprivileged_port_start").trim(),
-                "0"
-            );
-            assert_eq!(
-                read("/proc/sys/net/ipv4/ping_group_range")
-                    .split_ascii_whitespace()
-                    .collect::<Vec<_>>(),
+                read("/proc/sys/net/ipv4/ping_group_range").split_ascii_whitespace().collect::<Vec<_>>(),
                 ["0", "2147483647"]
             );
             let v6 = read("/proc/thread-self/net/if_inet6");
             assert_eq!(v6.lines().count(), 1, "{v6}");
             assert!(v6.trim_end().ends_with(" lo"), "{v6}");
-            for loopback in [
-                IpAddr::V4(Ipv4Addr::LOCALHOST),
-                IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ] {
+            for loopback in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
                 let listener = TcpListener::bind((loopback, 80)).unwrap();
                 TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             }
@@ -175,27 +137,15 @@ fn a_prepared_network_is_ready_and_closed_means_loopback_only() {
         in_net(&net.netns, || {
             settings();
             let eth0 = run("ip", &["-o", "link", "show", "eth0"]);
-            assert!(
-                eth0.contains(" mtu 1400 ") && eth0.contains("state UP"),
-                "{eth0}"
-            );
+            assert!(eth0.contains(" mtu 1400 ") && eth0.contains("state UP"), "{eth0}");
             let out = run("ip", &["route", "get", "198.51.100.1"]);
-            assert!(
-                out.contains(&format!("via {} dev eth0 src {}", net.gateway, net.address)),
-                "{out}"
-            );
+            assert!(out.contains(&format!("via {} dev eth0 src {}", net.gateway, net.address)), "{out}");
         });
         in_net(&closed, || {
             settings();
             let error = ask_address((OUTSIDE, PORT)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
-            assert_eq!(
-                run("ip", &["-o", "link"])
-                    .lines()
-                    .filter(|l| l.contains("eth0"))
-                    .count(),
-                0
-            );
+            assert_eq!(run("ip", &["-o", "link"]).lines().filter(|l| l.contains("eth0")).count(), 0);
         });
     });
 }
@@ -204,19 +154,9 @@ fn a_prepared_network_is_ready_and_closed_means_loopback_only() {
 fn exceptions_win_over_what_is_denied_but_open_no_host() {
     on_a_host(|_outside| async move {
         let network = Network::open(NetworkConfig {
-            allowed: vec![
-                "10.77.0.0/24".parse().unwrap(),
-                "198.51.100.0/24".parse().unwrap(),
-                "10.209.0.0/16".parse().unwrap(),
-            ],
-            denied: [
-                config("allow").denied,
-                vec![
-                    "203.0.113.0/24".parse().unwrap(),
-                    "198.51.100.0/24".parse().unwrap(),
-                ],
-            ]
-            .concat(),
+            allowed: vec!["10.77.0.0/24".parse().unwrap(), "198.51.100.0/24".parse().unwrap(), "10.209.0.0/16".parse().unwrap()],
+            denied: [config("allow").denied, vec!["203.0.113.0/24".parse().unwrap(), "198.51.100.0/24".parse().unwrap()]]
+                .concat(),
             ..config("allow")
         })
         .await

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_isolation::spawner::{SpawnError, Stage};
+use rustix::fs::{Gid, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -110,9 +112,7 @@ impl Command {
         let length = script.len();
         let argument = match by_stdin {
             // In the C locale a character is a byte. `eval` sees the text before `c` is gone from the variables.
-            true => format!(
-                "LC_ALL=C IFS= read -r -N {length} c || :;eval \"unset -v c;$c\""
-            ),
+            true => format!("LC_ALL=C IFS= read -r -N {length} c || :;eval \"unset -v c;$c\""),
             false => script.clone(),
         };
         let pipes = || -> io::Result<_> {
@@ -127,15 +127,20 @@ impl Command {
             let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
             let from_stdout = Receiver::from_owned_fd(from_stdout)?;
             let from_stderr = Receiver::from_owned_fd(from_stderr)?;
+            if plan.user.uid != 0 && geteuid().is_root() {
+                // A pipe is its maker's. Without this, `> /dev/stderr` would be denied to the command.
+                for pipe in [to_stdin.as_ref().map(|_| &stdin), Some(&stdout), Some(&stderr)].into_iter().flatten() {
+                    fchown(pipe, Some(Uid::from_raw(plan.user.uid)), Some(Gid::from_raw(plan.user.gid)))?;
+                }
+            }
             Ok(([stdin, stdout, stderr], to_stdin, from_stdout, from_stderr))
         };
-        let (stdio, to_stdin, from_stdout, from_stderr) =
-            pipes().map_err(|source| SpawnError::Failed {
-                program: "bash".to_owned(),
-                cwd: plan.cwd.clone(),
-                stage: Stage::Descriptors,
-                source,
-            })?;
+        let (stdio, to_stdin, from_stdout, from_stderr) = pipes().map_err(|source| SpawnError::Failed {
+            program: "bash".to_owned(),
+            cwd: plan.cwd.clone(),
+            stage: Stage::Descriptors,
+            source,
+        })?;
         let child = processes
             .spawn(process::Command {
                 argv: vec!["bash".to_owned(), "-c".to_owned(), argument],
@@ -173,11 +178,7 @@ impl Command {
             marker: child.marker.clone(),
             kill_requested: AtomicBool::new(false),
         });
-        let driven = Driven {
-            child,
-            stdout: Some(from_stdout),
-            stderr: Some(from_stderr),
-        };
+        let driven = Driven { child, stdout: Some(from_stdout), stderr: Some(from_stderr) };
         Ok((command, driven))
     }
 
@@ -191,11 +192,7 @@ impl Command {
         load: Arc<Load>,
     ) {
         load.running.fetch_add(1, Ordering::Relaxed);
-        let Driven {
-            mut child,
-            mut stdout,
-            mut stderr,
-        } = driven;
+        let Driven { mut child, mut stdout, mut stderr } = driven;
         let mut buffer = Vec::new();
         let deadline = hard_timeout.and_then(|limit| Instant::now().checked_add(limit));
         let mut timed_out = false;
@@ -237,20 +234,11 @@ impl Command {
 
     fn finish(&self, exit: Exit, timed_out: bool, session: &Session) {
         let end = if timed_out {
-            End {
-                status: CommandStatus::TimedOut,
-                exit_code: None,
-            }
+            End { status: CommandStatus::TimedOut, exit_code: None }
         } else if self.kill_requested.load(Ordering::Relaxed) {
-            End {
-                status: CommandStatus::Killed,
-                exit_code: None,
-            }
+            End { status: CommandStatus::Killed, exit_code: None }
         } else {
-            End {
-                status: CommandStatus::Completed,
-                exit_code: Some(exit.shell_code()),
-            }
+            End { status: CommandStatus::Completed, exit_code: Some(exit.shell_code()) }
         };
         self.end.send_replace(Some(end));
         session.touch();
@@ -259,13 +247,7 @@ impl Command {
     }
 
     /// Reads once from a pipe that is readable; closes it at its end.
-    fn take(
-        self: &Arc<Self>,
-        session: &Session,
-        stream: Stream,
-        pipe: &mut Option<Receiver>,
-        buffer: &mut Vec<u8>,
-    ) {
+    fn take(self: &Arc<Self>, session: &Session, stream: Stream, pipe: &mut Option<Receiver>, buffer: &mut Vec<u8>) {
         buffer.resize(READ_BUFFER, 0);
         let Some(receiver) = pipe else { return };
         match receiver.try_read(buffer) {

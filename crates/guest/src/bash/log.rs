@@ -44,20 +44,13 @@ impl Log {
         if self.segments.len() == MAX_SEGMENTS {
             self.segments.pop_front();
         }
-        self.segments.push_back(Segment {
-            start,
-            length,
-            command: Arc::downgrade(command),
-            at,
-        });
+        self.segments.push_back(Segment { start, length, command: Arc::downgrade(command), at });
     }
 
     /// The pieces from `offset` on, oldest first: how many bytes are lost, or where to find them.
     pub(super) fn pieces(&self, offset: u64) -> Vec<LogPiece> {
         let mut pieces = Vec::new();
-        let first = self
-            .segments
-            .partition_point(|s| s.start + s.length <= offset);
+        let first = self.segments.partition_point(|s| s.start + s.length <= offset);
         let known = self.segments.get(first).map_or(self.total, |s| s.start);
         if known > offset {
             pieces.push(LogPiece::Lost(known - offset));
@@ -66,10 +59,7 @@ impl Log {
             let skipped = offset.saturating_sub(segment.start);
             let (at, length) = (segment.at + skipped, segment.length - skipped);
             pieces.push(match segment.command.upgrade() {
-                Some(command) => LogPiece::Kept {
-                    command,
-                    range: at..at + length,
-                },
+                Some(command) => LogPiece::Kept { command, range: at..at + length },
                 None => LogPiece::Lost(length),
             });
         }
@@ -79,20 +69,14 @@ impl Log {
 
 pub(super) enum LogPiece {
     Lost(u64),
-    Kept {
-        command: Arc<Command>,
-        range: std::ops::Range<u64>,
-    },
+    Kept { command: Arc<Command>, range: std::ops::Range<u64> },
 }
 
 impl LogPiece {
     /// Adds its bytes to `to`; returns how many are lost.
     pub(super) fn append_to(self, stream: Stream, to: &mut Vec<u8>) -> u64 {
         let piece = match self {
-            Self::Lost(gap) => crate::process::Piece {
-                gap,
-                ..Default::default()
-            },
+            Self::Lost(gap) => crate::process::Piece { gap, ..Default::default() },
             Self::Kept { command, range } => command.read_range(stream, range),
         };
         let gap = piece.gap;

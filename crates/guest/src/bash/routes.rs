@@ -36,19 +36,13 @@ impl From<BashError> for ApiError {
     fn from(error: BashError) -> Self {
         let message = error.to_string();
         match error {
-            BashError::SessionNotFound(_) => ApiError::not_found(message)
-                .hint("create a session with /v1/bash/sessions/create or leave session_id out"),
-            BashError::CommandNotFound(_) => ApiError::not_found(message)
-                .hint("a session keeps its last 100 commands"),
-            BashError::NothingRuns(_) | BashError::NotWritten { .. } => {
-                ApiError::new(StatusCode::CONFLICT, message)
+            BashError::SessionNotFound(_) => {
+                ApiError::not_found(message).hint("create a session with /v1/bash/sessions/create or leave session_id out")
             }
-            BashError::TooManyCommands | BashError::TooManySessions => {
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-            }
-            BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => {
-                ApiError::bad_request(message)
-            }
+            BashError::CommandNotFound(_) => ApiError::not_found(message).hint("a session keeps its last 100 commands"),
+            BashError::NothingRuns(_) | BashError::NotWritten { .. } => ApiError::new(StatusCode::CONFLICT, message),
+            BashError::TooManyCommands | BashError::TooManySessions => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
+            BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => ApiError::bad_request(message),
             // Not a 5xx: AIO's JavaScript client would send the command again.
             BashError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("the sandbox must have bash in its PATH and room for one more process"),
@@ -66,15 +60,10 @@ impl From<BashError> for ApiError {
 /// `status` is its life, not its success: `completed` comes with any exit code. After `timeout` the answer says
 /// `running` and the command goes on; `hard_timeout` kills it. `cd` and `export` do not last.
 #[utoipa::path(post, path = "/v1/bash/exec", tag = "bash", operation_id = "exec", request_body = BashExecRequest, responses((status = 200, body = Envelope<BashExecResult>)))]
-async fn exec(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<BashExecRequest>,
-) -> Reply<BashExecResult> {
+async fn exec(State(guest): State<SharedGuest>, Body(request): Body<BashExecRequest>) -> Reply<BashExecResult> {
     // A task of its own, so that a caller who leaves does not cancel the start halfway.
     let task = tokio::spawn(async move { guest.bash.exec(&guest, request).await });
-    let result = task.await.map_err(|e| {
-        ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}"))
-    })??;
+    let result = task.await.map_err(|e| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}")))??;
     let message = match result.status {
         CommandStatus::Running | CommandStatus::Pending => "Command is running",
         CommandStatus::Completed => "Command completed",
@@ -86,29 +75,20 @@ async fn exec(
 
 /// Output of a command, or of a whole session, from byte offsets on.
 #[utoipa::path(post, path = "/v1/bash/output", tag = "bash", operation_id = "output", request_body = BashOutputRequest, responses((status = 200, body = Envelope<BashOutputResult>)))]
-async fn output(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<BashOutputRequest>,
-) -> Reply<BashOutputResult> {
+async fn output(State(guest): State<SharedGuest>, Body(request): Body<BashOutputRequest>) -> Reply<BashOutputResult> {
     ok(guest.bash.output(request).await?)
 }
 
 /// Writes to the standard input of a running command.
 #[utoipa::path(post, path = "/v1/bash/write", tag = "bash", operation_id = "write", request_body = BashWriteRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn write(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<BashWriteRequest>,
-) -> Reply<()> {
+async fn write(State(guest): State<SharedGuest>, Body(request): Body<BashWriteRequest>) -> Reply<()> {
     guest.bash.write(request).await?;
     ok(())
 }
 
 /// Sends a signal to all processes of what runs in a session.
 #[utoipa::path(post, path = "/v1/bash/kill", tag = "bash", operation_id = "kill", request_body = BashKillRequest, responses((status = 200, body = Envelope<BashKillResult>)))]
-async fn kill(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<BashKillRequest>,
-) -> Reply<BashKillResult> {
+async fn kill(State(guest): State<SharedGuest>, Body(request): Body<BashKillRequest>) -> Reply<BashKillResult> {
     let result = guest.bash.kill(request)?;
     let message = match result.signalled {
         0 => "Nothing was running",
@@ -134,9 +114,6 @@ async fn create_session(
 
 /// Ends all processes of a session and forgets it.
 #[utoipa::path(post, path = "/v1/bash/sessions/{session_id}/close", tag = "bash", operation_id = "close_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<BashSessionInfo>)))]
-async fn close_session(
-    State(guest): State<SharedGuest>,
-    Path(session_id): Path<String>,
-) -> Reply<BashSessionInfo> {
+async fn close_session(State(guest): State<SharedGuest>, Path(session_id): Path<String>) -> Reply<BashSessionInfo> {
     ok_message(guest.bash.close(&session_id)?, "Session closed")
 }

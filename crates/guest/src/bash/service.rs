@@ -80,11 +80,7 @@ impl Default for BashService {
 
 impl BashService {
     /// Runs a command. It goes on when the caller leaves.
-    pub async fn exec(
-        &self,
-        guest: &SharedGuest,
-        request: BashExecRequest,
-    ) -> Result<BashExecResult, BashError> {
+    pub async fn exec(&self, guest: &SharedGuest, request: BashExecRequest) -> Result<BashExecResult, BashError> {
         let known = request.session_id.as_deref().filter(|id| !id.is_empty());
         let session = match known {
             Some(id) => self.session(id)?,
@@ -107,15 +103,12 @@ impl BashService {
             user: &guest.user,
             // Nobody can know the new session of a call that answers only at the end. An empty standard input is better
             // for it than an open one: tools such as ripgrep would wait for that to end.
-            writable: is_async || request.timeout.is_some() || known.is_some(),
+            writable: request.close_stdin != Some(true) && (is_async || request.timeout.is_some() || known.is_some()),
             snapshot: session.snapshot.is_some(),
         };
         let started = Command::start(new_id(), plan, &guest.processes, &self.budget).await;
         let (command, driven) = started.map_err(|e| match e {
-            SpawnError::Failed {
-                stage: Stage::Directory,
-                ..
-            } => BashError::NoDirectory(cwd.clone()),
+            SpawnError::Failed { stage: Stage::Directory, .. } => BashError::NoDirectory(cwd.clone()),
             e => e.into(),
         })?;
         if dir.is_some() {
@@ -146,15 +139,10 @@ impl BashService {
         session.touch();
         let wanted = request.command_id.as_deref().filter(|id| !id.is_empty());
         let command = match wanted {
-            Some(id) => Some(
-                session
-                    .command(id)
-                    .ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?,
-            ),
+            Some(id) => Some(session.command(id).ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?),
             None => None,
         };
-        let from = [request.offset, request.stderr_offset]
-            .map(|offset| u64::try_from(offset.unwrap_or(0)).unwrap_or(0));
+        let from = [request.offset, request.stderr_offset].map(|offset| u64::try_from(offset.unwrap_or(0)).unwrap_or(0));
         let patience = request.wait_timeout.unwrap_or(30.0).clamp(0.0, MAX_WAIT);
         let deadline = Instant::now() + seconds(patience);
         loop {
@@ -185,20 +173,12 @@ impl BashService {
         let session = self.session(&request.session_id)?;
         session.touch();
         let command = match request.command_id.as_deref().filter(|id| !id.is_empty()) {
-            Some(id) => session
-                .command(id)
-                .ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?,
-            None => session
-                .current()
-                .filter(|c| c.is_running())
-                .ok_or_else(|| BashError::NothingRuns(session.id.clone()))?,
+            Some(id) => session.command(id).ok_or_else(|| BashError::CommandNotFound(id.to_owned()))?,
+            None => session.current().filter(|c| c.is_running()).ok_or_else(|| BashError::NothingRuns(session.id.clone()))?,
         };
         let close = request.close.unwrap_or(false);
         let written = command.write(request.input.as_bytes(), close).await;
-        written.map_err(|e: WriteError| BashError::NotWritten {
-            id: command.id.clone(),
-            reason: e.to_string(),
-        })
+        written.map_err(|e: WriteError| BashError::NotWritten { id: command.id.clone(), reason: e.to_string() })
     }
 
     /// Sends a signal to all processes of all commands that run in a session.
@@ -212,16 +192,8 @@ impl BashService {
             _ => return Err(BashError::BadSignal(name)),
         };
         session.touch();
-        let signalled = session
-            .running()
-            .iter()
-            .filter(|c| c.kill(signal))
-            .count();
-        Ok(BashKillResult {
-            session_id: session.id.clone(),
-            signal: name,
-            signalled,
-        })
+        let signalled = session.running().iter().filter(|c| c.kill(signal)).count();
+        Ok(BashKillResult { session_id: session.id.clone(), signal: name, signalled })
     }
 
     /// Sessions, the oldest first.
@@ -232,11 +204,7 @@ impl BashService {
     }
 
     /// Makes a session; one that exists is returned as it is.
-    pub fn create(
-        &self,
-        guest: &SharedGuest,
-        request: BashSessionCreateRequest,
-    ) -> Result<BashSessionInfo, BashError> {
+    pub fn create(&self, guest: &SharedGuest, request: BashSessionCreateRequest) -> Result<BashSessionInfo, BashError> {
         let id = request.session_id.filter(|id| !id.is_empty());
         if let Some(session) = id.as_ref().and_then(|id| self.lock().get(id).cloned()) {
             return Ok(session.info());
@@ -251,10 +219,7 @@ impl BashService {
         let session = self.lock().remove(id);
         let session = session.ok_or_else(|| BashError::SessionNotFound(id.to_owned()))?;
         session.close();
-        Ok(BashSessionInfo {
-            status: SessionStatus::Closed,
-            ..session.info()
-        })
+        Ok(BashSessionInfo { status: SessionStatus::Closed, ..session.info() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
@@ -313,10 +278,7 @@ impl BashService {
         let now = Instant::now();
         let mut sessions = self.lock();
         sessions.retain(|_, s| s.is_busy() || s.last_used() + SESSION_TIMEOUT > now);
-        let next = sessions
-            .values()
-            .map(|s| (s.last_used() + SESSION_TIMEOUT).max(now + Duration::from_secs(60)))
-            .min();
+        let next = sessions.values().map(|s| (s.last_used() + SESSION_TIMEOUT).max(now + Duration::from_secs(60))).min();
         self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
         next
     }
@@ -340,10 +302,7 @@ fn environment(
     }
     let (set, unset): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, v)| v.is_some());
     let snapshot = snapshot.map(|path| ("BASH_ENV".to_owned(), path.to_owned()));
-    let extra: Vec<(String, String)> = snapshot
-        .into_iter()
-        .chain(set.into_iter().filter_map(|(k, v)| Some((k, v?))))
-        .collect();
+    let extra: Vec<(String, String)> = snapshot.into_iter().chain(set.into_iter().filter_map(|(k, v)| Some((k, v?)))).collect();
     let mut env = guest.environment(&guest.user, &extra);
     env.retain(|(name, _)| !unset.iter().any(|(gone, _)| gone == name));
     Ok(env)
@@ -379,11 +338,7 @@ fn exec_result(session: &Session, command: &Arc<Command>, limit: Option<usize>) 
     }
 }
 
-fn output_result(
-    session: &Session,
-    command: Option<&Arc<Command>>,
-    from: [u64; 2],
-) -> BashOutputResult {
+fn output_result(session: &Session, command: Option<&Arc<Command>>, from: [u64; 2]) -> BashOutputResult {
     // The state is looked at before the bytes: an end that is reported has all its output with it.
     let shown = command.cloned().or_else(|| session.current());
     let info = shown.map(|c| {
@@ -422,20 +377,11 @@ struct Read {
     gap: u64,
 }
 
-fn read_stream(
-    session: &Session,
-    command: Option<&Arc<Command>>,
-    stream: Stream,
-    from: u64,
-    may_continue: bool,
-) -> Read {
+fn read_stream(session: &Session, command: Option<&Arc<Command>>, stream: Stream, from: u64, may_continue: bool) -> Read {
     let (total, pieces) = match command {
         Some(command) => {
             let total = command.total(stream);
-            let piece = LogPiece::Kept {
-                command: Arc::clone(command),
-                range: from..total,
-            };
+            let piece = LogPiece::Kept { command: Arc::clone(command), range: from..total };
             (total, vec![piece])
         }
         None => {
@@ -444,15 +390,11 @@ fn read_stream(
         }
     };
     let mut bytes = Vec::new();
-    let gap = pieces
-        .into_iter()
-        .map(|piece| piece.append_to(stream, &mut bytes))
-        .sum();
+    let gap = pieces.into_iter().map(|piece| piece.append_to(stream, &mut bytes)).sum();
     let held_back = if may_continue { incomplete_end(&bytes) } else { 0 };
     bytes.truncate(bytes.len() - held_back);
     Read {
-        text: String::from_utf8(bytes)
-            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()),
+        text: String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()),
         start: from.min(total),
         end: total - held_back as u64,
         gap,

@@ -25,10 +25,5 @@ fn main() -> io::Result<()> {
         Some(path) => (Some(UnixListener::bind(path)?.into()), None),
         None => (None, Some(address.parse().map_err(io::Error::other)?)),
     };
-    run(Start {
-        config,
-        host_listener,
-        spawner: None,
-        inside,
-    })
+    run(Start { config, host_listener, spawner: None, inside })
 }

@@ -31,11 +31,7 @@ struct Problem {
 
 /// 422 with both of the bodies that clients know: FastAPI's `detail` and AIO's envelope with `errors`.
 fn unprocessable(problem: &Problem) -> Response {
-    let Problem {
-        location,
-        message,
-        kind,
-    } = problem;
+    let Problem { location, message, kind } = problem;
     let body = json!({
         "success": false,
         "message": "Request data validation failed",
@@ -58,9 +54,7 @@ fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) ->
         match segment {
             serde_path_to_error::Segment::Map { key } => location.push(key.as_str().into()),
             serde_path_to_error::Segment::Seq { index } => location.push((*index).into()),
-            serde_path_to_error::Segment::Enum { variant } => {
-                location.push(variant.as_str().into())
-            }
+            serde_path_to_error::Segment::Enum { variant } => location.push(variant.as_str().into()),
             serde_path_to_error::Segment::Unknown => {}
         }
     }
@@ -68,22 +62,11 @@ fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) ->
     // serde appends " at line 1 column 17", which means nothing to whoever sent a value.
     let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
     if error.inner().is_syntax() || error.inner().is_eof() {
-        return Problem {
-            location,
-            message: format!("JSON decode error: {message}"),
-            kind: "json_invalid",
-        };
+        return Problem { location, message: format!("JSON decode error: {message}"), kind: "json_invalid" };
     }
-    if let Some(field) = message
-        .strip_prefix("missing field `")
-        .and_then(|m| m.split('`').next())
-    {
+    if let Some(field) = message.strip_prefix("missing field `").and_then(|m| m.split('`').next()) {
         location.push(field.into());
-        return Problem {
-            location,
-            message: "Field required".to_owned(),
-            kind: "missing",
-        };
+        return Problem { location, message: "Field required".to_owned(), kind: "missing" };
     }
     let kind = if message.starts_with("unknown variant") {
         "enum"
@@ -92,35 +75,21 @@ fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) ->
     } else {
         "value_error"
     };
-    Problem {
-        location,
-        message,
-        kind,
-    }
+    Problem { location, message, kind }
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
-        let bytes = axum::body::to_bytes(request.into_body(), MAX_JSON_BYTES)
-            .await
-            .map_err(|_| {
-                ApiError::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    format!("the body is cut off or larger than {MAX_JSON_BYTES} bytes"),
-                )
+        let bytes = axum::body::to_bytes(request.into_body(), MAX_JSON_BYTES).await.map_err(|_| {
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is cut off or larger than {MAX_JSON_BYTES} bytes"))
                 .hint("upload large files with /v1/file/upload")
                 .into_response()
-            })?;
-        let bytes: &[u8] = if bytes.trim_ascii().is_empty() {
-            b"{}"
-        } else {
-            &bytes
-        };
+        })?;
+        let bytes: &[u8] = if bytes.trim_ascii().is_empty() { b"{}" } else { &bytes };
         let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let read = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| unprocessable(&problem("body", &e)))?;
+        let read = serde_path_to_error::deserialize(&mut reader).map_err(|e| unprocessable(&problem("body", &e)))?;
         reader.end().map_err(|e| {
             unprocessable(&Problem {
                 location: vec!["body".into()],
@@ -138,26 +107,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryArgs<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri).map_err(|e| {
             let text = e.body_text();
-            let message = text
-                .strip_prefix("Failed to deserialize query string: ")
-                .unwrap_or(&text)
-                .to_owned();
-            let (location, message, kind) = match message
-                .strip_prefix("missing field `")
-                .and_then(|m| m.split('`').next())
-            {
-                Some(field) => (
-                    vec!["query".into(), field.into()],
-                    "Field required".to_owned(),
-                    "missing",
-                ),
+            let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text).to_owned();
+            let (location, message, kind) = match message.strip_prefix("missing field `").and_then(|m| m.split('`').next()) {
+                Some(field) => (vec!["query".into(), field.into()], "Field required".to_owned(), "missing"),
                 None => (vec!["query".into()], message, "value_error"),
             };
-            unprocessable(&Problem {
-                location,
-                message,
-                kind,
-            })
+            unprocessable(&Problem { location, message, kind })
         })?;
         Ok(Self(query.0))
     }
@@ -177,16 +132,12 @@ mod tests {
     }
 
     async fn read(body: &'static str) -> Result<Sample, (StatusCode, Value)> {
-        let request = Request::builder()
-            .body(axum::body::Body::from(body))
-            .unwrap();
+        let request = Request::builder().body(axum::body::Body::from(body)).unwrap();
         match Body::<Sample>::from_request(request, &()).await {
             Ok(Body(sample)) => Ok(sample),
             Err(response) => {
                 let status = response.status();
-                let bytes = axum::body::to_bytes(response.into_body(), 1 << 20)
-                    .await
-                    .unwrap();
+                let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
                 Err((status, serde_json::from_slice(&bytes).unwrap()))
             }
         }
@@ -197,26 +148,10 @@ mod tests {
         for (body, location, kind) in [
             ("", json!(["body", "command"]), "missing"),
             ("{}", json!(["body", "command"]), "missing"),
-            (
-                r#"{"command": 3}"#,
-                json!(["body", "command"]),
-                "type_error",
-            ),
-            (
-                r#"{"command": "x", "timeout": "y"}"#,
-                json!(["body", "timeout"]),
-                "type_error",
-            ),
-            (
-                r#"{"command": "#,
-                json!(["body", "command"]),
-                "json_invalid",
-            ),
-            (
-                r#"{"command": "x"} trailing"#,
-                json!(["body"]),
-                "json_invalid",
-            ),
+            (r#"{"command": 3}"#, json!(["body", "command"]), "type_error"),
+            (r#"{"command": "x", "timeout": "y"}"#, json!(["body", "timeout"]), "type_error"),
+            (r#"{"command": "#, json!(["body", "command"]), "json_invalid"),
+            (r#"{"command": "x"} trailing"#, json!(["body"]), "json_invalid"),
         ] {
             let (status, answer) = read(body).await.unwrap_err();
             assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
@@ -225,12 +160,6 @@ mod tests {
             assert_eq!(answer["errors"][0]["location"], location);
             assert_eq!(answer["success"], false);
         }
-        assert_eq!(
-            read(r#"{"command": "x", "unknown": 1}"#)
-                .await
-                .unwrap()
-                .command,
-            "x"
-        );
+        assert_eq!(read(r#"{"command": "x", "unknown": 1}"#).await.unwrap().command, "x");
     }
 }

@@ -31,12 +31,7 @@ pub fn ok<T>(data: T) -> Reply<T> {
 }
 
 pub fn ok_message<T>(data: T, message: impl Into<String>) -> Reply<T> {
-    Ok(Envelope {
-        success: true,
-        message: Some(message.into()),
-        data: Some(data),
-        hint: None,
-    })
+    Ok(Envelope { success: true, message: Some(message.into()), data: Some(data), hint: None })
 }
 
 /// A failure that has an HTTP status of its own. Expected failures of a tool (a file that isn't there, a command that
@@ -50,11 +45,7 @@ pub struct ApiError {
 
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            hint: None,
-        }
+        Self { status, message: message.into(), hint: None }
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
@@ -74,12 +65,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let envelope = Envelope::<()> {
-            success: false,
-            message: Some(self.message),
-            data: None,
-            hint: self.hint,
-        };
+        let envelope = Envelope::<()> { success: false, message: Some(self.message), data: None, hint: self.hint };
         (self.status, Json(envelope)).into_response()
     }
 }

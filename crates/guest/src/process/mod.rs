@@ -115,10 +115,7 @@ impl Processes {
     /// Takes over the spawner's socket and starts reaping. Call it inside the runtime, once.
     pub fn start(spawner: OwnedFd) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&spawner, true)?;
-        #[expect(
-            deprecated,
-            reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
-        )]
+        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
         let socket = AsyncFd::new(spawner)?;
         let processes = Self {
             socket: Arc::new(socket),
@@ -138,11 +135,7 @@ impl Processes {
     pub async fn spawn(&self, command: Command<'_>) -> Result<Child, SpawnError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let marker = format!("{:016x}-{number}", self.origin);
-        let env = command
-            .env
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .chain([format!("{MARKER}={marker}")]);
+        let env = command.env.iter().map(|(k, v)| format!("{k}={v}")).chain([format!("{MARKER}={marker}")]);
         let request = Request {
             argv: command.argv,
             env: env.collect(),
@@ -159,11 +152,7 @@ impl Processes {
             .async_io(Interest::WRITABLE, |socket| {
                 // The queue's order is the order on the socket: both change under the one lock.
                 let mut table = self.lock();
-                let stdio = [
-                    command.stdio[0].as_fd(),
-                    command.stdio[1].as_fd(),
-                    command.stdio[2].as_fd(),
-                ];
+                let stdio = [command.stdio[0].as_fd(), command.stdio[1].as_fd(), command.stdio[2].as_fd()];
                 descriptors::send(socket.as_fd(), &encoded, &stdio)?;
                 table.pending.extend(pending.take());
                 Ok(())
@@ -171,9 +160,7 @@ impl Processes {
             .await
             .map_err(SpawnError::Gone)?;
         drop(command.stdio);
-        let (pid, exit) = answer
-            .await
-            .unwrap_or_else(|_| Err(SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into())))?;
+        let (pid, exit) = answer.await.unwrap_or_else(|_| Err(SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into())))?;
         Ok(Child { pid, marker, exit })
     }
 
@@ -184,12 +171,7 @@ impl Processes {
     async fn read_replies(self) {
         let mut buffer = [0u8; 64];
         loop {
-            let got = self
-                .socket
-                .async_io(Interest::READABLE, |s| {
-                    descriptors::receive(s.as_fd(), &mut buffer)
-                })
-                .await;
+            let got = self.socket.async_io(Interest::READABLE, |s| descriptors::receive(s.as_fd(), &mut buffer)).await;
             let length = match got {
                 Ok((length, _)) if length > 0 => length,
                 _ => {
@@ -225,9 +207,7 @@ impl Processes {
             {
                 let mut table = self.lock();
                 // Of any child: commands lead process groups of their own.
-                while let Ok(Some((pid, status))) =
-                    rustix::process::wait(rustix::process::WaitOptions::NOHANG)
-                {
+                while let Ok(Some((pid, status))) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                     let exit = match (status.exit_status(), status.terminating_signal()) {
                         (Some(code), _) => Exit::Code(code),
                         (None, Some(signal)) => Exit::Signal(signal),

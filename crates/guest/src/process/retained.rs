@@ -23,20 +23,12 @@ pub struct Budget {
 
 impl Budget {
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self {
-            limit,
-            used: AtomicUsize::new(0),
-            ended: Mutex::default(),
-        })
+        Arc::new(Self { limit, used: AtomicUsize::new(0), ended: Mutex::default() })
     }
 
     /// Notes that a stream has ended, so that it may be given up for others.
     pub fn ended(&self, stream: &Arc<Mutex<Retained>>) {
-        let small = stream
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .granted
-            == 0;
+        let small = stream.lock().unwrap_or_else(PoisonError::into_inner).granted == 0;
         if small {
             return;
         }
@@ -52,18 +44,11 @@ impl Budget {
                 self.used.store(used + bytes, Ordering::Relaxed);
                 return true;
             }
-            let oldest = self
-                .ended
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop_front();
+            let oldest = self.ended.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             match oldest {
                 Some(stream) => {
                     if let Some(stream) = stream.upgrade() {
-                        stream
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .give_up();
+                        stream.lock().unwrap_or_else(PoisonError::into_inner).give_up();
                     }
                 }
                 None => return false,
@@ -164,18 +149,11 @@ impl Retained {
         let tail_start = self.total - self.tail.len() as u64;
         let in_head = start.min(head_end) as usize..end.min(head_end) as usize;
         let in_tail = |at: u64| (at.clamp(tail_start, self.total) - tail_start) as usize;
-        let gap = end
-            .min(tail_start)
-            .saturating_sub(start.max(head_end))
-            .min(tail_start - head_end);
+        let gap = end.min(tail_start).saturating_sub(start.max(head_end)).min(tail_start - head_end);
         let mut piece = Piece {
             before: self.head[in_head].to_vec(),
             gap,
-            after: self
-                .tail
-                .range(in_tail(start)..in_tail(end))
-                .copied()
-                .collect(),
+            after: self.tail.range(in_tail(start)..in_tail(end)).copied().collect(),
         };
         if piece.gap == 0 {
             piece.before.append(&mut piece.after);
@@ -226,14 +204,10 @@ impl Piece {
         }
         let after = String::from_utf8_lossy(after);
         let (head, tail) = match limit {
-            Some(limit) => (
-                first_chars(&before, limit / 2),
-                last_chars(&after, limit - limit / 2),
-            ),
+            Some(limit) => (first_chars(&before, limit / 2), last_chars(&after, limit - limit / 2)),
             None => (&before[..], &after[..]),
         };
-        let dropped =
-            self.gap + (before.len() - head.len()) as u64 + (after.len() - tail.len()) as u64;
+        let dropped = self.gap + (before.len() - head.len()) as u64 + (after.len() - tail.len()) as u64;
         format!("{head}\n[... output truncated: {dropped} bytes dropped here ...]\n{tail}")
     }
 
@@ -271,18 +245,13 @@ pub fn middle_cut(text: &str, limit: usize) -> String {
 }
 
 fn first_chars(text: &str, n: usize) -> &str {
-    text.char_indices()
-        .nth(n)
-        .map_or(text, |(at, _)| &text[..at])
+    text.char_indices().nth(n).map_or(text, |(at, _)| &text[..at])
 }
 
 fn last_chars(text: &str, n: usize) -> &str {
     match n {
         0 => "",
-        n => text
-            .char_indices()
-            .nth_back(n - 1)
-            .map_or(text, |(at, _)| &text[at..]),
+        n => text.char_indices().nth_back(n - 1).map_or(text, |(at, _)| &text[at..]),
     }
 }
 
@@ -305,11 +274,7 @@ fn without_cut_end(bytes: &[u8]) -> &[u8] {
 
 /// Without the rest of a character whose first bytes are missing.
 fn without_cut_start(bytes: &[u8]) -> &[u8] {
-    let cut = bytes
-        .iter()
-        .take(3)
-        .take_while(|b| (0x80..=0xBF).contains(*b))
-        .count();
+    let cut = bytes.iter().take(3).take_while(|b| (0x80..=0xBF).contains(*b)).count();
     &bytes[cut..]
 }
 
@@ -392,21 +357,11 @@ mod tests {
     #[test]
     fn cuts_count_characters_and_respect_their_borders() {
         assert_eq!(middle_cut("äöü", 3), "äöü");
-        assert_eq!(
-            middle_cut("äöüß€", 2),
-            "ä\n[... output truncated: 3 characters dropped here ...]\n€"
-        );
+        assert_eq!(middle_cut("äöüß€", 2), "ä\n[... output truncated: 3 characters dropped here ...]\n€");
         let euro = "€".as_bytes();
-        let piece = Piece {
-            before: [b"a", &euro[..2]].concat(),
-            gap: 5,
-            after: [&euro[1..], b"b"].concat(),
-        };
+        let piece = Piece { before: [b"a", &euro[..2]].concat(), gap: 5, after: [&euro[1..], b"b"].concat() };
         assert!(piece.text(None).starts_with("a\n[") && piece.text(None).ends_with("]\nb"));
-        let growing = Piece {
-            before: [b"a", &euro[..2]].concat(),
-            ..Piece::default()
-        };
+        let growing = Piece { before: [b"a", &euro[..2]].concat(), ..Piece::default() };
         assert_eq!(incomplete_end(&growing.before), 2);
         assert_eq!(without_cut_end(b"ok\xff"), b"ok\xff");
         assert_eq!(without_cut_end("né".as_bytes()), "né".as_bytes());

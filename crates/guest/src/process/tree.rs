@@ -32,8 +32,7 @@ pub fn members(leader: Option<i32>, marker: &str) -> Members {
     let mut found: HashSet<i32> = table
         .iter()
         .filter(|(pid, process)| {
-            leader.is_some_and(|leader| **pid == leader || process.session == leader)
-                || is_marked(**pid, mark.as_bytes())
+            leader.is_some_and(|leader| **pid == leader || process.session == leader) || is_marked(**pid, mark.as_bytes())
         })
         .map(|(pid, _)| *pid)
         .collect();
@@ -54,10 +53,7 @@ impl Moment {
     pub fn now() -> Self {
         let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let last = loads.split_ascii_whitespace().nth(4);
-        Self {
-            at: Instant::now(),
-            last: last.and_then(|pid| pid.parse().ok()).unwrap_or(0),
-        }
+        Self { at: Instant::now(), last: last.and_then(|pid| pid.parse().ok()).unwrap_or(0) }
     }
 }
 
@@ -66,10 +62,8 @@ impl Moment {
 pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: Moment) -> Members {
     let table = table();
     let all: HashSet<i32> = members(Some(shell), marker).into_iter().collect();
-    let uptime: f64 = std::fs::read_to_string("/proc/uptime")
-        .ok()
-        .and_then(|text| text.split(' ').next()?.parse().ok())
-        .unwrap_or(0.0);
+    let uptime: f64 =
+        std::fs::read_to_string("/proc/uptime").ok().and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0.0);
     let began = ((uptime - since.at.elapsed().as_secs_f64()).max(0.0) * 100.0) as u64;
     let is_new = |pid: i32| {
         table.get(&pid).is_some_and(|p| {
@@ -81,9 +75,7 @@ pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: M
         .iter()
         .copied()
         .filter(|pid| {
-            let in_foreground = table
-                .get(pid)
-                .is_some_and(|p| Some(p.group) == foreground && p.session == shell);
+            let in_foreground = table.get(pid).is_some_and(|p| Some(p.group) == foreground && p.session == shell);
             let mut at = *pid;
             let mut all_new = is_new(at);
             while let Some(parent) = table.get(&at).map(|p| p.parent) {
@@ -151,8 +143,7 @@ fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
 }
 
 fn is_marked(pid: i32, mark: &[u8]) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|b| *b == 0).any(|v| v == mark))
+    std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| environ.split(|b| *b == 0).any(|v| v == mark))
 }
 
 /// All living processes; those that ended and wait to be reaped are left out, since signals do nothing to them.
@@ -181,12 +172,7 @@ fn parse_stat(text: &str) -> Option<Process> {
     let (parent, group, session) = (number()?, number()?, number()?);
     // proc(5): session is field 6, starttime field 22.
     let started = fields.nth(15)?.parse().ok()?;
-    Some(Process {
-        parent,
-        group,
-        session,
-        started,
-    })
+    Some(Process { parent, group, session, started })
 }
 
 #[cfg(test)]
@@ -197,15 +183,7 @@ mod tests {
     fn a_name_with_brackets_does_not_shift_the_fields() {
         let line = "42 (a) R (b) S 7 8 9 34816 8 4194560 1 0 0 0 3 4 0 0 20 0 1 0 123456 1 2";
         let process = parse_stat(line).unwrap();
-        assert_eq!(
-            (
-                process.parent,
-                process.group,
-                process.session,
-                process.started
-            ),
-            (7, 8, 9, 123456)
-        );
+        assert_eq!((process.parent, process.group, process.session, process.started), (7, 8, 9, 123456));
         assert!(parse_stat("42 (x) Z 1 42 42 0 -1 0").is_none());
     }
 

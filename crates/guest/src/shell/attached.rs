@@ -54,7 +54,8 @@ pub(super) async fn connect(guest: &SharedGuest, wish: Query, upgrade: WebSocket
         match line {
             line if line.contains('\0') => return Err(ShellError::Nul.into()),
             line if line.len() > MAX_LINE => {
-                let message = format!("the command has {} bytes; the most is {MAX_LINE}; write it to a file and run that", line.len());
+                let message =
+                    format!("the command has {} bytes; the most is {MAX_LINE}; write it to a file and run that", line.len());
                 return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
             }
             line => argv.extend(["-c".to_owned(), line]),

@@ -18,40 +18,21 @@ pub(super) struct Shell {
 
 /// Starts one in `dir`; when it can't be entered, in the default directory, else in `/`.
 /// `keep_links`: `pwd` shows `dir` as it is. `plain`: without the user's start-up files.
-pub(super) async fn start(
-    guest: &SharedGuest,
-    dir: &str,
-    keep_links: bool,
-    plain: bool,
-) -> Result<Shell, SpawnError> {
+pub(super) async fn start(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
     let default = guest.default_dir().display().to_string();
     let mut failed = None;
     for dir in [dir, &default, "/"] {
         match start_in(guest, dir, keep_links, plain).await {
-            Err(
-                e @ SpawnError::Failed {
-                    stage: Stage::Directory,
-                    ..
-                },
-            ) => failed = Some(e),
+            Err(e @ SpawnError::Failed { stage: Stage::Directory, .. }) => failed = Some(e),
             other => return other,
         }
     }
     Err(failed.unwrap_or(SpawnError::Nul))
 }
 
-async fn start_in(
-    guest: &SharedGuest,
-    dir: &str,
-    keep_links: bool,
-    plain: bool,
-) -> Result<Shell, SpawnError> {
-    let descriptors = |source| SpawnError::Failed {
-        program: "bash".to_owned(),
-        cwd: dir.to_owned(),
-        stage: Stage::Descriptors,
-        source,
-    };
+async fn start_in(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
+    let descriptors =
+        |source| SpawnError::Failed { program: "bash".to_owned(), cwd: dir.to_owned(), stage: Stage::Descriptors, source };
     let nonce = getrandom::u64().map_err(|e| descriptors(std::io::Error::other(e)))?;
     let nonce = format!("{nonce:016x}");
     let (pty, slave) = Pty::open(&guest.user).map_err(descriptors)?;
@@ -76,20 +57,10 @@ async fn start_in(
         true => dir.to_owned(),
         false => std::fs::canonicalize(dir).map_or_else(|_| dir.to_owned(), |d| d.display().to_string()),
     };
-    Ok(Shell {
-        pty,
-        child,
-        marks: Marks::new(&nonce),
-        dir,
-    })
+    Ok(Shell { pty, child, marks: Marks::new(&nonce), dir })
 }
 
-fn environment(
-    guest: &SharedGuest,
-    dir: &str,
-    keep_links: bool,
-    nonce: &str,
-) -> Vec<(String, String)> {
+fn environment(guest: &SharedGuest, dir: &str, keep_links: bool, nonce: &str) -> Vec<(String, String)> {
     let mut extra = vec![(driver::SETUP_VARIABLE.to_owned(), driver::setup(nonce))];
     // Nobody is there to leave a pager. Who wants one says so in the sandbox's environment.
     for (name, value) in [("TERM", "xterm-256color"), ("PAGER", "cat"), ("GIT_PAGER", "cat")] {

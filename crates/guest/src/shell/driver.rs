@@ -1,5 +1,6 @@
 //! What the session says to its shell.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 /// The variable that carries [`setup`] into the shell; the shell removes it.
@@ -14,7 +15,9 @@ pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
 /// command may define functions of any name; they switch tracing off for themselves, and keep `$?` as they found it,
 /// except under `set -e`, where returning it would end the shell. `jobs` takes the news of earlier background jobs out of
 /// the output of a command that has nothing to do with them.
-/// - `__arenite_next DIR_LENGTH LENGTH STATUS`: says G, reads a directory and a command, says S, returns the status.
+/// - `__arenite_next DIR_LENGTH LENGTH STATUS`: reads a directory and a command, says S, returns the status.
+/// - `__arenite_read LENGTH`: reads a text in pieces, and says G before each: until `read` has switched the terminal to
+///   single characters, it holds no more than a line of 4095 bytes and drops the rest.
 /// - `__arenite_prompt`: says P before each prompt.
 /// - `__arenite_arm`: puts that where the shell looks before a prompt, in case a command took it away.
 pub(super) fn setup(nonce: &str) -> String {
@@ -36,19 +39,24 @@ __arenite_arm() {
   \builtin export -n PROMPT_COMMAND
   case $x in *e*) ;; *) \builtin return "$s";; esac
 }
+__arenite_read() {
+  \builtin local n=$1 c
+  b=
+  while ((n > 0)); do
+    \builtin printf '\e]7701;NONCE;G\a' >/dev/tty
+    IFS= \builtin read -rs -N $((n < CHUNK ? n : CHUNK)) c </dev/tty || \builtin return 1
+    b+=$c
+    ((n -= CHUNK)) || \builtin :
+  done
+  \builtin printf -v b %b "$b"
+}
 __arenite_next() {
   { \builtin local s=$3 b= x=$-; \builtin set +x; } 2>/dev/null
-  \builtin printf '\e]7701;NONCE;G\a' >/dev/tty
   if [[ $1 != 0 ]]; then
-    IFS= \builtin read -rs -N "$1" b </dev/tty || \builtin :
-    \builtin printf -v b %b "$b"
+    __arenite_read "$1" || \builtin return
     case $b in L*) \builtin cd -L -- "${b:1}" ;; *) \builtin cd -P -- "${b:1}" ;; esac >/dev/null 2>&1 || \builtin :
   fi
-  b=
-  if [[ $2 != 0 ]]; then
-    IFS= \builtin read -rs -N "$2" b </dev/tty || \builtin :
-    \builtin printf -v b %b "$b"
-  fi
+  __arenite_read "$2" || \builtin return
   __arenite_c=$b
   \builtin jobs >/dev/null 2>&1
   if ((${#b} < 4096)); then \builtin history -s -- "$b"; fi
@@ -62,34 +70,39 @@ HISTCONTROL=ignoreboth
 PS0='\e]7701;NONCE;T\a'
 __arenite_arm
 "#;
-    TEXT.replace("NONCE", nonce)
+    TEXT.replace("NONCE", nonce).replace("CHUNK", &CHUNK.to_string())
 }
+
+/// Bytes of one piece of a command on its way through the terminal.
+const CHUNK: usize = 3000;
 
 /// Encoded for the terminal: a directory, with a letter before it that says how links are treated, and a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     /// The line to type at the prompt.
     pub(super) line: String,
-    /// What to type once the shell has said G.
-    pub(super) body: String,
+    /// What to type each time that the shell says G.
+    pub(super) pieces: VecDeque<String>,
 }
 
 /// `exit_code` is what the command finds in `$?`.
 pub(super) fn letter(dir: Option<(&str, bool)>, command: &str, exit_code: i32) -> Letter {
-    let mut body = String::with_capacity(command.len() * 5 / 4);
+    let mut place = String::new();
     if let Some((dir, keep_links)) = dir {
-        body.push(if keep_links { 'L' } else { 'P' });
-        encode(dir, &mut body);
+        place.push(if keep_links { 'L' } else { 'P' });
+        encode(dir, &mut place);
     }
-    let dir_length = body.len();
+    let mut body = String::with_capacity(command.len() * 5 / 4);
     encode(command, &mut body);
-    let length = body.len() - dir_length;
-    Letter {
-        line: format!(
-            " __arenite_next {dir_length} {length} {exit_code};\\builtin eval \"${{__arenite_c-}}\";__arenite_arm\n"
-        ),
-        body,
-    }
+    let (place_length, length) = (place.len(), body.len());
+    let line =
+        format!(" __arenite_next {place_length} {length} {exit_code};\\builtin eval \"${{__arenite_c-}}\";__arenite_arm\n");
+    let pieces = [place, body]
+        .iter()
+        .flat_map(|text| text.as_bytes().chunks(CHUNK))
+        .map(|piece| piece.iter().map(|byte| char::from(*byte)).collect())
+        .collect();
+    Letter { line, pieces }
 }
 
 /// For `printf %b`, in characters that a terminal passes on as they are.
@@ -121,9 +134,12 @@ mod tests {
 
     #[test]
     fn letters_survive_any_text() {
-        let letter = letter(Some(("/a b", true)), "x\n'é'1", 7);
-        assert!(letter.line.starts_with(" __arenite_next 5 19 7;"), "{}", letter.line);
-        assert_eq!(letter.body, "L/a bx\\0012'\\0303\\0251'1");
+        let small = letter(Some(("/a b", true)), "x\n'é'1", 7);
+        assert!(small.line.starts_with(" __arenite_next 5 19 7;"), "{}", small.line);
+        assert_eq!(small.pieces, ["L/a b", "x\\0012'\\0303\\0251'1"]);
+        let large = letter(None, &"y".repeat(CHUNK * 2 + 1), 0);
+        let lengths: Vec<_> = large.pieces.iter().map(String::len).collect();
+        assert_eq!(lengths, [CHUNK, CHUNK, 1]);
     }
 
     #[test]

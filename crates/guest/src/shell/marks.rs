@@ -32,10 +32,7 @@ pub(super) struct Marks {
 
 impl Marks {
     pub(super) fn new(nonce: &str) -> Self {
-        Self {
-            prefix: format!("\x1b]7701;{nonce};").into_bytes(),
-            pending: Vec::new(),
-        }
+        Self { prefix: format!("\x1b]7701;{nonce};").into_bytes(), pending: Vec::new() }
     }
 
     pub(super) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Token<'_>)) {
@@ -88,10 +85,7 @@ fn parse(body: &[u8]) -> Option<Mark> {
         "G" => Some(Mark::Go),
         "S" => Some(Mark::Start),
         "T" => Some(Mark::Typed),
-        "P" => Some(Mark::Prompt {
-            exit_code: parts.next()?.parse().ok()?,
-            dir: parts.next()?.to_owned(),
-        }),
+        "P" => Some(Mark::Prompt { exit_code: parts.next()?.parse().ok()?, dir: parts.next()?.to_owned() }),
         _ => None,
     }
 }
@@ -118,10 +112,7 @@ mod tests {
         for piece in 1..=stream.len() {
             let (text, marks) = split(stream, piece);
             assert_eq!(text, b"a\x1b[0mbc\x1b\x1b]7701;abd;S\x07d\xff", "{piece}");
-            let prompt = Mark::Prompt {
-                exit_code: 130,
-                dir: "/tmp/a;b".to_owned(),
-            };
+            let prompt = Mark::Prompt { exit_code: 130, dir: "/tmp/a;b".to_owned() };
             assert_eq!(marks, [Mark::Go, prompt], "{piece}");
         }
     }

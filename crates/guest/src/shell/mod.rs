@@ -4,19 +4,19 @@
 //! messages, so commands of one session run one after another, each with its own output:
 //!
 //! ```text
-//!            prompt             driver line         its text              mark S
+//!            prompt             driver line            mark G              mark S
 //!  Booting ─────────► Idle ───────────────► Asking ──────────► Starting ─────────► Running
-//!                     ▲ │ ▲                  (mark G)                                 │
+//!                     ▲ │ ▲                                                           │
 //!                     │ │ └───────────────────── prompt ──────────────────────────────┘
 //!                     │ └─ typed by a person ─► Typed ─ prompt ─┘
 //!                     └─ Clearing (^C), before a command, when somebody has left half a line at the prompt
 //! ```
 //!
-//! Commands are not typed. The task types one short *driver line*; a function of the shell answers with mark G, reads
-//! the encoded command from the terminal, prints mark S, and the driver line evaluates the text: so heredocs, megabytes
-//! and unterminated quotes are one command like any other. The prompt's own mark, with exit code and directory, ends it.
-//! Marks are OSC sequences with a number that only this shell knows. What is between the driver line and mark S is
-//! shown to nobody; people at the terminal see the prompt and the command's text instead.
+//! Commands are not typed. The task types one short *driver line*; a function of the shell asks with mark G for each
+//! piece of the encoded command, reads it from the terminal and prints mark S, and the driver line evaluates the text:
+//! so heredocs, megabytes and unterminated quotes are one command like any other. The prompt's own mark, with exit code
+//! and directory, ends it. Marks are OSC sequences with a number that only this shell knows. What is between the driver
+//! line and mark S is shown to nobody; people at the terminal see the prompt and the command's text instead.
 //!
 //! When a shell ends (`exit`, `exec`, a killed process), its command ends with it and the session goes on with a new
 //! shell in the same directory. When a shell no longer answers, it is killed and replaced.
@@ -32,6 +32,7 @@ mod run;
 mod service;
 mod session;
 mod stop;
+mod submitted;
 mod terminal;
 mod transcript;
 mod types;

@@ -40,10 +40,7 @@ impl Pty {
             rustix::fs::fchmod(&slave, Mode::from_raw_mode(0o620))?;
         }
         rustix::fs::fcntl_setfl(&master, OFlags::RDWR | OFlags::NONBLOCK)?;
-        #[expect(
-            deprecated,
-            reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
-        )]
+        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
         let master = AsyncFd::new(master)?;
         let pty = Self { master, open: true };
         pty.resize(COLUMNS, ROWS);
@@ -52,9 +49,7 @@ impl Pty {
 
     /// Reads what the programs printed. 0: the last of them has closed it.
     pub(super) async fn read(&self, buffer: &mut [u8]) -> usize {
-        let read = self.master.async_io(tokio::io::Interest::READABLE, |fd| {
-            Ok(rustix::io::read(fd, &mut *buffer)?)
-        });
+        let read = self.master.async_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut *buffer)?));
         // EIO is how Linux says that nobody has the other end open.
         read.await.unwrap_or(0)
     }
@@ -75,20 +70,13 @@ impl Pty {
 
     /// Types; returns how much the terminal took.
     pub(super) async fn write(&self, bytes: &[u8]) -> usize {
-        let written = self.master.async_io(tokio::io::Interest::WRITABLE, |fd| {
-            Ok(rustix::io::write(fd, bytes)?)
-        });
+        let written = self.master.async_io(tokio::io::Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?));
         // A terminal without programs takes everything and forgets it.
         written.await.unwrap_or(bytes.len())
     }
 
     pub(super) fn resize(&self, columns: u16, rows: u16) {
-        let size = Winsize {
-            ws_row: rows.clamp(1, MAX_SIDE),
-            ws_col: columns.clamp(1, MAX_SIDE),
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
+        let size = Winsize { ws_row: rows.clamp(1, MAX_SIDE), ws_col: columns.clamp(1, MAX_SIDE), ws_xpixel: 0, ws_ypixel: 0 };
         if let Err(error) = tcsetwinsize(&self.master, size) {
             tracing::debug!(%error, "could not resize a terminal");
         }

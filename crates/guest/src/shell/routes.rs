@@ -63,8 +63,9 @@ impl From<ShellError> for ApiError {
     fn from(error: ShellError) -> Self {
         let message = error.to_string();
         match error {
-            ShellError::SessionNotFound(_) => ApiError::not_found(message)
-                .hint("create a session with /v1/shell/sessions/create or leave id out"),
+            ShellError::SessionNotFound(_) => {
+                ApiError::not_found(message).hint("create a session with /v1/shell/sessions/create or leave id out")
+            }
             ShellError::QueueFull(_)
             | ShellError::TooManySessions
             | ShellError::TooManyViewers(_)
@@ -74,9 +75,7 @@ impl From<ShellError> for ApiError {
             ShellError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("the sandbox must have bash in its PATH and room for one more process"),
             ShellError::TooLong(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message),
-            ShellError::BadId(_) | ShellError::NoDirectory(_) | ShellError::Nul => {
-                ApiError::bad_request(message)
-            }
+            ShellError::BadId(_) | ShellError::NoDirectory(_) | ShellError::Nul => ApiError::bad_request(message),
         }
     }
 }
@@ -112,12 +111,7 @@ async fn exec_command(
         ShellStatus::Terminated => "Command was terminated",
     };
     let hint = result.hint.clone();
-    let envelope = Envelope {
-        success: true,
-        message: Some(message.to_owned()),
-        data: Some(result),
-        hint,
-    };
+    let envelope = Envelope { success: true, message: Some(message.to_owned()), data: Some(result), hint };
     Ok(envelope.into_response())
 }
 
@@ -133,10 +127,7 @@ async fn view_shell(
         return Ok(ok(view)?.into_response());
     }
     let Some(run) = guest.shell.current(&request.id)? else {
-        let both = [
-            event("output", &json!({"output": view.output})),
-            event("status", &view),
-        ];
+        let both = [event("output", &json!({"output": view.output})), event("status", &view)];
         let stream = futures_util::stream::iter(both.map(Ok::<_, Infallible>));
         return Ok(Sse::new(stream).into_response());
     };
@@ -157,28 +148,19 @@ async fn view_shell(
 
 /// Waits until nothing runs in a session.
 #[utoipa::path(post, path = "/v1/shell/wait", tag = "shell", operation_id = "wait_for_process", request_body = ShellWaitRequest, responses((status = 200, body = Envelope<ShellWaitResult>)))]
-async fn wait_for_process(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<ShellWaitRequest>,
-) -> Reply<ShellWaitResult> {
+async fn wait_for_process(State(guest): State<SharedGuest>, Body(request): Body<ShellWaitRequest>) -> Reply<ShellWaitResult> {
     ok(guest.shell.wait(request).await?)
 }
 
 /// Types into a session's terminal.
 #[utoipa::path(post, path = "/v1/shell/write", tag = "shell", operation_id = "write_to_process", request_body = ShellWriteRequest, responses((status = 200, body = Envelope<ShellWriteResult>)))]
-async fn write_to_process(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<ShellWriteRequest>,
-) -> Reply<ShellWriteResult> {
+async fn write_to_process(State(guest): State<SharedGuest>, Body(request): Body<ShellWriteRequest>) -> Reply<ShellWriteResult> {
     ok(guest.shell.write(request).await?)
 }
 
 /// Stops what runs in a session; the session goes on.
 #[utoipa::path(post, path = "/v1/shell/kill", tag = "shell", operation_id = "kill_shell_process", request_body = ShellKillRequest, responses((status = 200, body = Envelope<ShellKillResult>)))]
-async fn kill_process(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<ShellKillRequest>,
-) -> Reply<ShellKillResult> {
+async fn kill_process(State(guest): State<SharedGuest>, Body(request): Body<ShellKillRequest>) -> Reply<ShellKillResult> {
     ok_message(guest.shell.kill(&request.id).await?, "Process terminated")
 }
 
@@ -193,10 +175,7 @@ async fn create_session(
 
 /// Changes a session's settings.
 #[utoipa::path(post, path = "/v1/shell/sessions/update", tag = "shell", operation_id = "update_shell_session", request_body = ShellUpdateSessionRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn update_session(
-    State(guest): State<SharedGuest>,
-    Body(request): Body<ShellUpdateSessionRequest>,
-) -> Reply<()> {
+async fn update_session(State(guest): State<SharedGuest>, Body(request): Body<ShellUpdateSessionRequest>) -> Reply<()> {
     guest.shell.update(request)?;
     ok_message((), "Session updated")
 }
@@ -229,19 +208,14 @@ async fn cleanup_all_sessions(State(guest): State<SharedGuest>) -> Reply<()> {
 
 /// Ends a session and all its processes.
 #[utoipa::path(delete, path = "/v1/shell/sessions/{session_id}", tag = "shell", operation_id = "cleanup_shell_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
-async fn cleanup_session(
-    State(guest): State<SharedGuest>,
-    Path(session_id): Path<String>,
-) -> Reply<()> {
+async fn cleanup_session(State(guest): State<SharedGuest>, Path(session_id): Path<String>) -> Reply<()> {
     guest.shell.cleanup(&session_id).await?;
     ok_message((), "Session cleaned up")
 }
 
 fn wants_events(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(header::ACCEPT).iter();
-    accepts
-        .filter_map(|value| value.to_str().ok())
-        .any(|value| value.contains("text/event-stream"))
+    accepts.filter_map(|value| value.to_str().ok()).any(|value| value.contains("text/event-stream"))
 }
 
 fn event(name: &str, data: &impl Serialize) -> Event {
@@ -261,13 +235,7 @@ struct Following {
 
 /// The lines of a command as they come, then the last event.
 fn events(run: Arc<Run>, last: LastEvent) -> Response {
-    let following = Following {
-        run,
-        offset: 0,
-        last,
-        closing: None,
-        done: false,
-    };
+    let following = Following { run, offset: 0, last, closing: None, done: false };
     let stream = futures_util::stream::unfold(following, |mut f| async move {
         if f.done {
             return None;

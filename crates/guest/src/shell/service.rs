@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::actor::{Actor, MAX_QUEUED};
 use super::run::{Phase, Run};
 use super::session::{Last, Message, SHOWN_CHARS, Session, shown};
+use super::submitted::Submitted;
 use super::types::*;
 use super::viewers::{BEHIND, MAX_VIEWERS};
 use crate::SharedGuest;
@@ -67,21 +68,8 @@ pub struct ShellService {
 
 impl Default for ShellService {
     fn default() -> Self {
-        Self {
-            sessions: Mutex::default(),
-            budget: Budget::new(MAX_RETAINED_BYTES),
-        }
+        Self { sessions: Mutex::default(), budget: Budget::new(MAX_RETAINED_BYTES) }
     }
-}
-
-/// A command that was put into its session's queue.
-pub(super) struct Submitted {
-    pub(super) session: Arc<Session>,
-    pub(super) run: Arc<Run>,
-    is_async: bool,
-    deadline: Option<Instant>,
-    no_change_timeout: Option<Duration>,
-    limit: Option<usize>,
 }
 
 /// Somebody who looks at a session's terminal.
@@ -92,21 +80,13 @@ pub(super) struct Viewer {
 
 impl ShellService {
     /// Runs a command, after those that its session has already. It goes on when the caller leaves.
-    pub async fn exec(
-        &self,
-        guest: &SharedGuest,
-        request: ShellExecRequest,
-    ) -> Result<ShellCommandResult, ShellError> {
+    pub async fn exec(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<ShellCommandResult, ShellError> {
         let submitted = self.submit(guest, request)?;
         let status = submitted.follow().await;
         submitted.result(status)
     }
 
-    pub(super) fn submit(
-        &self,
-        guest: &SharedGuest,
-        request: ShellExecRequest,
-    ) -> Result<Submitted, ShellError> {
+    pub(super) fn submit(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<Submitted, ShellError> {
         if request.command.contains('\0') {
             return Err(ShellError::Nul);
         }
@@ -132,12 +112,7 @@ impl ShellService {
                 self.open(guest, None, start, None, keep_links)?
             }
         };
-        let run = Run::new(
-            request.command,
-            dir,
-            request.hard_timeout.filter(|s| *s > 0.0).map(seconds),
-            &self.budget,
-        );
+        let run = Run::new(request.command, dir, request.hard_timeout.filter(|s| *s > 0.0).map(seconds), &self.budget);
         if !session.submit(Arc::clone(&run)) {
             return Err(ShellError::QueueFull(session.id.clone()));
         }
@@ -226,9 +201,7 @@ impl ShellService {
             // The session notes an end just after its waiters are woken.
             tokio::task::yield_now().await;
         }
-        Ok(ShellWaitResult {
-            status: session.status(),
-        })
+        Ok(ShellWaitResult { status: session.status() })
     }
 
     /// Types into a session's terminal.
@@ -240,17 +213,12 @@ impl ShellService {
             bytes.push(b'\r');
         }
         let (reply, accepted) = oneshot::channel();
-        let typed = session.send(Message::Type {
-            bytes,
-            reply: Some(reply),
-        });
+        let typed = session.send(Message::Type { bytes, reply: Some(reply) });
         if !typed.await {
             return Err(ShellError::SessionNotFound(request.id));
         }
         match accepted.await {
-            Ok(true) => Ok(ShellWriteResult {
-                status: session.status(),
-            }),
+            Ok(true) => Ok(ShellWriteResult { status: session.status() }),
             Ok(false) => Err(ShellError::InputFull(request.id)),
             Err(_) => Err(ShellError::SessionNotFound(request.id)),
         }
@@ -267,11 +235,7 @@ impl ShellService {
         drop(stopped.await);
         let last = session.state().last.clone();
         let exit_code = last.filter(|_| !was_busy).and_then(|last| last.exit_code);
-        Ok(ShellKillResult {
-            status: ShellStatus::Terminated,
-            exit_code,
-            returncode: exit_code,
-        })
+        Ok(ShellKillResult { status: ShellStatus::Terminated, exit_code, returncode: exit_code })
     }
 
     /// Makes a session; one that exists is returned as it is.
@@ -294,10 +258,7 @@ impl ShellService {
         session.touch();
         session.opened().await?;
         let working_dir = session.state().working_dir.clone();
-        Ok(ShellCreateSessionResponse {
-            session_id: session.id.clone(),
-            working_dir,
-        })
+        Ok(ShellCreateSessionResponse { session_id: session.id.clone(), working_dir })
     }
 
     /// Changes a session's no-change timeout.
@@ -327,9 +288,7 @@ impl ShellService {
     pub fn list(&self) -> ActiveShellSessionsResult {
         let sessions = self.lock();
         let infos = sessions.iter().map(|(id, s)| (id.clone(), s.info()));
-        ActiveShellSessionsResult {
-            sessions: infos.collect(),
-        }
+        ActiveShellSessionsResult { sessions: infos.collect() }
     }
 
     /// Ends a session and all its processes.
@@ -349,11 +308,7 @@ impl ShellService {
     }
 
     /// Looks at a session's terminal; without an id at a new one's.
-    pub(super) async fn attach(
-        &self,
-        guest: &SharedGuest,
-        id: Option<&str>,
-    ) -> Result<Viewer, ShellError> {
+    pub(super) async fn attach(&self, guest: &SharedGuest, id: Option<&str>) -> Result<Viewer, ShellError> {
         let session = match id {
             Some(id) => self.session(id)?,
             None => self.open(guest, None, None, None, false)?,
@@ -391,12 +346,7 @@ impl ShellService {
         self.forget(session);
         let (reply, closed) = oneshot::channel();
         let all_processes = true;
-        session
-            .send(Message::Close {
-                all_processes,
-                reply,
-            })
-            .await;
+        session.send(Message::Close { all_processes, reply }).await;
         // An error: it ended by itself meanwhile.
         drop(closed.await);
     }
@@ -426,13 +376,7 @@ impl ShellService {
         };
         let (session, messages) = Session::new(id.clone(), made_by_call, dir, no_change_timeout);
         self.lock().insert(id, Arc::clone(&session));
-        let actor = Actor::new(
-            Arc::clone(guest),
-            Arc::clone(&session),
-            messages,
-            Arc::clone(&self.budget),
-            keep_links,
-        );
+        let actor = Actor::new(Arc::clone(guest), Arc::clone(&session), messages, Arc::clone(&self.budget), keep_links);
         tokio::spawn(actor.run());
         Ok(session)
     }
@@ -443,21 +387,14 @@ impl ShellService {
         if sessions.len() < MAX_SESSIONS {
             return Ok(());
         }
-        let mut unused: Vec<_> = sessions
-            .values()
-            .filter(|s| !s.is_busy() && s.state().viewers == 0)
-            .cloned()
-            .collect();
+        let mut unused: Vec<_> = sessions.values().filter(|s| !s.is_busy() && s.state().viewers == 0).cloned().collect();
         unused.sort_by_key(|s| (!s.made_by_call, s.state().last_used));
         let works = |s: &&Arc<Session>| s.state().shell.is_some_and(has_children);
         let victim = unused.iter().find(|s| !works(s)).or(unused.first());
         let victim = victim.ok_or(ShellError::TooManySessions)?;
         sessions.remove(&victim.id);
         let (reply, _) = oneshot::channel();
-        let message = Message::Close {
-            all_processes: false,
-            reply,
-        };
+        let message = Message::Close { all_processes: false, reply };
         if let Err(mpsc::error::TrySendError::Full(message)) = victim.mailbox.try_send(message) {
             let victim = Arc::clone(victim);
             tokio::spawn(async move { victim.send(message).await });
@@ -478,67 +415,5 @@ impl Session {
             Some(Err(reason)) => Err(ShellError::NotStarted(reason)),
             _ => Ok(()),
         }
-    }
-}
-
-impl Submitted {
-    /// Waits for the command's end, or for as long as the caller wants to.
-    pub(super) async fn follow(&self) -> ShellStatus {
-        if self.is_async {
-            return ShellStatus::Running;
-        }
-        let mut phase = self.run.watch();
-        loop {
-            if let Phase::Ended(status) = *phase.borrow_and_update() {
-                return status;
-            }
-            // In the queue, the output of the command before it counts as change.
-            let quiet = self.no_change_timeout.and_then(|limit| {
-                let before = self.session.changed().filter(|_| self.run.began().is_none());
-                before.max(Some(self.run.changed()))?.checked_add(limit)
-            });
-            let now = Instant::now();
-            if self.deadline.is_some_and(|at| at <= now) {
-                return ShellStatus::Running;
-            }
-            if quiet.is_some_and(|at| at <= now) {
-                let hint = "not started: the session is busy with an earlier command; \
-                            stop that with /v1/shell/kill, or use another session";
-                if self.run.withdraw(hint.to_owned()) {
-                    let queue = &mut self.session.state().queue;
-                    queue.retain(|run| !Arc::ptr_eq(run, &self.run));
-                }
-                return ShellStatus::NoChangeTimeout;
-            }
-            let next = [self.deadline, quiet].into_iter().flatten().min();
-            tokio::select! {
-                _ = phase.changed() => {}
-                () = until(next) => {}
-            }
-        }
-    }
-
-    pub(super) fn result(&self, status: ShellStatus) -> Result<ShellCommandResult, ShellError> {
-        if let Some(Err(reason)) = &*self.session.opened.borrow() {
-            return Err(ShellError::NotStarted(reason.clone()));
-        }
-        let output = self.run.output(self.limit);
-        let nothing_yet = output.is_empty() && status == ShellStatus::Running;
-        Ok(ShellCommandResult {
-            session_id: self.session.id.clone(),
-            command: self.run.command.clone(),
-            status,
-            output: Some(output).filter(|_| !nothing_yet),
-            console: Some(self.session.console()),
-            exit_code: self.run.exit_code().filter(|_| status == ShellStatus::Completed),
-            hint: self.run.hint(),
-        })
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

@@ -172,24 +172,15 @@ impl Session {
         let Phase::Ended(status) = run.phase() else {
             return;
         };
-        let last = Last {
-            command: run.command.clone(),
-            status,
-            exit_code: run.exit_code(),
-            output: run.output(Some(SHOWN_CHARS)),
-        };
-        let record = ConsoleRecord {
-            ps1: PROMPT.to_owned(),
-            command: shown(&run.command).to_owned(),
-            output: last.output.clone(),
-        };
+        let last =
+            Last { command: run.command.clone(), status, exit_code: run.exit_code(), output: run.output(Some(SHOWN_CHARS)) };
+        let record =
+            ConsoleRecord { ps1: PROMPT.to_owned(), command: shown(&run.command).to_owned(), output: last.output.clone() };
         self.touch();
         let mut state = self.state();
         state.console_bytes += size(&record);
         state.console.push_back(record);
-        while state.console.len() > CONSOLE_RECORDS
-            || (state.console_bytes > CONSOLE_BYTES && state.console.len() > 1)
-        {
+        while state.console.len() > CONSOLE_RECORDS || (state.console_bytes > CONSOLE_BYTES && state.console.len() > 1) {
             let gone = state.console.pop_front();
             state.console_bytes -= gone.as_ref().map_or(0, size);
         }

@@ -37,11 +37,7 @@ pub(super) struct Stop {
 
 impl Stop {
     pub(super) fn new(status: ShellStatus) -> Self {
-        Self {
-            status,
-            next: None,
-            replies: Vec::new(),
-        }
+        Self { status, next: None, replies: Vec::new() }
     }
 
     /// The next means, if it is its time; the one after it is due a little later.
@@ -78,8 +74,7 @@ impl Target {
         // Again and again, since one that dies later may start another first.
         let rounds = if signal == Signal::KILL { KILL_ROUNDS } else { 1 };
         for _ in 0..rounds {
-            let members =
-                process::members_since(self.shell, &self.marker, self.foreground, self.since);
+            let members = process::members_since(self.shell, &self.marker, self.foreground, self.since);
             let found = process::send(&members, signal);
             if self.foreground.is_some() {
                 // So that a loop of the shell does not start the next process.

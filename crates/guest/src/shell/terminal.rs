@@ -49,21 +49,12 @@ pub(super) async fn connect(
     }
     let id = query.session_id.filter(|id| !id.is_empty());
     let viewer = guest.shell.attach(&guest, id.as_deref()).await?;
-    Ok(upgrade
-        .max_message_size(MAX_FRAME)
-        .max_frame_size(MAX_FRAME)
-        .on_upgrade(move |socket| serve(socket, viewer)))
+    Ok(upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME).on_upgrade(move |socket| serve(socket, viewer)))
 }
 
 async fn serve(mut socket: WebSocket, viewer: Viewer) {
-    let Viewer {
-        session,
-        mut output,
-    } = viewer;
-    let hello = [
-        json!({"type": "session_id", "data": session.id}),
-        json!({"type": "ready", "data": {"session_id": session.id}}),
-    ];
+    let Viewer { session, mut output } = viewer;
+    let hello = [json!({"type": "session_id", "data": session.id}), json!({"type": "ready", "data": {"session_id": session.id}})];
     for frame in hello {
         if !send(&mut socket, frame).await {
             return;
@@ -156,10 +147,7 @@ pub(super) fn url(headers: &HeaderMap, session_id: &str) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     // Each proxy may have added its own; the first is the one nearest to the caller.
     let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
-    let is_host = |host: &&str| {
-        !host.is_empty()
-            && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))
-    };
+    let is_host = |host: &&str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b));
     let proto = first("x-forwarded-proto").filter(|proto| *proto == "https").unwrap_or("http");
     let host = first("x-forwarded-host").filter(is_host);
     let host = host.or_else(|| text(header::HOST.as_str()).filter(is_host)).unwrap_or("localhost");
@@ -178,9 +166,7 @@ mod tests {
     use super::*;
 
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
-        list.iter()
-            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
-            .collect::<HeaderMap>()
+        list.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>()
     }
 
     #[test]
@@ -220,10 +206,7 @@ mod tests {
         for raw in ["ls\r", "42", r#"{"a":1}"#, r#"{"type":"other"}"#] {
             assert_eq!(bytes(raw), raw);
         }
-        for resize in [
-            r#"{"type":"resize","data":{"cols":80,"rows":24}}"#,
-            r#"{"type":"resize","cols":80,"rows":24}"#,
-        ] {
+        for resize in [r#"{"type":"resize","data":{"cols":80,"rows":24}}"#, r#"{"type":"resize","cols":80,"rows":24}"#] {
             let size = read(resize);
             assert!(matches!(size, Some(Message::Resize { columns: 80, rows: 24 })));
         }

@@ -45,12 +45,7 @@ enum State {
 
 impl Transcript {
     pub(super) fn new(lines: Retained) -> Self {
-        Self {
-            lines,
-            line: Line::Plain(Vec::new()),
-            returned: false,
-            state: State::Text,
-        }
+        Self { lines, line: Line::Plain(Vec::new()), returned: false, state: State::Text }
     }
 
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
@@ -72,11 +67,7 @@ impl Transcript {
     /// Everything so far, as text. With a limit, at most so many characters: the first and the last half.
     pub(super) fn text_so_far(&self, limit: Option<usize>) -> String {
         let mut piece = self.lines.read(0);
-        let last = if piece.gap == 0 {
-            &mut piece.before
-        } else {
-            &mut piece.after
-        };
+        let last = if piece.gap == 0 { &mut piece.before } else { &mut piece.after };
         self.line.append_to(last);
         while last.last() == Some(&b'\n') {
             last.pop();
@@ -132,8 +123,7 @@ impl Transcript {
                 b'\t' => self.text(b"\t"),
                 0x08 => {
                     let from_start = std::mem::take(&mut self.returned);
-                    self.line
-                        .move_to(|cursor| if from_start { 0 } else { cursor.saturating_sub(1) });
+                    self.line.move_to(|cursor| if from_start { 0 } else { cursor.saturating_sub(1) });
                 }
                 0x1b => self.state = State::Escape,
                 _ => {}
@@ -218,11 +208,7 @@ impl Line {
     fn write(&mut self, bytes: &[u8]) {
         let (cells, cursor, partial) = match self {
             Self::Plain(line) => return line.extend_from_slice(bytes),
-            Self::Cells {
-                cells,
-                cursor,
-                partial,
-            } => (cells, cursor, partial),
+            Self::Cells { cells, cursor, partial } => (cells, cursor, partial),
         };
         partial.extend_from_slice(bytes);
         let cut = partial.len() - crate::process::incomplete_end(partial);
@@ -242,11 +228,7 @@ impl Line {
     fn cells(&mut self) -> (&mut Vec<char>, &mut usize) {
         if let Self::Plain(bytes) = self {
             let cells: Vec<char> = String::from_utf8_lossy(bytes).chars().collect();
-            *self = Self::Cells {
-                cursor: cells.len(),
-                cells,
-                partial: Vec::new(),
-            };
+            *self = Self::Cells { cursor: cells.len(), cells, partial: Vec::new() };
         }
         match self {
             Self::Cells { cells, cursor, .. } => (cells, cursor),

@@ -60,7 +60,6 @@ impl Viewers {
             let gone = self.past.pop_front();
             self.past_bytes -= gone.map_or(0, |piece| piece.len());
         }
-        self.senders
-            .retain(|viewer| viewer.try_send(Arc::clone(&text)).is_ok());
+        self.senders.retain(|viewer| viewer.try_send(Arc::clone(&text)).is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! A real guest in a process of its own, driven over its socket.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,11 +26,15 @@ const MARK: &str = "ARENITE_TEST_DIR";
 impl Guest {
     /// One whose home and default directory are `dir`, empty but for what the guest's socket needs.
     pub async fn start() -> Self {
+        Self::start_as("root").await
+    }
+
+    pub async fn start_as(user: &str) -> Self {
         let name = format!("arenite-guest-{:016x}", getrandom::u64().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let home = dir.display().to_string();
-        let config = json!({"workdir": home, "user": "root", "env": {"HOME": home, MARK: home}});
+        let config = json!({"workdir": home, "user": user, "env": {"HOME": home, MARK: home}});
         std::fs::write(dir.join(".config"), config.to_string()).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_guest-standalone"))
             .arg(format!("unix:{home}/.socket"))

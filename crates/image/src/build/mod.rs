@@ -136,12 +136,7 @@ pub async fn build(
     building.steps(progress).await?;
     let built = building.built;
     let image = building.publish().await?;
-    progress(BuildEvent::Done {
-        digest: &image.digest,
-        took: started.elapsed(),
-        size_bytes: image.size_bytes,
-        built,
-    });
+    progress(BuildEvent::Done { digest: &image.digest, took: started.elapsed(), size_bytes: image.size_bytes, built });
     Ok(image)
 }
 
@@ -164,9 +159,7 @@ async fn acquire(store: &ImageStore, progress: Progress<'_>) -> Result<StoreLock
 }
 
 /// Work on the disk, off the runtime's own threads.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ImageError> + Send + 'static) -> Result<T, ImageError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -189,19 +182,12 @@ impl Building<'_> {
         let file = self.request.imagefile;
         let of = file.steps.len() + 1;
         let begin = |progress: Progress<'_>, index: usize, text: &str| {
-            progress(BuildEvent::StepStarted {
-                number: index + 1,
-                of,
-                text,
-            });
+            progress(BuildEvent::StepStarted { number: index + 1, of, text });
             Instant::now()
         };
         let started = begin(progress, 0, &file.from_source.text);
         let bytes = self.from(&file.from, &file.from_source, progress).await?;
-        progress(BuildEvent::StepDone {
-            took: started.elapsed(),
-            bytes,
-        });
+        progress(BuildEvent::StepDone { took: started.elapsed(), bytes });
         for (index, step) in file.steps.iter().enumerate() {
             let started = begin(progress, index + 1, &step.source.text);
             let bytes = match &step.instruction {
@@ -212,10 +198,7 @@ impl Building<'_> {
                 Instruction::Label(pairs) => self.label(pairs, &step.source)?,
                 Instruction::User(user) => self.user(user, &step.source).await?,
             };
-            progress(BuildEvent::StepDone {
-                took: started.elapsed(),
-                bytes,
-            });
+            progress(BuildEvent::StepDone { took: started.elapsed(), bytes });
         }
         Ok(())
     }
@@ -235,42 +218,27 @@ impl Building<'_> {
     }
 
     fn top(&self) -> &str {
-        self.layers
-            .last()
-            .expect("FROM comes first and has a layer")
+        self.layers.last().expect("FROM comes first and has a layer")
     }
 
     fn lower(&self) -> Vec<PathBuf> {
-        self.layers
-            .iter()
-            .map(|d| self.store.layer_files(d))
-            .collect()
+        self.layers.iter().map(|d| self.store.layer_files(d)).collect()
     }
 
     fn digest(&self, kind: &str) -> FieldDigest {
         FieldDigest::step(Some(self.top()), kind)
     }
 
-    async fn reuse(
-        &mut self,
-        digest: FieldDigest,
-        progress: Progress<'_>,
-    ) -> Result<Found, ImageError> {
+    async fn reuse(&mut self, digest: FieldDigest, progress: Progress<'_>) -> Result<Found, ImageError> {
         self.reuse_digest(digest.hex(), progress).await
     }
 
     /// Takes the layer of this digest if it is there, or answers the digest that a new one gets.
-    async fn reuse_digest(
-        &mut self,
-        digest: String,
-        progress: Progress<'_>,
-    ) -> Result<Found, ImageError> {
+    async fn reuse_digest(&mut self, digest: String, progress: Progress<'_>) -> Result<Found, ImageError> {
         if !self.request.use_cache {
             // A digest of its own: the layer that is there may be in use.
             let now = Timestamp::now().as_nanosecond().to_le_bytes();
-            let fresh = FieldDigest::of("fresh")
-                .field("step", digest)
-                .field("time", now);
+            let fresh = FieldDigest::of("fresh").field("step", digest).field("time", now);
             return Ok(Found::Nothing(fresh.hex()));
         }
         let (store, wanted) = (self.store.clone(), digest.clone());
@@ -301,10 +269,7 @@ impl Building<'_> {
                 Ok(_) => Ok(layer),
                 Err(error) => {
                     store.abandon(&layer);
-                    Err(ImageError::io(
-                        "could not open the layers below",
-                        &layer.dir,
-                    )(error))
+                    Err(ImageError::io("could not open the layers below", &layer.dir)(error))
                 }
             }
         })
@@ -336,10 +301,7 @@ impl Building<'_> {
 
     async fn publish(self) -> Result<Image, ImageError> {
         let config = serde_json::to_vec(&self.config).expect("a config is plain data");
-        let digest = FieldDigest::of("image")
-            .field("top", self.top())
-            .field("config", config)
-            .hex();
+        let digest = FieldDigest::of("image").field("top", self.top()).field("config", config).hex();
         let (store, name) = (self.store, self.request.name.clone());
         blocking(move || store.publish(&self.lock, &name, digest, self.layers, self.config)).await
     }
@@ -352,11 +314,7 @@ enum Found {
 }
 
 fn refused(source: &Source, reason: String, hint: Option<String>) -> ImageError {
-    ImageError::Step {
-        line: source.line,
-        reason,
-        hint,
-    }
+    ImageError::Step { line: source.line, reason, hint }
 }
 
 #[cfg(test)]

@@ -23,12 +23,7 @@ const MAX_CONFIG_BYTES: usize = 128 << 10;
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Building<'_> {
-    pub(super) async fn from(
-        &mut self,
-        base: &Base,
-        source: &Source,
-        progress: Progress<'_>,
-    ) -> Result<u64, ImageError> {
+    pub(super) async fn from(&mut self, base: &Base, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
         match base {
             Base::Image(name) => {
                 let (store, name) = (self.store.clone(), name.clone());
@@ -67,46 +62,23 @@ impl Building<'_> {
         let mut show = |line: &str| progress(BuildEvent::Output { line });
         let mut output = OutputLines::new(&mut show);
         let target = layer.files();
-        let result =
-            tokio::time::timeout(STEP_LIMIT, bootstrap(suite, &sources, &target, &mut output))
-                .await;
+        let result = tokio::time::timeout(STEP_LIMIT, bootstrap(suite, &sources, &target, &mut output)).await;
         let tail = output.finish();
         match result {
             Ok(Ok(())) => Ok(()),
             Ok(Err(BootstrapError::Missing(tool))) => Err(ImageError::MissingTool { tool }),
-            Ok(Err(BootstrapError::Failed(code))) => Err(ImageError::Failed {
-                line: source.line,
-                what: format!("debootstrap of {}", suite.as_str()),
-                code,
-                tail,
-            }),
-            Ok(Err(BootstrapError::Io(what, path, error))) => {
-                Err(ImageError::io(what, path)(error))
+            Ok(Err(BootstrapError::Failed(code))) => {
+                Err(ImageError::Failed { line: source.line, what: format!("debootstrap of {}", suite.as_str()), code, tail })
             }
+            Ok(Err(BootstrapError::Io(what, path, error))) => Err(ImageError::io(what, path)(error)),
             Err(_) => Err(timeout("debootstrap", source)),
         }
     }
 
-    pub(super) async fn run(
-        &mut self,
-        argv: &[String],
-        source: &Source,
-        progress: Progress<'_>,
-    ) -> Result<u64, ImageError> {
-        let user = self
-            .config
-            .user
-            .clone()
-            .unwrap_or_else(|| "root".to_owned());
-        let workdir = self
-            .config
-            .workdir
-            .clone()
-            .unwrap_or_else(|| "/".to_owned());
-        let mut digest = self
-            .digest("run")
-            .field("user", &user)
-            .field("workdir", &workdir);
+    pub(super) async fn run(&mut self, argv: &[String], source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
+        let user = self.config.user.clone().unwrap_or_else(|| "root".to_owned());
+        let workdir = self.config.workdir.clone().unwrap_or_else(|| "/".to_owned());
+        let mut digest = self.digest("run").field("user", &user).field("workdir", &workdir);
         for arg in argv {
             digest.add("argument", arg);
         }
@@ -137,24 +109,12 @@ impl Building<'_> {
         let result = {
             let mut show = |line: &str| progress(BuildEvent::Output { line });
             let mut output = OutputLines::new(&mut show);
-            let result = tokio::time::timeout(
-                STEP_LIMIT,
-                self.runner.run(step, &mut |bytes| output.feed(bytes)),
-            )
-            .await;
+            let result = tokio::time::timeout(STEP_LIMIT, self.runner.run(step, &mut |bytes| output.feed(bytes))).await;
             let tail = output.finish();
             match result {
                 Ok(Ok(0)) => Ok(()),
-                Ok(Ok(code)) => Err(ImageError::Failed {
-                    line: source.line,
-                    what: "the command".to_owned(),
-                    code,
-                    tail,
-                }),
-                Ok(Err(error)) => Err(ImageError::Runner {
-                    line: source.line,
-                    source: error,
-                }),
+                Ok(Ok(code)) => Err(ImageError::Failed { line: source.line, what: "the command".to_owned(), code, tail }),
+                Ok(Err(error)) => Err(ImageError::Runner { line: source.line, source: error }),
                 Err(_) => Err(timeout("the command", source)),
             }
         };
@@ -167,12 +127,7 @@ impl Building<'_> {
         self.end(result, layer, digest, source).await
     }
 
-    pub(super) async fn copy(
-        &mut self,
-        step: &CopyStep,
-        source: &Source,
-        progress: Progress<'_>,
-    ) -> Result<u64, ImageError> {
+    pub(super) async fn copy(&mut self, step: &CopyStep, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
         let mut paths = Vec::new();
         for text in &step.sources {
             let given = self.expand(text, source)?;
@@ -188,21 +143,15 @@ impl Building<'_> {
         }
         let destination = self.expand(&step.destination, source)?;
         check_path(&destination, source)?;
-        let into_directory = paths.len() > 1
-            || destination.ends_with('/')
-            || matches!(destination.rsplit('/').next(), Some("." | ".."));
+        let into_directory =
+            paths.len() > 1 || destination.ends_with('/') || matches!(destination.rsplit('/').next(), Some("." | ".."));
         let owner = match &step.chown {
             Some(chown) => self.owner(chown, source).await?,
             None => (0, 0),
         };
         let base = self.config.workdir.as_deref().unwrap_or("/");
-        let plan = CopyPlan {
-            sources: paths,
-            destination: Path::new(base).join(destination),
-            into_directory,
-            owner,
-            chmod: step.chmod,
-        };
+        let plan =
+            CopyPlan { sources: paths, destination: Path::new(base).join(destination), into_directory, owner, chmod: step.chmod };
         let context = self.request.context_dir.to_owned();
         let below = self.top().to_owned();
         let line = source.line;
@@ -218,21 +167,11 @@ impl Building<'_> {
         };
         let layer = self.new_layer(source).await?;
         let (lower, files) = (self.lower(), layer.files());
-        let copied = blocking(move || {
-            sources
-                .copy(&plan, &lower, &files)
-                .map_err(|e| copy_error(line, e))
-        })
-        .await;
+        let copied = blocking(move || sources.copy(&plan, &lower, &files).map_err(|e| copy_error(line, e))).await;
         self.end(copied, layer, digest, source).await
     }
 
-    pub(super) async fn workdir(
-        &mut self,
-        path: &Text,
-        source: &Source,
-        progress: Progress<'_>,
-    ) -> Result<u64, ImageError> {
+    pub(super) async fn workdir(&mut self, path: &Text, source: &Source, progress: Progress<'_>) -> Result<u64, ImageError> {
         let given = self.expand(path, source)?;
         check_path(&given, source)?;
         let base = self.config.workdir.as_deref().unwrap_or("/");
@@ -240,13 +179,8 @@ impl Building<'_> {
         let lower = self.lower();
         let wanted = dir.clone();
         let looked_up = self.view(move |view| Ok(view.resolve(Path::new(&wanted), true)));
-        let resolved = looked_up.await?.map_err(|e| {
-            refused(
-                source,
-                format!("{dir:?} can't be a directory in the image: {e}"),
-                None,
-            )
-        })?;
+        let resolved =
+            looked_up.await?.map_err(|e| refused(source, format!("{dir:?} can't be a directory in the image: {e}"), None))?;
         let bytes = match resolved.entry {
             Entry::Directory(_) => 0,
             Entry::Missing => {
@@ -276,11 +210,7 @@ impl Building<'_> {
         Ok(bytes)
     }
 
-    pub(super) fn env(
-        &mut self,
-        pairs: &[(String, Text)],
-        source: &Source,
-    ) -> Result<u64, ImageError> {
+    pub(super) fn env(&mut self, pairs: &[(String, Text)], source: &Source) -> Result<u64, ImageError> {
         // All values of one ENV see what was set before it.
         let mut values = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
@@ -290,11 +220,7 @@ impl Building<'_> {
         check_size(&self.config.env, "environment", source)
     }
 
-    pub(super) fn label(
-        &mut self,
-        pairs: &[(Text, Text)],
-        source: &Source,
-    ) -> Result<u64, ImageError> {
+    pub(super) fn label(&mut self, pairs: &[(Text, Text)], source: &Source) -> Result<u64, ImageError> {
         for (name, value) in pairs {
             let pair = (self.expand(name, source)?, self.expand(value, source)?);
             self.config.labels.extend([pair]);
@@ -341,18 +267,14 @@ impl Building<'_> {
             Some(name) => {
                 let group = self.accounts("/etc/group").await?;
                 let found = accounts(&group).find(|a| a.name == name).map(|a| a.id);
-                found
-                    .or_else(|| number(name))
-                    .ok_or_else(|| unknown("group", name))?
+                found.or_else(|| number(name)).ok_or_else(|| unknown("group", name))?
             }
         };
         Ok((uid, gid))
     }
 
     async fn accounts(&self, path: &'static str) -> Result<String, ImageError> {
-        let bytes = self
-            .view(move |view| view.read(Path::new(path), MAX_ACCOUNTS_BYTES))
-            .await?;
+        let bytes = self.view(move |view| view.read(Path::new(path), MAX_ACCOUNTS_BYTES)).await?;
         Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
     }
 
@@ -368,29 +290,16 @@ impl Building<'_> {
 }
 
 fn timeout(what: &str, source: &Source) -> ImageError {
-    ImageError::Timeout {
-        line: source.line,
-        what: what.to_owned(),
-        limit: STEP_LIMIT,
-    }
+    ImageError::Timeout { line: source.line, what: what.to_owned(), limit: STEP_LIMIT }
 }
 
 fn copy_error(line: usize, error: CopyError) -> ImageError {
     match error.source {
         // The kind of the host's failure tells a full disk from a mistake.
-        Some(source)
-            if matches!(
-                source.kind(),
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
-            ) =>
-        {
+        Some(source) if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
             ImageError::io("could not copy into", "the new layer")(source)
         }
-        _ => ImageError::Step {
-            line,
-            reason: error.reason,
-            hint: error.hint,
-        },
+        _ => ImageError::Step { line, reason: error.reason, hint: error.hint },
     }
 }
 
@@ -402,15 +311,10 @@ fn check_path(path: &str, source: &Source) -> Result<(), ImageError> {
     Ok(())
 }
 
-fn check_size(
-    map: &BTreeMap<String, String>,
-    what: &str,
-    source: &Source,
-) -> Result<u64, ImageError> {
+fn check_size(map: &BTreeMap<String, String>, what: &str, source: &Source) -> Result<u64, ImageError> {
     let bytes: usize = map.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
     if bytes > MAX_CONFIG_BYTES || map.values().any(|v| v.contains('\0')) {
-        let reason =
-            format!("the {what} is longer than {MAX_CONFIG_BYTES} bytes or holds a NUL byte");
+        let reason = format!("the {what} is longer than {MAX_CONFIG_BYTES} bytes or holds a NUL byte");
         return Err(refused(source, reason, None));
     }
     Ok(0)
@@ -438,9 +342,7 @@ fn drop_mount_points(files: &Path) -> Result<(), ImageError> {
         Ok(kind) if kind.is_dir() => {
             let own = run.join("arenite");
             match std::fs::symlink_metadata(&own) {
-                Ok(kind) if kind.is_dir() => {
-                    remove_tree(&own).map_err(ImageError::io("could not remove", own))
-                }
+                Ok(kind) if kind.is_dir() => remove_tree(&own).map_err(ImageError::io("could not remove", own)),
                 _ => Ok(()),
             }
         }

@@ -72,35 +72,20 @@ impl Bench {
         let mut config = ImageConfig::default();
         config.env.insert("PATH".into(), "/bin".into());
         let name = "base".parse().unwrap();
-        store
-            .publish(&lock, &name, digest.clone(), vec![digest], config)
-            .unwrap();
+        store.publish(&lock, &name, digest.clone(), vec![digest], config).unwrap();
         drop(lock);
         let mut env = BuildEnv::default();
-        env.env
-            .insert("http_proxy".into(), "http://secret@proxy.example".into());
+        env.env.insert("http_proxy".into(), "http://secret@proxy.example".into());
         env.env.insert("PATH".into(), "/host".into());
-        env.files
-            .push(("/run/arenite/apt.conf".into(), b"x".to_vec()));
-        Self {
-            scratch,
-            store,
-            runner: RecordingRunner::default(),
-            env,
-            events: Vec::new(),
-        }
+        env.files.push(("/run/arenite/apt.conf".into(), b"x".to_vec()));
+        Self { scratch, store, runner: RecordingRunner::default(), env, events: Vec::new() }
     }
 
     async fn build(&mut self, name: &str, text: &str) -> Result<Image, ImageError> {
         self.build_with(name, text, true).await
     }
 
-    async fn build_with(
-        &mut self,
-        name: &str,
-        text: &str,
-        use_cache: bool,
-    ) -> Result<Image, ImageError> {
+    async fn build_with(&mut self, name: &str, text: &str, use_cache: bool) -> Result<Image, ImageError> {
         self.events.clear();
         let imagefile: Imagefile = text.parse().unwrap();
         let request = BuildRequest {
@@ -125,9 +110,7 @@ impl Bench {
     }
 
     fn unfinished(&self) -> usize {
-        fs::read_dir(self.store.dir().join("building"))
-            .unwrap()
-            .count()
+        fs::read_dir(self.store.dir().join("building")).unwrap().count()
     }
 
     fn context(&self, name: &str, content: &str) {
@@ -172,15 +155,9 @@ async fn steps_run_in_order_with_what_was_set_and_become_layers() {
     let steps = bench.runner.taken();
     let (one, two) = (&steps[0], &steps[1]);
     assert_eq!((one.user.as_str(), one.workdir.as_str()), ("root", "/"));
-    assert_eq!(
-        (two.user.as_str(), two.workdir.as_str()),
-        ("gem", "/home/gem")
-    );
+    assert_eq!((two.user.as_str(), two.workdir.as_str()), ("gem", "/home/gem"));
     assert_eq!(one.lower, [image.layers[0].dir.clone()]);
-    assert_eq!(
-        two.lower,
-        [image.layers[0].dir.clone(), image.layers[1].dir.clone()]
-    );
+    assert_eq!(two.lower, [image.layers[0].dir.clone(), image.layers[1].dir.clone()]);
     assert_eq!(two.argv, ["/bin/sh", "-c", "write two"]);
     // The image's own variables go before the host's.
     assert_eq!(two.env["PATH"], "/a:/bin");
@@ -192,27 +169,12 @@ async fn steps_run_in_order_with_what_was_set_and_become_layers() {
     assert_eq!(image.config.workdir.as_deref(), Some("/home/gem/sub"));
     assert_eq!(image.config.labels["what"], "it is");
     let made: Vec<_> = image.layers.iter().map(|l| l.created_by.as_str()).collect();
-    assert_eq!(
-        made,
-        [
-            "FROM nothing",
-            "RUN write one",
-            "RUN write two",
-            "WORKDIR sub",
-            "COPY . ."
-        ]
-    );
-    assert_eq!(
-        fs::read_to_string(image.layers[2].dir.join("two")).unwrap(),
-        "two"
-    );
+    assert_eq!(made, ["FROM nothing", "RUN write one", "RUN write two", "WORKDIR sub", "COPY . ."]);
+    assert_eq!(fs::read_to_string(image.layers[2].dir.join("two")).unwrap(), "two");
     assert!(image.layers[4].dir.join("home/gem/sub/f").exists());
     // The mount points of the build's own files are not part of the layer.
     assert!(!image.layers[1].dir.join("run/arenite").exists());
-    assert_eq!(
-        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
-        image.digest
-    );
+    assert_eq!(bench.store.get(&"new".parse().unwrap()).unwrap().digest, image.digest);
     let manifest = fs::read_to_string(bench.store.dir().join("images/new.json")).unwrap();
     assert!(!manifest.contains("secret"));
 }
@@ -246,42 +208,24 @@ async fn a_layer_is_reused_until_something_above_it_changes() {
     assert_eq!(bench.runner.taken().len(), 2);
     assert_ne!(fresh.layers[1].digest, first.layers[1].digest);
     // The first image is as it was, whatever was built since.
-    assert_eq!(
-        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
-        first.digest
-    );
+    assert_eq!(bench.store.get(&"new".parse().unwrap()).unwrap().digest, first.digest);
 }
 
 #[tokio::test]
 async fn a_failure_leaves_the_older_image_and_the_layers_before_it() {
     let mut bench = Bench::new();
-    let older = bench
-        .build("new", "FROM base\nRUN write one\n")
-        .await
-        .unwrap();
+    let older = bench.build("new", "FROM base\nRUN write one\n").await.unwrap();
     let text = "FROM base\nRUN write one\nRUN write two\nRUN fail 7\n";
     let error = bench.build("new", text).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "line 4: the command ended with exit code 7"
-    );
+    assert_eq!(error.to_string(), "line 4: the command ended with exit code 7");
     assert!(matches!(&error, ImageError::Failed { tail, .. } if tail == &["first", "last"]));
-    let error = bench
-        .build("new", "FROM base\nRUN break\n")
-        .await
-        .unwrap_err();
+    let error = bench.build("new", "FROM base\nRUN break\n").await.unwrap_err();
     assert!(error.to_string().contains("no sandbox today"), "{error}");
     assert_eq!(bench.unfinished(), 0);
-    assert_eq!(
-        bench.store.get(&"new".parse().unwrap()).unwrap().digest,
-        older.digest
-    );
+    assert_eq!(bench.store.get(&"new".parse().unwrap()).unwrap().digest, older.digest);
 
     bench.runner.taken();
-    bench
-        .build("new", &text.replace("fail 7", "write three"))
-        .await
-        .unwrap();
+    bench.build("new", &text.replace("fail 7", "write three")).await.unwrap();
     assert_eq!(bench.runner.taken().len(), 1);
 }
 
@@ -295,10 +239,7 @@ async fn a_build_that_is_given_up_seals_nothing_and_frees_the_store() {
     }
     assert_eq!(bench.unfinished(), 1);
     assert!(bench.store.get(&"new".parse().unwrap()).is_err());
-    bench
-        .build("new", "FROM base\nRUN write one\n")
-        .await
-        .unwrap();
+    bench.build("new", "FROM base\nRUN write one\n").await.unwrap();
     assert_eq!(bench.unfinished(), 0);
 }
 
@@ -314,30 +255,18 @@ async fn steps_that_can_not_be_carried_out_say_so_with_their_line() {
         ("COPY *.txt /x/", "wildcards"),
         ("COPY missing /x", "is not in the context"),
         ("COPY --chown=nobody . /x", "there is no user \"nobody\""),
-        (
-            "COPY --chown=gem:nogroup . /x",
-            "there is no group \"nogroup\"",
-        ),
+        ("COPY --chown=gem:nogroup . /x", "there is no group \"nogroup\""),
         ("COPY --chown=70000 . /x", "there is no user \"70000\""),
     ] {
-        let error = bench
-            .build("new", &format!("FROM base\n\n{step}"))
-            .await
-            .unwrap_err();
+        let error = bench.build("new", &format!("FROM base\n\n{step}")).await.unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.starts_with("line 3: ") && text.contains(message),
-            "{step}: {text}"
-        );
+        assert!(text.starts_with("line 3: ") && text.contains(message), "{step}: {text}");
     }
     let error = bench.build("new", "FROM absent").await.unwrap_err();
     assert!(matches!(error, ImageError::NotFound { .. }), "{error}");
     let many = format!("FROM base\n{}", "RUN x\n".repeat(MAX_LAYERS));
     let error = bench.build("new", &many).await.unwrap_err();
-    assert!(
-        error.to_string().contains("more than 120 layers"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("more than 120 layers"), "{error}");
 }
 
 #[tokio::test]
@@ -345,12 +274,7 @@ async fn names_of_owners_are_looked_up_in_the_image() {
     use std::os::unix::fs::MetadataExt;
     let mut bench = Bench::new();
     bench.context("f", "x");
-    for (owner, ids) in [
-        ("gem", (1000, 1001)),
-        ("gem:web", (1000, 33)),
-        ("5:6", (5, 6)),
-        ("5", (5, 5)),
-    ] {
+    for (owner, ids) in [("gem", (1000, 1001)), ("gem:web", (1000, 33)), ("5:6", (5, 6)), ("5", (5, 5))] {
         let text = format!("FROM base\nCOPY --chown={owner} f /f");
         let image = bench.build("new", &text).await.unwrap();
         let meta = fs::metadata(image.layers[1].dir.join("f")).unwrap();
@@ -364,20 +288,10 @@ async fn a_second_build_waits_for_the_first() {
     let store = bench.store.clone();
     let lock = store.lock().unwrap();
     let (waits, waiting) = tokio::sync::oneshot::channel();
-    let (name, env, context) = (
-        "new".parse().unwrap(),
-        bench.env.clone(),
-        bench.scratch.path().to_owned(),
-    );
+    let (name, env, context) = ("new".parse().unwrap(), bench.env.clone(), bench.scratch.path().to_owned());
     let second = tokio::spawn(async move {
         let imagefile: Imagefile = "FROM base\nRUN write one".parse().unwrap();
-        let request = BuildRequest {
-            imagefile: &imagefile,
-            context_dir: &context,
-            name: &name,
-            env: &env,
-            use_cache: true,
-        };
+        let request = BuildRequest { imagefile: &imagefile, context_dir: &context, name: &name, env: &env, use_cache: true };
         let mut waits = Some(waits);
         build(&store, request, &RecordingRunner::default(), &mut |event| {
             if event == BuildEvent::Waiting {
@@ -389,9 +303,6 @@ async fn a_second_build_waits_for_the_first() {
     waiting.await.unwrap();
     drop(lock);
     second.await.unwrap().unwrap();
-    bench
-        .build("new", "FROM base\nRUN write one")
-        .await
-        .unwrap();
+    bench.build("new", "FROM base\nRUN write one").await.unwrap();
     assert!(bench.events.contains(&"cached".to_owned()));
 }

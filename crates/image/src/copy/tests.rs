@@ -41,12 +41,8 @@ impl Bench {
         let new = self.scratch.path().join("new");
         remove(&new);
         fs::create_dir(&new).unwrap();
-        let below: Vec<_> = ["0", "1"]
-            .iter()
-            .map(|n| self.scratch.path().join(n))
-            .collect();
-        let sources =
-            Sources::read(&self.scratch.path().join("context"), plan).map_err(|e| e.reason)?;
+        let below: Vec<_> = ["0", "1"].iter().map(|n| self.scratch.path().join(n)).collect();
+        let sources = Sources::read(&self.scratch.path().join("context"), plan).map_err(|e| e.reason)?;
         sources.copy(plan, &below, &new).map_err(|e| e.reason)?;
         Ok(sources.digest("below", plan))
     }
@@ -65,10 +61,7 @@ impl Bench {
                     out.push(format!("{name}/"));
                     list(&entry.path(), &format!("{name}/"), out);
                 } else if kind.is_symlink() {
-                    out.push(format!(
-                        "{name}->{}",
-                        fs::read_link(entry.path()).unwrap().display()
-                    ));
+                    out.push(format!("{name}->{}", fs::read_link(entry.path()).unwrap().display()));
                 } else {
                     out.push(name);
                 }
@@ -97,11 +90,7 @@ fn a_destination_means_what_it_means_in_a_dockerfile() {
         (&["f"], "x/", &["x/", "x/f"]),
         (&["f"], "etc", &["etc/", "etc/f"]),
         (&["f"], "etc/there", &["etc/", "etc/there"]),
-        (
-            &["/f"],
-            "deep/er/name",
-            &["deep/", "deep/er/", "deep/er/name"],
-        ),
+        (&["/f"], "deep/er/name", &["deep/", "deep/er/", "deep/er/name"]),
         (&["d"], "x", &["x/", "x/a", "x/sub/", "x/sub/b"]),
         (&["d/"], "etc/", &["etc/", "etc/a", "etc/sub/", "etc/sub/b"]),
         (&["f", "d"], "x", &["x/", "x/a", "x/f", "x/sub/", "x/sub/b"]),
@@ -135,11 +124,7 @@ fn links_of_the_image_lead_to_places_in_the_image() {
 
     bench.copy(&["f"], "app/").unwrap();
     let inside: String = outside.to_string_lossy()[1..].to_owned();
-    assert!(
-        bench.made().contains(&format!("{inside}/f")),
-        "{:?}",
-        bench.made()
-    );
+    assert!(bench.made().contains(&format!("{inside}/f")), "{:?}", bench.made());
     assert_eq!(fs::read_to_string(outside.join("f")).unwrap(), "host");
 
     bench.copy(&["f"], "up/").unwrap();
@@ -160,11 +145,7 @@ fn a_link_copied_before_does_not_carry_the_next_source_away() {
     bench.copy(&["one", "two"], "x/").unwrap();
     assert_eq!(fs::read_to_string(bench.path("outside/f")).unwrap(), "host");
     let inside = bench.path("outside").to_string_lossy()[1..].to_owned();
-    assert!(
-        bench.made().contains(&format!("{inside}/f")),
-        "{:?}",
-        bench.made()
-    );
+    assert!(bench.made().contains(&format!("{inside}/f")), "{:?}", bench.made());
 }
 
 #[test]
@@ -175,18 +156,9 @@ fn nothing_outside_the_context_is_read() {
     symlink("../secret", bench.path("context/relative")).unwrap();
     symlink("/etc/passwd", bench.path("context/absolute")).unwrap();
     symlink("real", bench.path("context/inside")).unwrap();
-    for given in [
-        "../secret",
-        "relative",
-        "absolute",
-        "real/../../secret",
-        "/../secret",
-    ] {
+    for given in ["../secret", "relative", "absolute", "real/../../secret", "/../secret"] {
         let error = bench.copy(&[given], "x").unwrap_err();
-        assert!(
-            error.contains("leads out of the context"),
-            "{given}: {error}"
-        );
+        assert!(error.contains("leads out of the context"), "{given}: {error}");
     }
     let error = bench.copy(&["missing"], "x").unwrap_err();
     assert!(error.contains("is not in the context"), "{error}");
@@ -201,11 +173,7 @@ fn nothing_outside_the_context_is_read() {
 fn owners_and_modes_are_the_images_for_what_it_has_and_the_steps_for_what_is_new() {
     let bench = Bench::new();
     bench.file("context/d/run", "x");
-    fs::set_permissions(
-        bench.path("context/d/run"),
-        PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
+    fs::set_permissions(bench.path("context/d/run"), PermissionsExt::from_mode(0o755)).unwrap();
     fs::set_permissions(bench.path("context/d"), PermissionsExt::from_mode(0o711)).unwrap();
     chown(bench.path("context/d/run"), Some(4242), Some(4242)).unwrap();
     fs::create_dir_all(bench.path("0/home/gem/")).unwrap();
@@ -267,8 +235,6 @@ fn a_source_that_changes_meanwhile_is_refused() {
     let sources = Sources::read(&bench.path("context"), &plan).unwrap();
     bench.file("context/a", "other");
     fs::create_dir(bench.path("new")).unwrap();
-    let error = sources
-        .copy(&plan, &[bench.path("0")], &bench.path("new"))
-        .unwrap_err();
+    let error = sources.copy(&plan, &[bench.path("0")], &bench.path("new")).unwrap_err();
     assert!(error.reason.contains("changed"), "{}", error.reason);
 }

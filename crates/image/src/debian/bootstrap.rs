@@ -52,10 +52,7 @@ pub(crate) async fn bootstrap(
     output: &mut OutputLines<'_>,
 ) -> Result<(), BootstrapError> {
     for tool in ["debootstrap", "unshare"] {
-        if !PATH
-            .split(':')
-            .any(|dir| Path::new(dir).join(tool).exists())
-        {
+        if !PATH.split(':').any(|dir| Path::new(dir).join(tool).exists()) {
             return Err(BootstrapError::Missing(match tool {
                 "unshare" => "util-linux",
                 _ => "debootstrap",
@@ -63,36 +60,19 @@ pub(crate) async fn bootstrap(
         }
     }
     let failed = |e| BootstrapError::Io("could not run debootstrap for", target.to_owned(), e);
-    let code = run(suite, sources.mirror(suite), target, output)
-        .await
-        .map_err(failed)?;
+    let code = run(suite, sources.mirror(suite), target, output).await.map_err(failed)?;
     if code != 0 {
         return Err(BootstrapError::Failed(code));
     }
     let own_sources = sources.for_image(suite);
-    finish(target, own_sources.as_deref())
-        .map_err(|(path, e)| BootstrapError::Io("could not clean up", path, e))
+    finish(target, own_sources.as_deref()).map_err(|(path, e)| BootstrapError::Io("could not clean up", path, e))
 }
 
-async fn run(
-    suite: Suite,
-    mirror: Option<&str>,
-    target: &Path,
-    output: &mut OutputLines<'_>,
-) -> io::Result<i32> {
+async fn run(suite: Suite, mirror: Option<&str>, target: &Path, output: &mut OutputLines<'_>) -> io::Result<i32> {
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new("unshare");
     command
-        .args([
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "/bin/sh",
-            "-c",
-            SUPERVISOR,
-            "sh",
-        ])
+        .args(["--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-c", SUPERVISOR, "sh"])
         .arg(target)
         .arg(suite.as_str())
         .args(mirror)
@@ -106,11 +86,7 @@ async fn run(
     // It holds the pipe's writing ends, which would keep the output open for ever.
     drop(command);
     let lifeline = child.stdin.take();
-    output
-        .drain(tokio::net::unix::pipe::Receiver::from_owned_fd(
-            reader.into(),
-        )?)
-        .await?;
+    output.drain(tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?).await?;
     let status = child.wait().await?;
     drop(lifeline);
     Ok(status.code().unwrap_or(128))
@@ -129,10 +105,8 @@ fn host_environment() -> BTreeMap<String, String> {
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
     ];
-    let mut env: BTreeMap<String, String> = names
-        .into_iter()
-        .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
-        .collect();
+    let mut env: BTreeMap<String, String> =
+        names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect();
     for (name, value) in [("PATH", PATH), ("HOME", "/root"), ("LC_ALL", "C.UTF-8")] {
         env.insert(name.to_owned(), value.to_owned());
     }
@@ -270,11 +244,7 @@ fn truncate_files(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
         if kind.is_dir() {
             truncate_files(&path)?;
         } else if kind.is_file() {
-            fs::OpenOptions::new()
-                .write(true)
-                .truncate(true)
-                .open(&path)
-                .map_err(|e| (path, e))?;
+            fs::OpenOptions::new().write(true).truncate(true).open(&path).map_err(|e| (path, e))?;
         }
     }
     Ok(())
@@ -338,11 +308,7 @@ mod tests {
             ("etc/apt/sources.list.d/debian.sources", "Types: deb\n"),
             ("usr/sbin/policy-rc.d", POLICY),
         ] {
-            assert_eq!(
-                fs::read_to_string(root.join(file)).unwrap(),
-                content,
-                "{file}"
-            );
+            assert_eq!(fs::read_to_string(root.join(file)).unwrap(), content, "{file}");
         }
         assert_eq!(fs::read_to_string(&host).unwrap(), "precious");
     }

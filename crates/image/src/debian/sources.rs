@@ -11,17 +11,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The most sources files read.
 const MAX_FILES: usize = 200;
 /// Suites by which a mirror of Debian is known: it has the others too.
-const DEBIAN_SUITES: [&str; 9] = [
-    "bullseye",
-    "bookworm",
-    "trixie",
-    "forky",
-    "sid",
-    "oldstable",
-    "stable",
-    "testing",
-    "unstable",
-];
+const DEBIAN_SUITES: [&str; 9] = ["bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable"];
 
 /// One repository that a host uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,19 +32,14 @@ impl AptSources {
     pub(crate) fn read(apt: &Path) -> Self {
         let mut paths = vec![apt.join("sources.list")];
         if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
-            let mut parts: Vec<_> = entries
-                .flatten()
-                .map(|e| e.path())
-                .take(MAX_FILES)
-                .collect();
+            let mut parts: Vec<_> = entries.flatten().map(|e| e.path()).take(MAX_FILES).collect();
             parts.sort();
             paths.extend(parts);
         }
         let mut sources = Self::default();
         for path in paths {
             let mut text = String::new();
-            let read = File::open(&path)
-                .and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
+            let read = File::open(&path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
             match (read, path.extension().and_then(|e| e.to_str())) {
                 (Ok(_), Some("list")) => sources.add_lines(&text),
                 (Ok(_), Some("sources")) => sources.add_stanzas(&text),
@@ -69,9 +54,7 @@ impl AptSources {
         let with = |wanted: &dyn Fn(&str) -> bool| {
             self.repositories
                 .iter()
-                .find(|r| {
-                    r.suites.iter().any(|s| wanted(s)) && r.components.iter().any(|c| c == "main")
-                })
+                .find(|r| r.suites.iter().any(|s| wanted(s)) && r.components.iter().any(|c| c == "main"))
                 .map(|r| r.uri.as_str())
         };
         with(&|s| s == suite.as_str()).or_else(|| with(&|s| DEBIAN_SUITES.contains(&s)))
@@ -83,12 +66,9 @@ impl AptSources {
         let mirror = self.mirror(suite)?;
         let name = suite.as_str();
         let has = |ending: &str| {
-            self.repositories.iter().find(|r| {
-                r.suites.iter().any(|s| {
-                    s.strip_suffix(ending)
-                        .is_some_and(|s| DEBIAN_SUITES.contains(&s))
-                })
-            })
+            self.repositories
+                .iter()
+                .find(|r| r.suites.iter().any(|s| s.strip_suffix(ending).is_some_and(|s| DEBIAN_SUITES.contains(&s))))
         };
         let mut suites = name.to_owned();
         if has("-updates").is_some() {
@@ -106,10 +86,7 @@ impl AptSources {
     fn add_lines(&mut self, text: &str) {
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
-            let Some(rest) = line
-                .strip_prefix("deb")
-                .filter(|r| r.starts_with([' ', '\t']))
-            else {
+            let Some(rest) = line.strip_prefix("deb").filter(|r| r.starts_with([' ', '\t'])) else {
                 continue;
             };
             let rest = rest.trim_start();
@@ -149,17 +126,10 @@ impl AptSources {
 
     fn add_stanza(&mut self, fields: &[(String, String)]) {
         let words = |key: &str| -> Vec<String> {
-            fields
-                .iter()
-                .filter(|(k, _)| k == key)
-                .flat_map(|(_, v)| v.split_whitespace())
-                .map(str::to_owned)
-                .collect()
+            fields.iter().filter(|(k, _)| k == key).flat_map(|(_, v)| v.split_whitespace()).map(str::to_owned).collect()
         };
         let off = ["no", "false", "without", "off", "disable"];
-        let disabled = words("enabled")
-            .iter()
-            .any(|w| off.contains(&w.to_ascii_lowercase().as_str()));
+        let disabled = words("enabled").iter().any(|w| off.contains(&w.to_ascii_lowercase().as_str()));
         if disabled || !words("types").iter().any(|t| t == "deb") {
             return;
         }
@@ -169,18 +139,12 @@ impl AptSources {
     }
 
     fn add(&mut self, uri: String, suites: Vec<String>, components: Vec<String>) {
-        let host = uri
-            .strip_prefix("http://")
-            .or_else(|| uri.strip_prefix("https://"))
-            .and_then(|rest| rest.split('/').next());
+        let host = uri.strip_prefix("http://").or_else(|| uri.strip_prefix("https://")).and_then(|rest| rest.split('/').next());
         // Credentials would go into the image for all to read.
         if host.is_some_and(|h| !h.is_empty() && !h.contains('@')) {
             self.repositories.push(Repository {
                 uri,
-                suites: suites
-                    .into_iter()
-                    .map(|s| s.trim_end_matches('/').to_owned())
-                    .collect(),
+                suites: suites.into_iter().map(|s| s.trim_end_matches('/').to_owned()).collect(),
                 components,
             });
         }
@@ -188,10 +152,7 @@ impl AptSources {
 }
 
 fn stanza(uri: &str, suites: &str) -> String {
-    format!(
-        "Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {}\n",
-        super::bootstrap::KEYRING
-    )
+    format!("Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {}\n", super::bootstrap::KEYRING)
 }
 
 #[cfg(test)]
@@ -203,11 +164,7 @@ mod tests {
         fs::write(apt.path().join("sources.list"), list).unwrap();
         fs::create_dir(apt.path().join("sources.list.d")).unwrap();
         fs::write(apt.path().join("sources.list.d/x.sources"), deb822).unwrap();
-        fs::write(
-            apt.path().join("sources.list.d/x.save"),
-            "deb http://no.example/ bookworm main",
-        )
-        .unwrap();
+        fs::write(apt.path().join("sources.list.d/x.save"), "deb http://no.example/ bookworm main").unwrap();
         AptSources::read(apt.path())
     }
 
@@ -217,26 +174,14 @@ mod tests {
             deb-src http://source.example/debian bookworm main\n\
             deb https://tool.example/apt tool-bookworm main\n\
             deb [arch=amd64 signed-by=/k.gpg] http://one.example/debian bookworm main contrib # end\n";
-        assert_eq!(
-            sources(lines, "").mirror(Suite::Bookworm),
-            Some("http://one.example/debian")
-        );
+        assert_eq!(sources(lines, "").mirror(Suite::Bookworm), Some("http://one.example/debian"));
         let stanzas = "Types: deb\nURIs: https://nodes.example/x\nSuites: nodistro\nComponents: main\n\n\
             Enabled: no\nTypes: deb\nURIs: http://off.example/debian\nSuites: trixie\nComponents: main\n\n\
             # a comment\nTypes: deb deb-src\nURIs:\n http://two.example/debian\nsuites: trixie\n trixie-updates\nComponents: main\n";
-        assert_eq!(
-            sources("", stanzas).mirror(Suite::Trixie),
-            Some("http://two.example/debian")
-        );
+        assert_eq!(sources("", stanzas).mirror(Suite::Trixie), Some("http://two.example/debian"));
         // Another suite of Debian tells a mirror that has all of them; a vendor's suite tells nothing.
-        assert_eq!(
-            sources(lines, stanzas).mirror(Suite::Bullseye),
-            Some("http://one.example/debian")
-        );
-        assert_eq!(
-            sources("deb http://u.example/ubuntu noble main", "").mirror(Suite::Bookworm),
-            None
-        );
+        assert_eq!(sources(lines, stanzas).mirror(Suite::Bullseye), Some("http://one.example/debian"));
+        assert_eq!(sources("deb http://u.example/ubuntu noble main", "").mirror(Suite::Bookworm), None);
     }
 
     #[test]
@@ -261,11 +206,6 @@ mod tests {
              Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
         );
         let bare = sources("deb http://m.example/debian bookworm main\n", "");
-        assert!(
-            !bare
-                .for_image(Suite::Bookworm)
-                .unwrap()
-                .contains("security")
-        );
+        assert!(!bare.for_image(Suite::Bookworm).unwrap().contains("security"));
     }
 }

@@ -14,10 +14,7 @@ pub(super) struct Logical {
 
 impl Logical {
     pub(super) fn source(&self) -> Source {
-        Source {
-            line: self.line,
-            text: format!("{} {}", self.word.to_ascii_uppercase(), self.rest),
-        }
+        Source { line: self.line, text: format!("{} {}", self.word.to_ascii_uppercase(), self.rest) }
     }
 }
 
@@ -31,10 +28,7 @@ pub(super) fn logical_lines(text: &str) -> Result<Vec<Logical>, ParseError> {
         let number = index + 1;
         let line = raw.strip_suffix('\r').unwrap_or(raw);
         if let Some(bad) = line.chars().find(|c| c.is_control() && *c != '\t') {
-            return Err(ParseError::new(
-                number,
-                format!("the line holds the control character {bad:?}"),
-            ));
+            return Err(ParseError::new(number, format!("the line holds the control character {bad:?}")));
         }
         let trimmed = line.trim();
         if let Some(comment) = trimmed.strip_prefix('#') {
@@ -54,10 +48,7 @@ pub(super) fn logical_lines(text: &str) -> Result<Vec<Logical>, ParseError> {
         let (start, mut joined) = open.take().unwrap_or((number, String::new()));
         joined.push_str(part);
         if joined.len() > MAX_INSTRUCTION_BYTES {
-            return Err(ParseError::new(
-                start,
-                format!("the instruction is longer than {MAX_INSTRUCTION_BYTES} bytes"),
-            ));
+            return Err(ParseError::new(start, format!("the instruction is longer than {MAX_INSTRUCTION_BYTES} bytes")));
         }
         if goes_on {
             open = Some((start, joined));
@@ -66,24 +57,15 @@ pub(super) fn logical_lines(text: &str) -> Result<Vec<Logical>, ParseError> {
         }
     }
     if let Some((start, _)) = open {
-        return Err(ParseError::new(
-            start,
-            "the instruction ends in \\ and nothing follows",
-        ));
+        return Err(ParseError::new(start, "the instruction ends in \\ and nothing follows"));
     }
     Ok(found)
 }
 
 fn logical(line: usize, joined: &str) -> Logical {
     let joined = joined.trim();
-    let (word, rest) = joined
-        .split_once(char::is_whitespace)
-        .unwrap_or((joined, ""));
-    Logical {
-        line,
-        word: word.to_owned(),
-        rest: rest.trim().to_owned(),
-    }
+    let (word, rest) = joined.split_once(char::is_whitespace).unwrap_or((joined, ""));
+    Logical { line, word: word.to_owned(), rest: rest.trim().to_owned() }
 }
 
 /// Dockerfiles may begin with comments that change how the file is read. Answers whether this was one of those.
@@ -92,10 +74,7 @@ fn check_directive(line: usize, comment: &str) -> Result<bool, ParseError> {
         return Ok(false);
     };
     match key.trim().to_ascii_lowercase().as_str() {
-        "escape" if value.trim() != "\\" => Err(ParseError::new(
-            line,
-            "not supported: an escape character other than \\",
-        )),
+        "escape" if value.trim() != "\\" => Err(ParseError::new(line, "not supported: an escape character other than \\")),
         "escape" | "syntax" | "check" => Ok(true),
         _ => Ok(false),
     }

@@ -128,11 +128,7 @@ pub struct ParseError {
 
 impl ParseError {
     fn new(line: usize, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            message: message.into(),
-            hint: None,
-        }
+        Self { line, message: message.into(), hint: None }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -149,57 +145,37 @@ impl Imagefile {
         let file = std::fs::File::open(path).map_err(failed())?;
         let mut bytes = Vec::new();
         // One byte past the bound tells a file at the bound from a longer one.
-        file.take(MAX_FILE_BYTES as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed())?;
+        file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed())?;
         Ok(Self::parse(&bytes)?)
     }
 
     /// Understands a file's bytes or says which line can't be.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         if bytes.len() > MAX_FILE_BYTES {
-            return Err(ParseError::new(
-                1,
-                format!("the file is longer than {MAX_FILE_BYTES} bytes"),
-            ));
+            return Err(ParseError::new(1, format!("the file is longer than {MAX_FILE_BYTES} bytes")));
         }
         let text = std::str::from_utf8(bytes).map_err(|e| {
-            let line = 1 + bytes[..e.valid_up_to()]
-                .iter()
-                .filter(|b| **b == b'\n')
-                .count();
+            let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
             ParseError::new(line, "this is not UTF-8 text")
         })?;
         let mut lines = logical_lines(text)?.into_iter();
-        let first = lines.next().ok_or_else(|| {
-            ParseError::new(1, "there is no FROM").hint("start with: FROM debootstrap:bookworm")
-        })?;
+        let first =
+            lines.next().ok_or_else(|| ParseError::new(1, "there is no FROM").hint("start with: FROM debootstrap:bookworm"))?;
         if !first.word.eq_ignore_ascii_case("FROM") {
             return Err(
-                ParseError::new(first.line, "the first instruction must be FROM")
-                    .hint("start with: FROM debootstrap:bookworm"),
+                ParseError::new(first.line, "the first instruction must be FROM").hint("start with: FROM debootstrap:bookworm")
             );
         }
         let from = base(&first)?;
         let mut steps = Vec::new();
         for logical in lines {
             if steps.len() + 1 >= MAX_STEPS {
-                return Err(ParseError::new(
-                    logical.line,
-                    format!("there are more than {MAX_STEPS} instructions"),
-                ));
+                return Err(ParseError::new(logical.line, format!("there are more than {MAX_STEPS} instructions")));
             }
             let instruction = instruction(&logical)?;
-            steps.push(Step {
-                source: logical.source(),
-                instruction,
-            });
+            steps.push(Step { source: logical.source(), instruction });
         }
-        Ok(Self {
-            from,
-            from_source: first.source(),
-            steps,
-        })
+        Ok(Self { from, from_source: first.source(), steps })
     }
 }
 
@@ -217,55 +193,37 @@ fn base(logical: &Logical) -> Result<Base, ParseError> {
     let name = match words[..] {
         [name] if !name.starts_with("--") => name,
         [] => {
-            return Err(ParseError::new(line, "FROM names no base")
-                .hint("use debootstrap:bookworm or a local image's name"));
+            return Err(ParseError::new(line, "FROM names no base").hint("use debootstrap:bookworm or a local image's name"));
         }
         [flag, ..] if flag.starts_with("--") => {
-            return Err(ParseError::new(
-                line,
-                format!("not supported: FROM's flag {flag:?}"),
-            ));
+            return Err(ParseError::new(line, format!("not supported: FROM's flag {flag:?}")));
         }
         [_, "as" | "AS" | "As", ..] => {
-            return Err(
-                ParseError::new(line, "not supported: several build stages (FROM … AS …)")
-                    .hint("build the other stage as an image of its own"),
-            );
+            return Err(ParseError::new(line, "not supported: several build stages (FROM … AS …)")
+                .hint("build the other stage as an image of its own"));
         }
         _ => return Err(ParseError::new(line, "FROM takes one base")),
     };
     if let Some(suite) = name.strip_prefix("debootstrap:") {
-        return Suite::ALL
-            .into_iter()
-            .find(|s| s.as_str() == suite)
-            .map(Base::Debootstrap)
-            .ok_or_else(|| {
-                let known: Vec<_> = Suite::ALL.iter().map(|s| s.as_str()).collect();
-                ParseError::new(line, format!("no Debian suite {suite:?} is supported"))
-                    .hint(format!("use one of: {}", known.join(", ")))
-            });
+        return Suite::ALL.into_iter().find(|s| s.as_str() == suite).map(Base::Debootstrap).ok_or_else(|| {
+            let known: Vec<_> = Suite::ALL.iter().map(|s| s.as_str()).collect();
+            ParseError::new(line, format!("no Debian suite {suite:?} is supported"))
+                .hint(format!("use one of: {}", known.join(", ")))
+        });
     }
     if name.contains('$') {
         return Err(ParseError::new(line, "not supported: variables in FROM"));
     }
-    name.parse()
-        .map(Base::Image)
-        .map_err(|e: arenite_model::IdError| {
-            ParseError::new(line, e.to_string())
-                .hint("FROM takes debootstrap:SUITE or a local image; registries are not supported")
-        })
+    name.parse().map(Base::Image).map_err(|e: arenite_model::IdError| {
+        ParseError::new(line, e.to_string()).hint("FROM takes debootstrap:SUITE or a local image; registries are not supported")
+    })
 }
 
 fn instruction(logical: &Logical) -> Result<Instruction, ParseError> {
     let line = logical.line;
     let rest = logical.rest.as_str();
     let word = logical.word.to_ascii_uppercase();
-    if rest.is_empty()
-        && matches!(
-            &*word,
-            "RUN" | "COPY" | "ENV" | "LABEL" | "WORKDIR" | "USER"
-        )
-    {
+    if rest.is_empty() && matches!(&*word, "RUN" | "COPY" | "ENV" | "LABEL" | "WORKDIR" | "USER") {
         return Err(ParseError::new(line, format!("{word} is empty")));
     }
     match &*word {
@@ -275,14 +233,10 @@ fn instruction(logical: &Logical) -> Result<Instruction, ParseError> {
             let pairs = pairs(line, "ENV", rest)?;
             let mut env = Vec::with_capacity(pairs.len());
             for (key, value) in pairs {
-                let key = key
-                    .literal()
-                    .filter(|k| is_variable_name(k))
-                    .ok_or_else(|| {
-                        ParseError::new(line, "ENV's name is not valid").hint(
-                            "a variable's name is a letter or _ and then letters, digits or _",
-                        )
-                    })?;
+                let key = key.literal().filter(|k| is_variable_name(k)).ok_or_else(|| {
+                    ParseError::new(line, "ENV's name is not valid")
+                        .hint("a variable's name is a letter or _ and then letters, digits or _")
+                })?;
                 env.push((key, value));
             }
             Ok(Instruction::Env(env))
@@ -290,49 +244,19 @@ fn instruction(logical: &Logical) -> Result<Instruction, ParseError> {
         "LABEL" => Ok(Instruction::Label(pairs(line, "LABEL", rest)?)),
         "WORKDIR" => Ok(Instruction::Workdir(rest_of_line(line, rest)?)),
         "USER" => user(line, rest),
-        "FROM" => Err(ParseError::new(line, "not supported: a second FROM")
-            .hint("build the other stage as an image of its own")),
-        "ADD" => Err(unsupported(
-            line,
-            "ADD",
-            "use COPY; unpack and download with RUN",
-        )),
-        "ARG" => Err(unsupported(
-            line,
-            "ARG",
-            "use ENV, or write the value where it is used",
-        )),
-        "ENTRYPOINT" | "CMD" => Err(unsupported(
-            line,
-            &word,
-            "a sandbox runs its guest; give its main command when you create it",
-        )),
-        "EXPOSE" => Err(unsupported(
-            line,
-            "EXPOSE",
-            "give a sandbox's ports when you create it",
-        )),
-        "VOLUME" => Err(unsupported(
-            line,
-            "VOLUME",
-            "a sandbox has one disk; make the directory with RUN mkdir",
-        )),
-        "SHELL" => Err(unsupported(
-            line,
-            "SHELL",
-            "write RUN [\"/bin/bash\", \"-c\", \"…\"]",
-        )),
-        "MAINTAINER" => Err(unsupported(
-            line,
-            "MAINTAINER",
-            "use LABEL maintainer=\"…\"",
-        )),
+        "FROM" => Err(ParseError::new(line, "not supported: a second FROM").hint("build the other stage as an image of its own")),
+        "ADD" => Err(unsupported(line, "ADD", "use COPY; unpack and download with RUN")),
+        "ARG" => Err(unsupported(line, "ARG", "use ENV, or write the value where it is used")),
+        "ENTRYPOINT" | "CMD" => {
+            Err(unsupported(line, &word, "a sandbox runs its guest; give its main command when you create it"))
+        }
+        "EXPOSE" => Err(unsupported(line, "EXPOSE", "give a sandbox's ports when you create it")),
+        "VOLUME" => Err(unsupported(line, "VOLUME", "a sandbox has one disk; make the directory with RUN mkdir")),
+        "SHELL" => Err(unsupported(line, "SHELL", "write RUN [\"/bin/bash\", \"-c\", \"…\"]")),
+        "MAINTAINER" => Err(unsupported(line, "MAINTAINER", "use LABEL maintainer=\"…\"")),
         "HEALTHCHECK" | "ONBUILD" | "STOPSIGNAL" => Err(unsupported(line, &word, "leave it out")),
-        _ => Err(ParseError::new(
-            line,
-            format!("unknown instruction {:?}", cut(&logical.word)),
-        )
-        .hint("known are: FROM, RUN, COPY, ENV, WORKDIR, USER, LABEL")),
+        _ => Err(ParseError::new(line, format!("unknown instruction {:?}", cut(&logical.word)))
+            .hint("known are: FROM, RUN, COPY, ENV, WORKDIR, USER, LABEL")),
     }
 }
 
@@ -345,9 +269,7 @@ fn cut(text: &str) -> String {
 }
 
 fn is_variable_name(name: &str) -> bool {
-    name.bytes()
-        .next()
-        .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+    name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
@@ -355,10 +277,7 @@ fn run(line: usize, rest: &str) -> Result<Instruction, ParseError> {
     if rest.starts_with("--") {
         return Err(ParseError::new(
             line,
-            format!(
-                "not supported: RUN's flag {:?}",
-                cut(rest.split_whitespace().next().unwrap_or(rest))
-            ),
+            format!("not supported: RUN's flag {:?}", cut(rest.split_whitespace().next().unwrap_or(rest))),
         ));
     }
     if let Some(argv) = json_array(line, "RUN", rest)? {
@@ -368,14 +287,9 @@ fn run(line: usize, rest: &str) -> Result<Instruction, ParseError> {
         return Ok(Instruction::Run(argv));
     }
     if opens_here_document(rest) {
-        return Err(ParseError::new(line, "not supported: here-documents")
-            .hint("COPY a script and run it, or use printf"));
+        return Err(ParseError::new(line, "not supported: here-documents").hint("COPY a script and run it, or use printf"));
     }
-    Ok(Instruction::Run(vec![
-        "/bin/sh".to_owned(),
-        "-c".to_owned(),
-        rest.to_owned(),
-    ]))
+    Ok(Instruction::Run(vec!["/bin/sh".to_owned(), "-c".to_owned(), rest.to_owned()]))
 }
 
 /// Whether a word of the shell's text begins with `<<` and a delimiter. Its lines would be read as instructions.
@@ -395,20 +309,16 @@ fn json_array(line: usize, word: &str, rest: &str) -> Result<Option<Vec<String>>
         return Ok(None);
     }
     match serde_json::from_str::<Vec<String>>(rest) {
-        Ok(words) if words.is_empty() => {
-            Err(ParseError::new(line, format!("{word}'s array is empty")))
+        Ok(words) if words.is_empty() => Err(ParseError::new(line, format!("{word}'s array is empty"))),
+        Ok(words) if words.iter().any(|w| w.contains('\0')) => {
+            Err(ParseError::new(line, format!("{word}'s array holds a NUL byte")))
         }
-        Ok(words) if words.iter().any(|w| w.contains('\0')) => Err(ParseError::new(
-            line,
-            format!("{word}'s array holds a NUL byte"),
-        )),
         Ok(words) => Ok(Some(words)),
         // `["` can't begin a useful command, so this is an array with a mistake in it.
-        Err(e) if rest[1..].trim_start().starts_with('"') => Err(ParseError::new(
-            line,
-            format!("{word}'s array is not valid JSON: {e}"),
-        )
-        .hint("it takes strings in double quotes, with commas between them")),
+        Err(e) if rest[1..].trim_start().starts_with('"') => {
+            Err(ParseError::new(line, format!("{word}'s array is not valid JSON: {e}"))
+                .hint("it takes strings in double quotes, with commas between them"))
+        }
         Err(_) => Ok(None),
     }
 }
@@ -422,26 +332,18 @@ fn copy(line: usize, rest: &str) -> Result<Instruction, ParseError> {
         match flag.split_once('=') {
             Some(("--chown", owner)) if chown.is_none() => chown = Some(parse_chown(line, owner)?),
             Some(("--chmod", mode)) if chmod.is_none() => {
-                let bits = u32::from_str_radix(mode, 8)
-                    .ok()
-                    .filter(|bits| *bits <= 0o7777 && mode.len() <= 5);
+                let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o7777 && mode.len() <= 5);
                 chmod = Some(bits.ok_or_else(|| {
                     ParseError::new(line, format!("--chmod={} is not valid", cut(mode)))
                         .hint("give octal permissions, such as --chmod=755")
                 })?);
             }
             Some(("--chown" | "--chmod", _)) => {
-                return Err(ParseError::new(
-                    line,
-                    format!("{:?} is given twice", cut(flag)),
-                ));
+                return Err(ParseError::new(line, format!("{:?} is given twice", cut(flag))));
             }
             _ => {
-                return Err(ParseError::new(
-                    line,
-                    format!("not supported: COPY's flag {:?}", cut(flag)),
-                )
-                .hint("known are: --chown=user[:group] and --chmod=octal"));
+                return Err(ParseError::new(line, format!("not supported: COPY's flag {:?}", cut(flag)))
+                    .hint("known are: --chown=user[:group] and --chmod=octal"));
             }
         }
     }
@@ -450,22 +352,13 @@ fn copy(line: usize, rest: &str) -> Result<Instruction, ParseError> {
         None => split_words(line, rest)?,
     };
     if words.len() < 2 {
-        return Err(ParseError::new(
-            line,
-            "COPY takes at least one source and a destination",
-        ));
+        return Err(ParseError::new(line, "COPY takes at least one source and a destination"));
     }
     let destination = words.pop().expect("two words were counted");
     if words.iter().any(|w| w.starts_with("<<")) {
-        return Err(ParseError::new(line, "not supported: here-documents")
-            .hint("put the text into a file of the context"));
+        return Err(ParseError::new(line, "not supported: here-documents").hint("put the text into a file of the context"));
     }
-    Ok(Instruction::Copy(CopyStep {
-        sources: words,
-        destination,
-        chown,
-        chmod,
-    }))
+    Ok(Instruction::Copy(CopyStep { sources: words, destination, chown, chmod }))
 }
 
 fn parse_chown(line: usize, owner: &str) -> Result<Chown, ParseError> {
@@ -474,24 +367,17 @@ fn parse_chown(line: usize, owner: &str) -> Result<Chown, ParseError> {
         None => (owner, None),
     };
     if is_account(user) && group.is_none_or(is_account) {
-        return Ok(Chown {
-            user: user.to_owned(),
-            group: group.map(str::to_owned),
-        });
+        return Ok(Chown { user: user.to_owned(), group: group.map(str::to_owned) });
     }
-    Err(
-        ParseError::new(line, format!("--chown={} is not valid", cut(owner)))
-            .hint("give user or user:group, each a name or a number"),
-    )
+    Err(ParseError::new(line, format!("--chown={} is not valid", cut(owner)))
+        .hint("give user or user:group, each a name or a number"))
 }
 
 fn is_account(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 64
         && !name.starts_with('-')
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 fn user(line: usize, rest: &str) -> Result<Instruction, ParseError> {

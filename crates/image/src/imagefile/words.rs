@@ -19,9 +19,7 @@ enum Part {
 impl Text {
     /// Text that stands for itself, a `$` too.
     pub fn from_literal(text: impl Into<String>) -> Self {
-        Self {
-            parts: vec![Part::Literal(text.into())],
-        }
+        Self { parts: vec![Part::Literal(text.into())] }
     }
 
     /// Puts the variables' values in; the name of one that is not set is the error.
@@ -73,10 +71,7 @@ enum Until {
 
 impl<'a> Scanner<'a> {
     fn new(line: usize, text: &'a str) -> Self {
-        Self {
-            line,
-            rest: text.chars().peekable(),
-        }
+        Self { line, rest: text.chars().peekable() }
     }
 
     /// Skips white space; false at the end of the line.
@@ -121,10 +116,7 @@ impl<'a> Scanner<'a> {
             }
         }
         match quote {
-            Some(q) => Err(ParseError::new(
-                self.line,
-                format!("the quote {q} is not closed"),
-            )),
+            Some(q) => Err(ParseError::new(self.line, format!("the quote {q} is not closed"))),
             None => Ok(text),
         }
     }
@@ -145,18 +137,11 @@ impl<'a> Scanner<'a> {
             if !is_variable_name(&name) {
                 return Err(ParseError::new(
                     self.line,
-                    format!(
-                        "not supported: ${{{}}}",
-                        name.chars().take(40).collect::<String>()
-                    ),
+                    format!("not supported: ${{{}}}", name.chars().take(40).collect::<String>()),
                 )
                 .hint("write $NAME or ${NAME}, or \\$ for a dollar sign"));
             }
-        } else if self
-            .rest
-            .peek()
-            .is_some_and(|c| c.is_ascii_alphabetic() || *c == '_')
-        {
+        } else if self.rest.peek().is_some_and(|c| c.is_ascii_alphabetic() || *c == '_') {
             while let Some(c) = self.rest.next_if(in_name) {
                 name.push(c);
             }
@@ -185,32 +170,22 @@ pub(super) fn rest_of_line(line: usize, text: &str) -> Result<Text, ParseError> 
 }
 
 /// `K=V K2="a b"`, or `K the rest of the line`.
-pub(super) fn pairs(
-    line: usize,
-    instruction: &str,
-    text: &str,
-) -> Result<Vec<(Text, Text)>, ParseError> {
+pub(super) fn pairs(line: usize, instruction: &str, text: &str) -> Result<Vec<(Text, Text)>, ParseError> {
     let mut scanner = Scanner::new(line, text);
     let mut pairs = Vec::new();
     while scanner.more() {
         let key = scanner.word(Until::SpaceOrEquals)?;
         if scanner.rest.next_if_eq(&'=').is_some() {
             if key.literal().as_deref() == Some("") {
-                return Err(ParseError::new(
-                    line,
-                    format!("{instruction} has an empty name"),
-                ));
+                return Err(ParseError::new(line, format!("{instruction} has an empty name")));
             }
             pairs.push((key, scanner.word(Until::Space)?));
         } else if pairs.is_empty() && scanner.more() {
             let value = scanner.word(Until::EndOfLine)?;
             return Ok(vec![(key, value)]);
         } else {
-            return Err(
-                ParseError::new(line, format!("{instruction} has a name without a value")).hint(
-                    format!("write {instruction} NAME=value, with quotes around spaces"),
-                ),
-            );
+            return Err(ParseError::new(line, format!("{instruction} has a name without a value"))
+                .hint(format!("write {instruction} NAME=value, with quotes around spaces")));
         }
     }
     Ok(pairs)

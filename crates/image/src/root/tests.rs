@@ -30,14 +30,7 @@ impl Layers {
 
     fn whiteout(&self, layer: usize, name: &str) {
         let kind = FileType::CharacterDevice;
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            self.path(layer, name),
-            kind,
-            Mode::empty(),
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(layer, name), kind, Mode::empty(), 0).unwrap();
     }
 
     fn opaque(&self, layer: usize, name: &str) {
@@ -48,9 +41,7 @@ impl Layers {
     }
 
     fn view(&self) -> RootView {
-        let dirs: Vec<_> = (0..self.count)
-            .map(|n| self.scratch.path().join(n.to_string()))
-            .collect();
+        let dirs: Vec<_> = (0..self.count).map(|n| self.scratch.path().join(n.to_string())).collect();
         RootView::open(dirs.iter().map(PathBuf::as_path)).unwrap()
     }
 }
@@ -127,25 +118,12 @@ fn links_stay_inside_the_image() {
         assert_eq!(resolved.path(), Path::new(path), "{given}");
     }
     assert_eq!(read(&view, "/host"), None);
-    assert!(matches!(
-        view.resolve(Path::new("top"), false).unwrap().entry,
-        Entry::Symlink(_)
-    ));
-    assert!(matches!(
-        view.resolve(Path::new("new/x"), true).unwrap().entry,
-        Entry::Missing
-    ));
-    assert!(matches!(
-        view.resolve(Path::new("a/new/.."), true).unwrap().entry,
-        Entry::Directory(_)
-    ));
+    assert!(matches!(view.resolve(Path::new("top"), false).unwrap().entry, Entry::Symlink(_)));
+    assert!(matches!(view.resolve(Path::new("new/x"), true).unwrap().entry, Entry::Missing));
+    assert!(matches!(view.resolve(Path::new("a/new/.."), true).unwrap().entry, Entry::Directory(_)));
     assert!(view.resolve(Path::new("loop/x"), true).is_err());
     for n in 0..50 {
-        symlink(
-            format!("chain{}", n + 1),
-            layers.path(1, &format!("chain{n}")),
-        )
-        .unwrap();
+        symlink(format!("chain{}", n + 1), layers.path(1, &format!("chain{n}"))).unwrap();
     }
     layers.file(1, "chain50", "end");
     assert_eq!(read(&view, "/chain10").as_deref(), Some("end"));

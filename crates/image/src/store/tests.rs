@@ -28,9 +28,7 @@ fn add_image(store: &ImageStore, text: &str, layers: &str) -> Image {
     let digests = layers.chars().map(digest).collect();
     let lock = store.lock().unwrap();
     let config = ImageConfig::default();
-    store
-        .publish(&lock, &name(text), digest('0'), digests, config)
-        .unwrap()
+    store.publish(&lock, &name(text), digest('0'), digests, config).unwrap()
 }
 
 #[test]
@@ -51,18 +49,12 @@ fn a_layer_goes_with_the_last_image_that_has_it() {
     assert_eq!(removed.layers, [digest('b')]);
     assert_eq!(removed.freed_bytes, one.layers[1].bytes);
     assert!(store.get(&name("two")).is_ok());
-    assert!(matches!(
-        store.get(&name("one")),
-        Err(ImageError::NotFound { .. })
-    ));
+    assert!(matches!(store.get(&name("one")), Err(ImageError::NotFound { .. })));
 
     // A sandbox runs on `a`.
     let used = digest('a');
     let removed = store.remove(&name("two"), &|d| d == used).unwrap();
-    assert_eq!(
-        (removed.layers, removed.kept),
-        (vec![digest('c')], vec![digest('a')])
-    );
+    assert_eq!((removed.layers, removed.kept), (vec![digest('c')], vec![digest('a')]));
     assert!(store.layer_files(&used).join("file").exists());
     assert_eq!(store.prune(&|_| false).unwrap().layers, [used]);
     assert_eq!(fs::read_dir(store.dir().join("layers")).unwrap().count(), 0);
@@ -75,12 +67,7 @@ fn names_with_slashes_and_tags_are_files_of_their_own() {
     for text in ["team/tools:2", "team/tools", "team", "base:latest"] {
         add_image(&store, text, "a");
     }
-    let names: Vec<_> = store
-        .list()
-        .unwrap()
-        .into_iter()
-        .map(|i| i.name.to_string())
-        .collect();
+    let names: Vec<_> = store.list().unwrap().into_iter().map(|i| i.name.to_string()).collect();
     assert_eq!(names, ["base", "team", "team/tools", "team/tools:2"]);
     assert!(store.get(&name("base")).is_ok());
     assert!(store.get(&name("team/tools:latest")).is_ok());
@@ -97,18 +84,11 @@ fn what_a_crash_left_is_swept_but_not_from_under_a_build() {
 
     let again = ImageStore::open(store.dir().to_owned()).unwrap();
     assert!(layer.dir.exists(), "a build holds the lock");
-    assert!(matches!(
-        again.remove(&name("x"), &|_| false),
-        Err(ImageError::Busy)
-    ));
+    assert!(matches!(again.remove(&name("x"), &|_| false), Err(ImageError::Busy)));
     drop(lock);
     ImageStore::open(store.dir().to_owned()).unwrap();
     for place in ["building", "trash"] {
-        assert_eq!(
-            fs::read_dir(store.dir().join(place)).unwrap().count(),
-            0,
-            "{place}"
-        );
+        assert_eq!(fs::read_dir(store.dir().join(place)).unwrap().count(), 0, "{place}");
     }
 }
 
@@ -124,26 +104,16 @@ fn a_damaged_image_is_told_and_harms_no_other() {
     assert!(error.to_string().contains("is gone"), "{error}");
 
     let manifest = store.manifest_path(&name("evil"));
-    let escape = r#"{"version":1,"name":"evil","digest":"x","layers":["../../etc"],"config":{},"created_at":"2026-01-01T00:00:00Z"}"#;
+    let escape =
+        r#"{"version":1,"name":"evil","digest":"x","layers":["../../etc"],"config":{},"created_at":"2026-01-01T00:00:00Z"}"#;
     for content in ["not json", escape, r#"{"version":99}"#, ""] {
         fs::write(&manifest, content).unwrap();
-        assert!(
-            matches!(store.get(&name("evil")), Err(ImageError::Damaged { .. })),
-            "{content}"
-        );
+        assert!(matches!(store.get(&name("evil")), Err(ImageError::Damaged { .. })), "{content}");
     }
-    let names: Vec<_> = store
-        .list()
-        .unwrap()
-        .into_iter()
-        .map(|i| i.name.to_string())
-        .collect();
+    let names: Vec<_> = store.list().unwrap().into_iter().map(|i| i.name.to_string()).collect();
     assert_eq!(names, ["good"]);
     // Which layers the damaged one has is unknown, so none goes until it does.
-    assert_eq!(
-        store.remove(&name("good"), &|_| false).unwrap().kept,
-        [digest('a')]
-    );
+    assert_eq!(store.remove(&name("good"), &|_| false).unwrap().kept, [digest('a')]);
     store.remove(&name("evil"), &|_| false).unwrap();
     store.remove(&name("poor"), &|_| false).unwrap();
     assert_eq!(fs::read_dir(store.dir().join("layers")).unwrap().count(), 0);

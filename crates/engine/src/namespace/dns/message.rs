@@ -49,20 +49,13 @@ impl Query {
             return Err(Fault::Malformed);
         }
         if bytes[2] & OPCODE != 0 {
-            return Err(Fault::Declined(empty_answer(
-                &bytes[..HEADER],
-                Rcode::NotImplemented,
-            )));
+            return Err(Fault::Declined(empty_answer(&bytes[..HEADER], Rcode::NotImplemented)));
         }
         if [number(bytes, 4), number(bytes, 6), number(bytes, 8)] != [Some(1), Some(0), Some(0)] {
             return Err(Fault::Malformed);
         }
         let question_end = question_end(bytes).ok_or(Fault::Malformed)?;
-        let query = Self {
-            udp_limit: udp_limit(bytes, question_end),
-            bytes: bytes.to_vec(),
-            question_end,
-        };
+        let query = Self { udp_limit: udp_limit(bytes, question_end), bytes: bytes.to_vec(), question_end };
         let kind = number(bytes, question_end - 4);
         if kind.is_some_and(|k| TYPES_OF_TRANSFER.contains(&k)) {
             return Err(Fault::Declined(query.failure(Rcode::Refused)));
@@ -79,11 +72,7 @@ impl Query {
 
     /// Whether this is the answer to the query when it was sent under `id`.
     pub(super) fn is_answered_by(&self, answer: &[u8], id: [u8; 2]) -> bool {
-        if answer.len() < HEADER
-            || answer[..2] != id
-            || answer[2] & RESPONSE == 0
-            || answer[2] & OPCODE != 0
-        {
+        if answer.len() < HEADER || answer[..2] != id || answer[2] & RESPONSE == 0 || answer[2] & OPCODE != 0 {
             return false;
         }
         match number(answer, 4) {
@@ -126,9 +115,7 @@ impl Query {
 
 /// Whether a resolver says that it can't or won't answer, so that another one may be asked.
 pub(super) fn is_refusal(answer: &[u8]) -> bool {
-    answer
-        .get(3)
-        .is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
+    answer.get(3).is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
 }
 
 /// `start` is a query's header, with its question or without.
@@ -165,14 +152,9 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
 
 /// The size that the client's OPT record offers, if the first record after the question is one.
 fn udp_limit(bytes: &[u8], question_end: usize) -> usize {
-    let is_opt = number(bytes, 10) > Some(0)
-        && bytes.get(question_end) == Some(&0)
-        && number(bytes, question_end + 1) == Some(TYPE_OPT);
-    number(bytes, question_end + 3)
-        .filter(|_| is_opt)
-        .map_or(PLAIN_UDP, |size| {
-            usize::from(size).clamp(PLAIN_UDP, MAX_UDP)
-        })
+    let is_opt =
+        number(bytes, 10) > Some(0) && bytes.get(question_end) == Some(&0) && number(bytes, question_end + 1) == Some(TYPE_OPT);
+    number(bytes, question_end + 3).filter(|_| is_opt).map_or(PLAIN_UDP, |size| usize::from(size).clamp(PLAIN_UDP, MAX_UDP))
 }
 
 #[cfg(test)]
@@ -239,11 +221,7 @@ mod tests {
             cases.push(counts);
         }
         for case in cases {
-            assert_eq!(
-                Query::parse(&case).unwrap_err(),
-                Fault::Malformed,
-                "{case:x?}"
-            );
+            assert_eq!(Query::parse(&case).unwrap_err(), Fault::Malformed, "{case:x?}");
         }
     }
 

@@ -26,14 +26,8 @@ use tokio::time::timeout;
 use self::message::{Fault, MAX_QUERY, Query, Rcode, is_refusal};
 pub(super) use self::resolvers::Resolvers;
 
-const QUERIES: Bound = Bound {
-    of_one: 128,
-    of_all: 1024,
-};
-const CONNECTIONS: Bound = Bound {
-    of_one: 8,
-    of_all: 256,
-};
+const QUERIES: Bound = Bound { of_one: 128, of_all: 1024 };
+const CONNECTIONS: Bound = Bound { of_one: 8, of_all: 256 };
 /// Queries over one TCP connection, one after the other.
 const QUERIES_OF_CONNECTION: usize = 128;
 /// For one resolver to answer.
@@ -68,31 +62,16 @@ struct Shared {
 
 impl Forwarder {
     /// Listens on `address` by UDP and TCP, for clients in `clients`.
-    pub(super) async fn start(
-        address: SocketAddr,
-        clients: Ipv4Net,
-        resolvers: Resolvers,
-    ) -> io::Result<Self> {
+    pub(super) async fn start(address: SocketAddr, clients: Ipv4Net, resolvers: Resolvers) -> io::Result<Self> {
         let udp = UdpSocket::bind(address).await?;
         // A burst from many sandboxes waits here. Best effort: it needs CAP_NET_ADMIN.
         if let Err(error) = set_socket_recv_buffer_size_force(&udp, RECEIVE_BUFFER) {
             tracing::debug!(%error, "the buffer for queries keeps its size");
         }
         let tcp = TcpListener::bind(address).await?;
-        let shared = Arc::new(Shared {
-            resolvers,
-            clients,
-            queries: Load::new(QUERIES),
-            connections: Load::new(CONNECTIONS),
-        });
-        let tasks = vec![
-            tokio::spawn(serve_udp(Arc::new(udp), shared.clone())),
-            tokio::spawn(serve_tcp(tcp, shared.clone())),
-        ];
-        Ok(Self {
-            shared,
-            tasks: Mutex::new(tasks),
-        })
+        let shared = Arc::new(Shared { resolvers, clients, queries: Load::new(QUERIES), connections: Load::new(CONNECTIONS) });
+        let tasks = vec![tokio::spawn(serve_udp(Arc::new(udp), shared.clone())), tokio::spawn(serve_tcp(tcp, shared.clone()))];
+        Ok(Self { shared, tasks: Mutex::new(tasks) })
     }
 
     pub(super) fn has_resolvers(&self) -> bool {
@@ -179,9 +158,7 @@ async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        let slot = shared
-            .client(from)
-            .and_then(|client| Some((client, shared.connections.enter(client)?)));
+        let slot = shared.client(from).and_then(|client| Some((client, shared.connections.enter(client)?)));
         if let Some((client, slot)) = slot {
             let shared = shared.clone();
             running.spawn(async move {
@@ -255,11 +232,7 @@ async fn ask(query: &Query, resolver: SocketAddr, transport: Transport) -> io::R
         let mut stream = TcpStream::connect(resolver).await?;
         write_message(&mut stream, &question).await?;
         let answer = read_message(&mut stream, usize::from(u16::MAX)).await?;
-        return if query.is_answered_by(&answer, id) {
-            Ok(answer)
-        } else {
-            Err(not_an_answer())
-        };
+        return if query.is_answered_by(&answer, id) { Ok(answer) } else { Err(not_an_answer()) };
     }
     let any = match resolver {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -281,10 +254,7 @@ async fn ask(query: &Query, resolver: SocketAddr, transport: Transport) -> io::R
 }
 
 fn not_an_answer() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "what came was not the answer to the question",
-    )
+    io::Error::new(io::ErrorKind::InvalidData, "what came was not the answer to the question")
 }
 
 async fn read_message(stream: &mut TcpStream, most: usize) -> io::Result<Vec<u8>> {
@@ -321,10 +291,7 @@ struct Load {
 
 impl Load {
     fn new(bound: Bound) -> Arc<Self> {
-        Arc::new(Self {
-            bound,
-            now: Mutex::default(),
-        })
+        Arc::new(Self { bound, now: Mutex::default() })
     }
 
     /// None at the bound.
@@ -337,10 +304,7 @@ impl Load {
         }
         *all += 1;
         each.insert(client, one + 1);
-        Some(Slot {
-            load: self.clone(),
-            client,
-        })
+        Some(Slot { load: self.clone(), client })
     }
 }
 

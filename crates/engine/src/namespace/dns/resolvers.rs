@@ -26,11 +26,7 @@ type Version = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
     pub(in crate::namespace) fn new(fixed: Option<Vec<SocketAddr>>) -> Self {
-        Self {
-            fixed: fixed.map(Into::into),
-            path: PATH.into(),
-            read: Mutex::new(None),
-        }
+        Self { fixed: fixed.map(Into::into), path: PATH.into(), read: Mutex::new(None) }
     }
 
     /// Costs one `stat` when the file is the same.
@@ -72,11 +68,7 @@ fn parse(text: &str) -> Vec<SocketAddr> {
     text.lines()
         .filter_map(|line| {
             let mut words = line.split_ascii_whitespace();
-            (words.next() == Some("nameserver"))
-                .then(|| words.next())
-                .flatten()?
-                .parse::<IpAddr>()
-                .ok()
+            (words.next() == Some("nameserver")).then(|| words.next()).flatten()?.parse::<IpAddr>().ok()
         })
         .map(|address| SocketAddr::new(address, PORT))
         .take(MOST)
@@ -98,13 +90,7 @@ mod tests {
             "# comment\nsearch example.org\nnameserver 192.0.2.1\nnameserver fe80::1%eth0\n nameserver\t2001:db8::1 \nnameserver nonsense\n",
         )
         .unwrap();
-        assert_eq!(
-            *resolvers.current(),
-            [
-                "192.0.2.1:53".parse().unwrap(),
-                "[2001:db8::1]:53".parse().unwrap()
-            ]
-        );
+        assert_eq!(*resolvers.current(), ["192.0.2.1:53".parse().unwrap(), "[2001:db8::1]:53".parse().unwrap()]);
         // As tools do it: a new file in place of the old one.
         let new = dir.path().join("new");
         fs::write(&new, "nameserver 192.0.2.9\n".repeat(9)).unwrap();

@@ -18,11 +18,7 @@ pub(super) struct Addresses {
 
 impl Addresses {
     pub(super) fn new() -> Self {
-        Self {
-            fresh: FIRST,
-            freed: VecDeque::new(),
-            used: HashSet::new(),
-        }
+        Self { fresh: FIRST, freed: VecDeque::new(), used: HashSet::new() }
     }
 
     pub(super) fn next(&mut self) -> Option<u32> {
@@ -47,8 +43,7 @@ impl Addresses {
 
     /// Marks addresses as used, as they were found in use.
     pub(super) fn take(&mut self, indexes: &[u32]) {
-        self.used
-            .extend(indexes.iter().filter(|i| (FIRST..=LAST).contains(*i)));
+        self.used.extend(indexes.iter().filter(|i| (FIRST..=LAST).contains(*i)));
         self.freed.retain(|i| !self.used.contains(i));
     }
 }

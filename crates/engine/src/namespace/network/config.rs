@@ -42,10 +42,7 @@ impl Default for NetworkConfig {
     fn default() -> Self {
         Self {
             subnet: None,
-            denied: DENIED
-                .iter()
-                .map(|(net, _)| net.parse().expect("the list holds networks"))
-                .collect(),
+            denied: DENIED.iter().map(|(net, _)| net.parse().expect("the list holds networks")).collect(),
             allowed: Vec::new(),
             resolvers: None,
             tag: String::new(),

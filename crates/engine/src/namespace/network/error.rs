@@ -22,25 +22,15 @@ pub enum NetworkError {
     #[error("all {most} addresses of {subnet} are in use")]
     Full { subnet: Ipv4Net, most: u32 },
     #[error("could not run {program}: {source}")]
-    Program {
-        program: &'static str,
-        source: io::Error,
-    },
+    Program { program: &'static str, source: io::Error },
     #[error("the firewall's rules were refused: {message}")]
     Rules { message: String },
     #[error("could not {what}: {source}")]
     Netlink { what: String, source: io::Error },
     #[error("could not set {path} to {value}: {source}")]
-    Setting {
-        path: String,
-        value: &'static str,
-        source: io::Error,
-    },
+    Setting { path: String, value: &'static str, source: io::Error },
     #[error("could not listen for names on {address}: {source}")]
-    Dns {
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Dns { address: SocketAddr, source: io::Error },
     #[error("could not {what}: {source}")]
     Host { what: String, source: io::Error },
 }
@@ -61,20 +51,14 @@ impl NetworkError {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "install nftables (Debian, Ubuntu: apt install nftables)"
             }
-            Self::SubnetTaken { .. } | Self::NoSubnet => {
-                "choose another subnet in the configuration"
-            }
-            Self::SubnetFixed { .. } => {
-                "remove the sandboxes and close the network before its subnet is changed"
-            }
+            Self::SubnetTaken { .. } | Self::NoSubnet => "choose another subnet in the configuration",
+            Self::SubnetFixed { .. } => "remove the sandboxes and close the network before its subnet is changed",
             Self::Running { .. } => "stop it first, or give this one another data directory",
             Self::Full { .. } => "delete sandboxes",
             Self::Dns { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 "a name server of this host holds port 53 on all addresses: bind it to its own (dnsmasq: bind-interfaces)"
             }
-            Self::Netlink { source, .. }
-            | Self::Setting { source, .. }
-            | Self::Host { source, .. }
+            Self::Netlink { source, .. } | Self::Setting { source, .. } | Self::Host { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 "the namespace engine needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)"
@@ -87,9 +71,6 @@ impl NetworkError {
 
 impl From<io::Error> for NetworkError {
     fn from(source: io::Error) -> Self {
-        Self::Host {
-            what: "make a network namespace".to_owned(),
-            source,
-        }
+        Self::Host { what: "make a network namespace".to_owned(), source }
     }
 }

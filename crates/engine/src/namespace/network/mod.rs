@@ -103,14 +103,9 @@ impl Network {
         let resolvers = Resolvers::new(config.resolvers.clone());
         let shared = blocking(move || Shared::open(&config)).await?;
         let address = SocketAddr::from((gateway_of(shared.subnet), 53));
-        let forwarder = Forwarder::start(address, shared.subnet, resolvers)
-            .await
-            .map_err(|source| NetworkError::Dns { address, source })?;
-        Ok(Self {
-            shared: Arc::new(shared),
-            forwarder,
-            making: Semaphore::new(PREPARED_AT_ONCE),
-        })
+        let forwarder =
+            Forwarder::start(address, shared.subnet, resolvers).await.map_err(|source| NetworkError::Dns { address, source })?;
+        Ok(Self { shared: Arc::new(shared), forwarder, making: Semaphore::new(PREPARED_AT_ONCE) })
     }
 
     pub fn subnet(&self) -> Ipv4Net {
@@ -132,11 +127,8 @@ impl Network {
     pub fn prepare_closed(&self) -> Result<OwnedFd> {
         let (netns, ()) = netns::create(|_| {
             configure_namespace()?;
-            let mut inside =
-                Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
-            inside
-                .up(LOOPBACK)
-                .map_err(NetworkError::netlink("bring loopback up"))
+            let mut inside = Rtnl::open().map_err(NetworkError::netlink("open a netlink socket"))?;
+            inside.up(LOOPBACK).map_err(NetworkError::netlink("bring loopback up"))
         })?;
         Ok(netns)
     }
@@ -152,12 +144,10 @@ impl Network {
         self.shared.addresses().take(in_use);
         let in_use: HashSet<u32> = in_use.iter().copied().collect();
         let shared = self.shared.clone();
-        blocking(move || shared.remove_links(|index| !in_use.contains(&index)))
-            .await
-            .unwrap_or_else(|error| {
-                tracing::warn!(%error, "links of ended sandboxes stay; their addresses are not used again");
-                Vec::new()
-            })
+        blocking(move || shared.remove_links(|index| !in_use.contains(&index))).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "links of ended sandboxes stay; their addresses are not used again");
+            Vec::new()
+        })
     }
 
     /// What an operator should know: what was changed on the host, and what there may keep sandboxes from the network.
@@ -166,10 +156,7 @@ impl Network {
         let shared = self.shared.clone();
         let mut all = self.shared.notes.clone();
         if !self.forwarder.has_resolvers() {
-            all.push(
-                "no resolver is known (none in /etc/resolv.conf): sandboxes can't look names up"
-                    .to_owned(),
-            );
+            all.push("no resolver is known (none in /etc/resolv.conf): sandboxes can't look names up".to_owned());
         }
         let found = blocking(move || Ok(rules::obstacles(&shared.tag))).await;
         all.extend(found.unwrap_or_default());
@@ -192,8 +179,7 @@ impl Network {
 impl Shared {
     fn open(config: &NetworkConfig) -> Result<Self> {
         let tag = config.tag.clone();
-        let right = (4..=6).contains(&tag.len())
-            && tag.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9'));
+        let right = (4..=6).contains(&tag.len()) && tag.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9'));
         if !right {
             return Err(NetworkError::BadTag { tag });
         }
@@ -212,15 +198,10 @@ impl Shared {
         if !counted {
             notes.push("this kernel can't limit a sandbox's connections (no nft connlimit): one sandbox can fill the host's connection table".to_owned());
         }
-        for path in [
-            "/proc/sys/net/ipv4/ip_forward",
-            "/proc/sys/net/ipv4/conf/default/forwarding",
-        ] {
+        for path in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/conf/default/forwarding"] {
             if fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
                 set(path, "1")?;
-                notes.push(format!(
-                    "{path} was 0 and is now 1: this host forwards packets"
-                ));
+                notes.push(format!("{path} was 0 and is now 1: this host forwards packets"));
             }
         }
         Ok(Self {
@@ -235,25 +216,19 @@ impl Shared {
     }
 
     fn addresses(&self) -> MutexGuard<'_, Addresses> {
-        self.addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare(&self) -> Result<PreparedNet> {
         let mut host = host_netlink()?;
         for _ in 0..ATTEMPTS {
-            let index = self.addresses().next().ok_or(NetworkError::Full {
-                subnet: self.subnet,
-                most: addresses::MOST,
-            })?;
+            let index = self.addresses().next().ok_or(NetworkError::Full { subnet: self.subnet, most: addresses::MOST })?;
             match self.connect(&mut host, index) {
                 Ok(made) => return Ok(made),
                 Err(error) => {
                     self.addresses().release(index);
                     // The kernel has not finished with a namespace that had this address before.
-                    if !matches!(&error, NetworkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
-                    {
+                    if !matches!(&error, NetworkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists) {
                         return Err(error);
                     }
                 }
@@ -271,32 +246,16 @@ impl Shared {
         let outside = link_name(&self.tag, index);
         let (netns, ()) = netns::create(|netns| {
             configure_namespace()?;
-            let ends = [
-                End {
-                    name: &outside,
-                    mac: mac_of(gateway),
-                },
-                End {
-                    name: "eth0",
-                    mac: mac_of(address),
-                },
-            ];
+            let ends = [End { name: &outside, mac: mac_of(gateway) }, End { name: "eth0", mac: mac_of(address) }];
             host.add_veth(&ends[0], &ends[1], netns, self.mtu)
                 .map_err(NetworkError::netlink(format!("make the link {outside}")))?;
             connect_host(host, &outside, address, gateway)?;
             connect_inside(address, gateway)?;
             // The host's end came up without a peer, and sends only after the kernel's link watcher has run, which may take
             // a while on a busy host. Asking for the link makes that happen now (kernel 6.8); else a first answer is lost.
-            host.link(&outside)
-                .map(|_| ())
-                .map_err(NetworkError::netlink(format!("ask for the link {outside}")))
+            host.link(&outside).map(|_| ()).map_err(NetworkError::netlink(format!("ask for the link {outside}")))
         })?;
-        Ok(PreparedNet {
-            netns,
-            address,
-            index,
-            gateway,
-        })
+        Ok(PreparedNet { netns, address, index, gateway })
     }
 
     fn remove_all(&self) -> Result<()> {
@@ -311,15 +270,10 @@ impl Shared {
     /// Removes the links whose index `unwanted` says.
     fn remove_links(&self, unwanted: impl Fn(u32) -> bool) -> Result<Vec<String>> {
         let mut host = host_netlink()?;
-        let links = host
-            .links()
-            .map_err(NetworkError::netlink("list the host's links"))?;
+        let links = host.links().map_err(NetworkError::netlink("list the host's links"))?;
         let mut removed = Vec::new();
         for link in links {
-            let index = link
-                .name
-                .strip_prefix(&interface_prefix(&self.tag))
-                .and_then(|n| n.parse::<u32>().ok());
+            let index = link.name.strip_prefix(&interface_prefix(&self.tag)).and_then(|n| n.parse::<u32>().ok());
             if index.is_some_and(&unwanted) && delete(&mut host, &link)? {
                 removed.push(format!("network link {}", link.name));
             }
@@ -333,10 +287,8 @@ fn connect_host(host: &mut Rtnl, name: &str, address: Ipv4Addr, gateway: Ipv4Add
     let link = host.link(name).map_err(what("find the link"))?;
     no_ipv6(host, link.index).map_err(what("keep IPv6 off the link"))?;
     host.up(link.index).map_err(what("bring up the link"))?;
-    host.add_host_route(link.index, address, Some(gateway))
-        .map_err(what("add a route over"))?;
-    host.add_neighbour(link.index, address, mac_of(address))
-        .map_err(what("add a neighbour on"))
+    host.add_host_route(link.index, address, Some(gateway)).map_err(what("add a route over"))?;
+    host.add_neighbour(link.index, address, mac_of(address)).map_err(what("add a neighbour on"))
 }
 
 /// Runs in the sandbox's namespace.
@@ -346,18 +298,10 @@ fn connect_inside(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
     inside.up(LOOPBACK).map_err(what("bring loopback up"))?;
     let eth0 = inside.link("eth0").map_err(what("find eth0"))?.index;
     inside.up(eth0).map_err(what("bring eth0 up"))?;
-    inside
-        .add_address(eth0, address)
-        .map_err(what("set the address"))?;
-    inside
-        .add_neighbour(eth0, gateway, mac_of(gateway))
-        .map_err(what("add the gateway as neighbour"))?;
-    inside
-        .add_host_route(eth0, gateway, None)
-        .map_err(what("add the route to the gateway"))?;
-    inside
-        .add_default_route(eth0, gateway)
-        .map_err(what("add the default route"))
+    inside.add_address(eth0, address).map_err(what("set the address"))?;
+    inside.add_neighbour(eth0, gateway, mac_of(gateway)).map_err(what("add the gateway as neighbour"))?;
+    inside.add_host_route(eth0, gateway, None).map_err(what("add the route to the gateway"))?;
+    inside.add_default_route(eth0, gateway).map_err(what("add the default route"))
 }
 
 /// Runs in the new namespace, before it has a link: `/proc/sys/net` is the namespace's own.
@@ -375,12 +319,7 @@ fn configure_namespace() -> Result<()> {
 
 /// The gateway's address sits on a bridge without ports: an interface that every kernel has, that needs no sandbox, and
 /// that stays when the server goes.
-fn set_up_gateway(
-    host: &mut Rtnl,
-    name: &str,
-    found: Option<Link>,
-    gateway: Ipv4Addr,
-) -> Result<()> {
+fn set_up_gateway(host: &mut Rtnl, name: &str, found: Option<Link>, gateway: Ipv4Addr) -> Result<()> {
     let what = |step: &str| NetworkError::netlink(format!("{step} {name}"));
     let link = match found {
         Some(link) => link,
@@ -390,8 +329,7 @@ fn set_up_gateway(
         }
     };
     no_ipv6(host, link.index).map_err(what("keep IPv6 off"))?;
-    host.add_address(link.index, gateway)
-        .map_err(what("set the address of"))?;
+    host.add_address(link.index, gateway).map_err(what("set the address of"))?;
     host.up(link.index).map_err(what("bring up"))
 }
 
@@ -421,25 +359,16 @@ fn delete(host: &mut Rtnl, link: &Link) -> Result<bool> {
 }
 
 fn is_no_device(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
-        || error.kind() == io::ErrorKind::NotFound
+    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) || error.kind() == io::ErrorKind::NotFound
 }
 
 /// The size of packets that the host's way out carries.
 fn default_mtu(host: &mut Rtnl) -> Result<u32> {
-    let routes = host
-        .routes()
-        .map_err(NetworkError::netlink("list the host's routes"))?;
-    let Some(out) = routes
-        .into_iter()
-        .find(|(net, _)| net.prefix_len() == 0)
-        .and_then(|(_, interface)| interface)
-    else {
+    let routes = host.routes().map_err(NetworkError::netlink("list the host's routes"))?;
+    let Some(out) = routes.into_iter().find(|(net, _)| net.prefix_len() == 0).and_then(|(_, interface)| interface) else {
         return Ok(FALLBACK_MTU);
     };
-    let links = host
-        .links()
-        .map_err(NetworkError::netlink("list the host's links"))?;
+    let links = host.links().map_err(NetworkError::netlink("list the host's links"))?;
     let link = links.into_iter().find(|l| l.index == out);
     Ok(link.map_or(FALLBACK_MTU, |l| l.mtu.clamp(576, 65535)))
 }
@@ -449,21 +378,13 @@ fn host_netlink() -> Result<Rtnl> {
 }
 
 fn set(path: &str, value: &'static str) -> Result<()> {
-    fs::write(path, value).map_err(|source| NetworkError::Setting {
-        path: path.to_owned(),
-        value,
-        source,
-    })
+    fs::write(path, value).map_err(|source| NetworkError::Setting { path: path.to_owned(), value, source })
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
-        Err(NetworkError::host("work on the network")(io::Error::other(
-            e,
-        )))
-    })
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|e| Err(NetworkError::host("work on the network")(io::Error::other(e))))
 }
 
 /// How the names of an installation's interfaces begin. The dash ends the tag, which keeps `abcd` from matching `abcde`.

@@ -9,17 +9,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ipnet::Ipv4Net;
 use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -51,23 +47,13 @@ impl Rtnl {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self {
-            socket,
-            sequence: 0,
-        })
+        Ok(Self { socket, sequence: 0 })
     }
 
     /// A veth pair: `here` in the namespace of this socket, `there` in another.
-    pub(super) fn add_veth(
-        &mut self,
-        here: &End<'_>,
-        there: &End<'_>,
-        netns: BorrowedFd<'_>,
-        mtu: u32,
-    ) -> io::Result<()> {
+    pub(super) fn add_veth(&mut self, here: &End<'_>, there: &End<'_>, netns: BorrowedFd<'_>, mtu: u32) -> io::Result<()> {
         let mut peer = end(there, mtu);
-        peer.attributes
-            .push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
+        peer.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
         let mut link = end(here, mtu);
         link.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
@@ -78,10 +64,8 @@ impl Rtnl {
 
     pub(super) fn add_bridge(&mut self, name: &str) -> io::Result<()> {
         let mut link = LinkMessage::default();
-        link.attributes = vec![
-            LinkAttribute::IfName(name.to_owned()),
-            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]),
-        ];
+        link.attributes =
+            vec![LinkAttribute::IfName(name.to_owned()), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])];
         self.create(RouteNetlinkMessage::NewLink(link))
     }
 
@@ -99,9 +83,8 @@ impl Rtnl {
     /// Keeps the interface without an IPv6 address when it comes up; it speaks no IPv6 then.
     pub(super) fn without_ipv6_address(&mut self, index: u32) -> io::Result<()> {
         let mut link = by_index(index);
-        link.attributes = vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
-            vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)],
-        )])];
+        link.attributes =
+            vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)])])];
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
@@ -126,14 +109,8 @@ impl Rtnl {
         message.header.family = AddressFamily::Inet;
         message.header.prefix_len = 32;
         message.header.index = index;
-        message.attributes = vec![
-            AddressAttribute::Local(IpAddr::V4(address)),
-            AddressAttribute::Address(IpAddr::V4(address)),
-        ];
-        self.change(
-            RouteNetlinkMessage::NewAddress(message),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
+        message.attributes = vec![AddressAttribute::Local(IpAddr::V4(address)), AddressAttribute::Address(IpAddr::V4(address))];
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// All IPv4 addresses with the index of their interface.
@@ -149,10 +126,7 @@ impl Rtnl {
                         AddressAttribute::Local(IpAddr::V4(v4)) => Some(*v4),
                         _ => None,
                     })?;
-                    Some((
-                        a.header.index,
-                        Ipv4Net::new(address, a.header.prefix_len).ok()?,
-                    ))
+                    Some((a.header.index, Ipv4Net::new(address, a.header.prefix_len).ok()?))
                 }
                 _ => None,
             })
@@ -160,33 +134,19 @@ impl Rtnl {
     }
 
     /// A route to one neighbour that is on the link itself.
-    pub(super) fn add_host_route(
-        &mut self,
-        index: u32,
-        to: Ipv4Addr,
-        from: Option<Ipv4Addr>,
-    ) -> io::Result<()> {
+    pub(super) fn add_host_route(&mut self, index: u32, to: Ipv4Addr, from: Option<Ipv4Addr>) -> io::Result<()> {
         let mut route = route(index, RouteScope::Link);
         route.header.destination_prefix_length = 32;
-        route
-            .attributes
-            .push(RouteAttribute::Destination(RouteAddress::Inet(to)));
+        route.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
         if let Some(from) = from {
-            route
-                .attributes
-                .push(RouteAttribute::PrefSource(RouteAddress::Inet(from)));
+            route.attributes.push(RouteAttribute::PrefSource(RouteAddress::Inet(from)));
         }
-        self.change(
-            RouteNetlinkMessage::NewRoute(route),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
+        self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     pub(super) fn add_default_route(&mut self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         let mut route = route(index, RouteScope::Universe);
-        route
-            .attributes
-            .push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
+        route.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
         self.create(RouteNetlinkMessage::NewRoute(route))
     }
 
@@ -224,14 +184,9 @@ impl Rtnl {
         message.header.family = AddressFamily::Inet;
         message.header.ifindex = index;
         message.header.state = NeighbourState::Permanent;
-        message.attributes = vec![
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)),
-            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-        ];
-        self.change(
-            RouteNetlinkMessage::NewNeighbour(message),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
+        message.attributes =
+            vec![NeighbourAttribute::Destination(NeighbourAddress::Inet(to)), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        self.change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     fn create(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
@@ -242,11 +197,7 @@ impl Rtnl {
         self.exchange(message, flags | NLM_F_ACK).map(|_| ())
     }
 
-    fn exchange(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+    fn exchange(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
@@ -262,10 +213,7 @@ impl Rtnl {
             while !rest.is_empty() {
                 let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-                let length = usize::try_from(answer.header.length)
-                    .ok()
-                    .filter(|l| *l > 0)
-                    .ok_or(io::ErrorKind::InvalidData)?;
+                let length = usize::try_from(answer.header.length).ok().filter(|l| *l > 0).ok_or(io::ErrorKind::InvalidData)?;
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 if answer.header.sequence_number != self.sequence {
                     continue;
@@ -289,11 +237,8 @@ impl Rtnl {
 
 fn end(end: &End<'_>, mtu: u32) -> LinkMessage {
     let mut link = LinkMessage::default();
-    link.attributes = vec![
-        LinkAttribute::IfName(end.name.to_owned()),
-        LinkAttribute::Address(end.mac.to_vec()),
-        LinkAttribute::Mtu(mtu),
-    ];
+    link.attributes =
+        vec![LinkAttribute::IfName(end.name.to_owned()), LinkAttribute::Address(end.mac.to_vec()), LinkAttribute::Mtu(mtu)];
     link
 }
 
@@ -307,11 +252,7 @@ fn as_link(message: RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(link) = message else {
         return None;
     };
-    let mut found = Link {
-        index: link.header.index,
-        name: String::new(),
-        mtu: 0,
-    };
+    let mut found = Link { index: link.header.index, name: String::new(), mtu: 0 };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => found.name = name,

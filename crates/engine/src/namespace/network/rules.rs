@@ -24,12 +24,7 @@ pub(super) fn table(tag: &str) -> String {
 const MAX_CONNECTIONS: u32 = 4096;
 
 /// Puts the rules in place of whatever the table held. Returns false when this kernel can't count connections.
-pub(super) fn install(
-    tag: &str,
-    subnet: Ipv4Net,
-    denied: &[IpNet],
-    allowed: &[IpNet],
-) -> Result<bool> {
+pub(super) fn install(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet]) -> Result<bool> {
     match apply(&text(tag, subnet, denied, allowed, true)) {
         Err(NetworkError::Rules { message }) => {
             tracing::debug!(message, "trying rules without a count of connections");
@@ -46,18 +41,13 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
     let bridge = format!("\"{}\"", gateway_name(tag));
     let gateway = gateway_of(subnet);
     let limit = if counted {
-        format!(
-            "ct state new add @connections {{ ip saddr ct count over {MAX_CONNECTIONS} }} goto refuse"
-        )
+        format!("ct state new add @connections {{ ip saddr ct count over {MAX_CONNECTIONS} }} goto refuse")
     } else {
         String::new()
     };
     let mut out = String::new();
     // `table` before `delete` makes it exist, so that the delete never fails.
-    let _ = writeln!(
-        out,
-        "table inet {table}\ndelete table inet {table}\ntable inet {table} {{"
-    );
+    let _ = writeln!(out, "table inet {table}\ndelete table inet {table}\ntable inet {table} {{");
     for (name, list) in [("denied", denied), ("allowed", allowed)] {
         let nets: Vec<String> = list
             .iter()
@@ -67,15 +57,8 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
                 IpNet::V6(_) => None,
             })
             .collect();
-        let elements = if nets.is_empty() {
-            String::new()
-        } else {
-            format!(" elements = {{ {} }};", nets.join(", "))
-        };
-        let _ = writeln!(
-            out,
-            "  set {name} {{ type ipv4_addr; flags interval; auto-merge;{elements} }}"
-        );
+        let elements = if nets.is_empty() { String::new() } else { format!(" elements = {{ {} }};", nets.join(", ")) };
+        let _ = writeln!(out, "  set {name} {{ type ipv4_addr; flags interval; auto-merge;{elements} }}");
     }
     let _ = write!(
         out,
@@ -141,14 +124,8 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
 }
 
 fn apply(text: &str) -> Result<()> {
-    let mut child = command(&["-f", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .map_err(could_not_run)?;
-    let written = child
-        .stdin
-        .take()
-        .map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+    let mut child = command(&["-f", "-"]).stdin(Stdio::piped()).spawn().map_err(could_not_run)?;
+    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
     let output = child.wait_with_output().map_err(could_not_run)?;
     check(output)?;
     written.map_err(could_not_run)
@@ -171,12 +148,12 @@ pub(super) fn obstacles(tag: &str) -> Vec<String> {
                     table(tag)
                 ));
             }
-            found.extend(chains.iter().filter(|c| c.drops_forwards(tag)).map(|c| {
-                forward_dropped(&format!(
-                    "nftables chain {} {} {}",
-                    c.family, c.table, c.name
-                ))
-            }));
+            found.extend(
+                chains
+                    .iter()
+                    .filter(|c| c.drops_forwards(tag))
+                    .map(|c| forward_dropped(&format!("nftables chain {} {} {}", c.family, c.table, c.name))),
+            );
         }
         Err(error) => found.push(format!("the firewall's rules could not be listed: {error}")),
     }
@@ -211,9 +188,7 @@ impl Chain {
 }
 
 fn list_chains() -> Result<Vec<Chain>> {
-    let output = command(&["-j", "list", "chains"])
-        .output()
-        .map_err(could_not_run)?;
+    let output = command(&["-j", "list", "chains"]).output().map_err(could_not_run)?;
     Ok(parse_chains(&check(output)?.stdout))
 }
 
@@ -225,21 +200,14 @@ fn parse_chains(json: &[u8]) -> Vec<Chain> {
         .filter_map(|entry| entry.get("chain"))
         .map(|chain| {
             let text = |key: &str| chain[key].as_str().unwrap_or_default().to_owned();
-            Chain {
-                family: text("family"),
-                table: text("table"),
-                name: text("name"),
-                hook: text("hook"),
-                policy: text("policy"),
-            }
+            Chain { family: text("family"), table: text("table"), name: text("name"), hook: text("hook"), policy: text("policy") }
         })
         .collect()
 }
 
 /// The older iptables keeps its rules where nft does not see them.
 fn legacy_iptables_drops() -> bool {
-    let in_use = std::fs::read_to_string("/proc/net/ip_tables_names")
-        .is_ok_and(|tables| tables.lines().any(|t| t == "filter"));
+    let in_use = std::fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|tables| tables.lines().any(|t| t == "filter"));
     in_use
         && Command::new("iptables-legacy")
             .args(["-S", "FORWARD"])
@@ -262,10 +230,7 @@ fn command(arguments: &[&str]) -> Command {
 }
 
 fn could_not_run(source: io::Error) -> NetworkError {
-    NetworkError::Program {
-        program: PROGRAM,
-        source,
-    }
+    NetworkError::Program { program: PROGRAM, source }
 }
 
 fn check(output: Output) -> Result<Output> {
@@ -273,9 +238,7 @@ fn check(output: Output) -> Result<Output> {
         return Ok(output);
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(NetworkError::Rules {
-        message: text.lines().next().unwrap_or("no message").to_owned(),
-    })
+    Err(NetworkError::Rules { message: text.lines().next().unwrap_or("no message").to_owned() })
 }
 
 #[cfg(test)]
@@ -290,15 +253,9 @@ mod tests {
             {"chain": {"family": "inet", "table": "arenite_abcd", "name": "forward", "hook": "forward", "policy": "drop"}},
             {"chain": {"family": "ip6", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}},
             {"chain": {"family": "ip", "table": "filter", "name": "DOCKER"}}]}"#;
-        let dropping: Vec<_> = parse_chains(json)
-            .into_iter()
-            .filter(|c| c.drops_forwards("abcd"))
-            .collect();
+        let dropping: Vec<_> = parse_chains(json).into_iter().filter(|c| c.drops_forwards("abcd")).collect();
         assert_eq!(dropping.len(), 1);
-        assert_eq!(
-            (dropping[0].table.as_str(), dropping[0].name.as_str()),
-            ("filter", "FORWARD")
-        );
+        assert_eq!((dropping[0].table.as_str(), dropping[0].name.as_str()), ("filter", "FORWARD"));
         assert!(parse_chains(b"not json").is_empty());
     }
 }

@@ -31,10 +31,7 @@ pub(super) struct Claim {
 
 impl Claim {
     fn new(subnet: Ipv4Net, reservation: UnixListener) -> Self {
-        Self {
-            subnet,
-            _reservation: reservation,
-        }
+        Self { subnet, _reservation: reservation }
     }
 }
 
@@ -61,14 +58,8 @@ pub(super) fn reserve_again(name: &str) -> io::Result<Option<UnixListener>> {
 }
 
 /// The subnet of an earlier start, the wanted one, or the first that nobody uses.
-pub(super) fn claim(
-    host: &mut Rtnl,
-    gateway_link: Option<&Link>,
-    wanted: Option<Ipv4Net>,
-) -> Result<Claim> {
-    let addresses = host
-        .addresses()
-        .map_err(NetworkError::netlink("list the host's addresses"))?;
+pub(super) fn claim(host: &mut Rtnl, gateway_link: Option<&Link>, wanted: Option<Ipv4Net>) -> Result<Claim> {
+    let addresses = host.addresses().map_err(NetworkError::netlink("list the host's addresses"))?;
     let ours = gateway_link.and_then(|link| {
         let (_, address) = addresses.iter().find(|(index, _)| *index == link.index)?;
         Some(of_gateway(address.addr()))
@@ -76,19 +67,14 @@ pub(super) fn claim(
     if let Some(subnet) = wanted {
         let subnet = check(subnet)?;
         if let Some(has) = ours.filter(|o| *o != subnet) {
-            return Err(NetworkError::SubnetFixed {
-                wanted: subnet,
-                has,
-            });
+            return Err(NetworkError::SubnetFixed { wanted: subnet, has });
         }
         return take_again(subnet);
     }
     if let Some(subnet) = ours {
         return take_again(subnet);
     }
-    let routes = host
-        .routes()
-        .map_err(NetworkError::netlink("list the host's routes"))?;
+    let routes = host.routes().map_err(NetworkError::netlink("list the host's routes"))?;
     let used: Vec<Ipv4Net> = routes
         .into_iter()
         .map(|(net, _)| net)
@@ -98,10 +84,7 @@ pub(super) fn claim(
     for least_specific in [1, SPECIFIC] {
         for second in FIRST..=LAST {
             let subnet = of_gateway(Ipv4Addr::new(10, second, 0, 1));
-            let free = used
-                .iter()
-                .filter(|net| net.prefix_len() >= least_specific)
-                .all(|net| !overlap(*net, subnet));
+            let free = used.iter().filter(|net| net.prefix_len() >= least_specific).all(|net| !overlap(*net, subnet));
             if free && let Some(claim) = take_fresh(host, subnet)? {
                 return Ok(claim);
             }
@@ -114,14 +97,8 @@ pub(super) fn claim(
 /// gateway there and gone.
 fn take_fresh(host: &mut Rtnl, subnet: Ipv4Net) -> Result<Option<Claim>> {
     let claim = take(subnet)?;
-    let addresses = host
-        .addresses()
-        .map_err(NetworkError::netlink("list the host's addresses"))?;
-    Ok(claim.filter(|_| {
-        !addresses
-            .iter()
-            .any(|(_, net)| net.addr() == super::gateway_of(subnet))
-    }))
+    let addresses = host.addresses().map_err(NetworkError::netlink("list the host's addresses"))?;
+    Ok(claim.filter(|_| !addresses.iter().any(|(_, net)| net.addr() == super::gateway_of(subnet))))
 }
 
 fn take(subnet: Ipv4Net) -> Result<Option<Claim>> {
@@ -141,11 +118,7 @@ fn name_of(subnet: Ipv4Net) -> String {
 }
 
 fn check(subnet: Ipv4Net) -> Result<Ipv4Net> {
-    if subnet.prefix_len() == PREFIX && subnet.trunc() == subnet {
-        Ok(subnet)
-    } else {
-        Err(NetworkError::BadSubnet { subnet })
-    }
+    if subnet.prefix_len() == PREFIX && subnet.trunc() == subnet { Ok(subnet) } else { Err(NetworkError::BadSubnet { subnet }) }
 }
 
 fn of_gateway(gateway: Ipv4Addr) -> Ipv4Net {
@@ -167,12 +140,7 @@ mod tests {
     #[test]
     fn overlaps() {
         let ours = net("10.209.0.0/16");
-        for other in [
-            "10.0.0.0/8",
-            "10.209.3.4/32",
-            "10.208.0.0/15",
-            "10.209.0.0/16",
-        ] {
+        for other in ["10.0.0.0/8", "10.209.3.4/32", "10.208.0.0/15", "10.209.0.0/16"] {
             assert!(overlap(net(other), ours), "{other}");
         }
         for other in ["10.208.0.0/16", "10.210.0.0/15", "192.168.0.0/16"] {

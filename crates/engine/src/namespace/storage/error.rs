@@ -6,15 +6,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum StorageError {
     #[error("could not run {program}: {source}")]
-    Program {
-        program: &'static str,
-        source: io::Error,
-    },
+    Program { program: &'static str, source: io::Error },
     #[error("{program} failed: {message}")]
-    Failed {
-        program: &'static str,
-        message: String,
-    },
+    Failed { program: &'static str, message: String },
     #[error("a pool of {bytes} bytes is too small; the least is {least}")]
     TooSmall { bytes: u64, least: u64 },
     #[error("{id:?} is not a layer's id: lower-case letters, digits and dashes, at most 64")]

@@ -98,14 +98,10 @@ impl Storage {
     /// # Errors
     /// An existing pool that can't be mounted is an error, never replaced by something else.
     pub fn open(data_dir: &Path, config: &StorageConfig) -> Result<Self> {
-        fs::create_dir_all(data_dir)
-            .map_err(StorageError::io(format!("make {}", data_dir.display())))?;
-        let data_dir = data_dir
-            .canonicalize()
-            .map_err(StorageError::io(format!("resolve {}", data_dir.display())))?;
+        fs::create_dir_all(data_dir).map_err(StorageError::io(format!("make {}", data_dir.display())))?;
+        let data_dir = data_dir.canonicalize().map_err(StorageError::io(format!("resolve {}", data_dir.display())))?;
         // Two servers that start at once must not both mount or make the pool.
-        let lock = File::open(&data_dir)
-            .map_err(StorageError::io(format!("open {}", data_dir.display())))?;
+        let lock = File::open(&data_dir).map_err(StorageError::io(format!("open {}", data_dir.display())))?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|e| StorageError::io(format!("lock {}", data_dir.display()))(e.into()))?;
         let storage = Self::find_or_make(data_dir, config, &lock)?;
@@ -193,15 +189,7 @@ impl Storage {
 
     fn plain(data_dir: PathBuf, root: PathBuf, notes: Vec<String>) -> Result<Self> {
         make_directory(&root, 0o700)?;
-        Ok(Self {
-            root,
-            data_dir,
-            kind: StorageKind::Plain,
-            qgroups: None,
-            mounted: false,
-            notes,
-            discarded: AtomicU64::new(0),
-        })
+        Ok(Self { root, data_dir, kind: StorageKind::Plain, qgroups: None, mounted: false, notes, discarded: AtomicU64::new(0) })
     }
 
     /// The top of the storage; images and their layers live on it too.
@@ -223,13 +211,9 @@ impl Storage {
     pub fn create_layer(&self, id: &str, limit_bytes: u64) -> Result<PathBuf> {
         let path = self.layer_path(id)?;
         if self.kind == StorageKind::Plain {
-            DirBuilder::new()
-                .mode(0o700)
-                .create(&path)
-                .map_err(StorageError::io(format!("make layer {id}")))?;
+            DirBuilder::new().mode(0o700).create(&path).map_err(StorageError::io(format!("make layer {id}")))?;
         } else {
-            btrfs::create_subvolume(self.uppers()?.as_fd(), id)
-                .map_err(StorageError::io(format!("make subvolume {id}")))?;
+            btrfs::create_subvolume(self.uppers()?.as_fd(), id).map_err(StorageError::io(format!("make subvolume {id}")))?;
         }
         let filled = self.fill_layer(id, &path, limit_bytes);
         if filled.is_err() {
@@ -251,8 +235,7 @@ impl Storage {
         if self.kind == StorageKind::Plain {
             return Ok(());
         }
-        btrfs::limit(self.open_layer(id)?.as_fd(), limit_bytes)
-            .map_err(StorageError::io(format!("limit layer {id}")))
+        btrfs::limit(self.open_layer(id)?.as_fd(), limit_bytes).map_err(StorageError::io(format!("limit layer {id}")))
     }
 
     /// Bytes that the layer takes, its metadata included; none where the storage can't tell.
@@ -279,8 +262,9 @@ impl Storage {
         }
         let uppers = self.uppers()?;
         let deleted = match btrfs::delete_subvolume(uppers.as_fd(), id) {
-            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => tree::remove_contents(&path)
-                .and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id)),
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tree::remove_contents(&path).and_then(|()| btrfs::delete_subvolume(uppers.as_fd(), id))
+            }
             other => other,
         };
         match deleted {
@@ -323,13 +307,7 @@ impl Storage {
         }
         let layer = self.open_layer(id)?;
         let snapshots = self.root.join("snapshots");
-        btrfs::snapshot(
-            layer.as_fd(),
-            open_directory(&snapshots)?.as_fd(),
-            name,
-            read_only,
-        )
-        .map_err(StorageError::io(what()))?;
+        btrfs::snapshot(layer.as_fd(), open_directory(&snapshots)?.as_fd(), name, read_only).map_err(StorageError::io(what()))?;
         Ok(snapshots.join(name))
     }
 
@@ -390,9 +368,7 @@ impl Storage {
     fn empty_trash(&self) {
         let trash = self.root.join("trash");
         if trash.exists() {
-            let spawned = thread::Builder::new()
-                .name("trash".to_owned())
-                .spawn(move || tree::remove_contents(&trash));
+            let spawned = thread::Builder::new().name("trash".to_owned()).spawn(move || tree::remove_contents(&trash));
             if let Err(error) = spawned {
                 tracing::warn!(%error, "discarded layers stay until the next start");
             }
@@ -406,11 +382,7 @@ impl Storage {
             return;
         };
         for entry in fs::read_dir(qgroups).into_iter().flatten().flatten() {
-            let id = entry
-                .file_name()
-                .to_str()
-                .and_then(|n| n.strip_prefix("0_"))
-                .and_then(|n| n.parse::<u64>().ok());
+            let id = entry.file_name().to_str().and_then(|n| n.strip_prefix("0_")).and_then(|n| n.parse::<u64>().ok());
             if let Some(id) = id.filter(|id| *id >= btrfs::SUBVOLUME_INODE)
                 && read_number(&entry.path().join("referenced")) == Some(0)
                 && let Err(error) = btrfs::remove_qgroup(top.as_fd(), id)
@@ -430,8 +402,7 @@ fn counted_btrfs(data_dir: &File) -> Option<StorageKind> {
 }
 
 fn is_btrfs(directory: &File) -> bool {
-    fstatfs(directory)
-        .is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|magic| magic == btrfs::MAGIC))
+    fstatfs(directory).is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|magic| magic == btrfs::MAGIC))
 }
 
 fn enable_quotas(top: &File) -> Result<StorageKind> {
@@ -461,8 +432,7 @@ fn quota_mode(qgroups: &Path) -> Option<StorageKind> {
 }
 
 fn qgroup_directory(inside: &File) -> Result<PathBuf> {
-    let id = btrfs::file_system_id(inside.as_fd())
-        .map_err(StorageError::io("ask for the file system's id"))?;
+    let id = btrfs::file_system_id(inside.as_fd()).map_err(StorageError::io("ask for the file system's id"))?;
     Ok(Path::new("/sys/fs/btrfs").join(uuid(&id)).join("qgroups"))
 }
 
@@ -482,26 +452,16 @@ fn read_number(path: &Path) -> Option<u64> {
 }
 
 fn space(path: &Path) -> Result<(u64, u64)> {
-    let s = statvfs(path).map_err(|e| {
-        StorageError::io(format!("ask for the space on {}", path.display()))(e.into())
-    })?;
+    let s = statvfs(path).map_err(|e| StorageError::io(format!("ask for the space on {}", path.display()))(e.into()))?;
     Ok((s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize))
 }
 
 fn is_id(id: &str) -> bool {
-    !id.is_empty()
-        && id.len() <= MAX_ID
-        && id
-            .bytes()
-            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 fn check_id(id: &str) -> Result<()> {
-    if is_id(id) {
-        Ok(())
-    } else {
-        Err(StorageError::BadId { id: id.to_owned() })
-    }
+    if is_id(id) { Ok(()) } else { Err(StorageError::BadId { id: id.to_owned() }) }
 }
 
 fn open_directory(path: &Path) -> Result<File> {

@@ -36,10 +36,7 @@ pub(super) fn make_image(data_dir: &Path, size_bytes: Option<u64>) -> Result<()>
     // Whole MiB: the loop device wants whole blocks.
     let bytes = bytes >> 20 << 20;
     if bytes < LEAST_BYTES {
-        return Err(StorageError::TooSmall {
-            bytes,
-            least: LEAST_BYTES,
-        });
+        return Err(StorageError::TooSmall { bytes, least: LEAST_BYTES });
     }
     let unfinished = data_dir.join("pool.img.new");
     let what = || format!("make {}", unfinished.display());
@@ -47,12 +44,7 @@ pub(super) fn make_image(data_dir: &Path, size_bytes: Option<u64>) -> Result<()>
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(StorageError::io(what())(e)),
         _ => {}
     }
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .map_err(StorageError::io(what()))?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(StorageError::io(what()))?;
     if is_btrfs(&file) {
         loopdev::disable_copy_on_write(file.as_fd()).map_err(StorageError::io(what()))?;
     }
@@ -68,35 +60,19 @@ fn format(image: &Path) -> Result<()> {
     const PROGRAM: &str = "mkfs.btrfs";
     // One copy of the metadata: both would lie in the same file of the same disk.
     let output = Command::new(PROGRAM)
-        .args([
-            "--quiet",
-            "--nodiscard",
-            "--data",
-            "single",
-            "--metadata",
-            "single",
-        ])
+        .args(["--quiet", "--nodiscard", "--data", "single", "--metadata", "single"])
         .args(["--label", "arenite", "--"])
         .arg(image)
-        .env(
-            "PATH",
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        )
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| StorageError::Program {
-            program: PROGRAM,
-            source,
-        })?;
+        .map_err(|source| StorageError::Program { program: PROGRAM, source })?;
     if output.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().rfind(|l| !l.trim().is_empty());
-    Err(StorageError::Failed {
-        program: PROGRAM,
-        message: line.unwrap_or("no message").trim().to_owned(),
-    })
+    Err(StorageError::Failed { program: PROGRAM, message: line.unwrap_or("no message").trim().to_owned() })
 }
 
 pub(super) fn remove_image(data_dir: &Path) {
@@ -106,17 +82,10 @@ pub(super) fn remove_image(data_dir: &Path) {
 }
 
 /// Mounts the existing image on `data_dir/pool`, if it is not there already, and returns that path.
-pub(super) fn mount(
-    data_dir: &Path,
-    size_bytes: Option<u64>,
-    notes: &mut Vec<String>,
-) -> Result<PathBuf> {
+pub(super) fn mount(data_dir: &Path, size_bytes: Option<u64>, notes: &mut Vec<String>) -> Result<PathBuf> {
     let path = image(data_dir);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .map_err(StorageError::io(format!("open {}", path.display())))?;
+    let file =
+        OpenOptions::new().read(true).write(true).open(&path).map_err(StorageError::io(format!("open {}", path.display())))?;
     let grown = grow_image(&file, size_bytes, notes)?;
     let root = data_dir.join("pool");
     if !root.exists() {
@@ -127,12 +96,8 @@ pub(super) fn mount(
     }
     let top = open_directory(&root)?;
     if grown {
-        if let Some(device) =
-            loopdev::LoopDevice::find(&file).map_err(StorageError::io("find the loop device"))?
-        {
-            device
-                .refresh_capacity()
-                .map_err(StorageError::io("grow the loop device"))?;
+        if let Some(device) = loopdev::LoopDevice::find(&file).map_err(StorageError::io("find the loop device"))? {
+            device.refresh_capacity().map_err(StorageError::io("grow the loop device"))?;
         }
         btrfs::grow(top.as_fd()).map_err(StorageError::io("grow the pool"))?;
     }
@@ -142,21 +107,15 @@ pub(super) fn mount(
 }
 
 fn grow_image(file: &File, size_bytes: Option<u64>, notes: &mut Vec<String>) -> Result<bool> {
-    let now = file
-        .metadata()
-        .map_err(StorageError::io("look at the pool image"))?
-        .len();
+    let now = file.metadata().map_err(StorageError::io("look at the pool image"))?.len();
     let Some(wanted) = size_bytes.map(|b| b >> 20 << 20).filter(|b| *b != now) else {
         return Ok(false);
     };
     if wanted < now {
-        notes.push(format!(
-            "the pool keeps its {now} bytes: it can grow but not shrink to {wanted}"
-        ));
+        notes.push(format!("the pool keeps its {now} bytes: it can grow but not shrink to {wanted}"));
         return Ok(false);
     }
-    file.set_len(wanted)
-        .map_err(StorageError::io("grow the pool image"))?;
+    file.set_len(wanted).map_err(StorageError::io("grow the pool image"))?;
     Ok(true)
 }
 
@@ -167,29 +126,21 @@ fn is_mounted(root: &Path, image: &File) -> Result<bool> {
         return Ok(false);
     }
     let mut wanted = [0; 16];
-    image
-        .read_exact_at(&mut wanted, UUID_OFFSET)
-        .map_err(StorageError::io("read the pool image"))?;
-    let inode = top
-        .metadata()
-        .map_err(StorageError::io("look at the pool"))?
-        .ino();
-    let found = btrfs::file_system_id(top.as_fd())
-        .map_err(StorageError::io("ask for the file system's id"))?;
+    image.read_exact_at(&mut wanted, UUID_OFFSET).map_err(StorageError::io("read the pool image"))?;
+    let inode = top.metadata().map_err(StorageError::io("look at the pool"))?.ino();
+    let found = btrfs::file_system_id(top.as_fd()).map_err(StorageError::io("ask for the file system's id"))?;
     Ok(inode == btrfs::SUBVOLUME_INODE && found == wanted)
 }
 
 fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
     // It may be attached but not mounted here: a server in a mount namespace of its own went, and its sandboxes stayed.
     // A second device on the same file would corrupt it.
-    let found = loopdev::LoopDevice::find(file)
-        .map_err(StorageError::io("look through the loop devices"))?;
+    let found = loopdev::LoopDevice::find(file).map_err(StorageError::io("look through the loop devices"))?;
     let device = match found {
         Some(device) => device,
-        None => loopdev::LoopDevice::attach(file).map_err(StorageError::io(format!(
-            "attach {} to a loop device",
-            path.display()
-        )))?,
+        None => {
+            loopdev::LoopDevice::attach(file).map_err(StorageError::io(format!("attach {} to a loop device", path.display())))?
+        }
     };
     rustix::mount::mount(
         device.path(),
@@ -198,9 +149,7 @@ fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
         MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV,
         MOUNT_OPTIONS,
     )
-    .map_err(|e| {
-        StorageError::io(format!("mount {} on {}", path.display(), root.display()))(e.into())
-    })
+    .map_err(|e| StorageError::io(format!("mount {} on {}", path.display(), root.display()))(e.into()))
 }
 
 pub(super) fn unmount(root: &Path) -> Result<()> {

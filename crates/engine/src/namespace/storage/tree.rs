@@ -39,9 +39,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
         let mut directories = Vec::new();
         for entry in Dir::read_from(top)? {
             let entry = entry?;
-            if !is_dots(entry.file_name())
-                && !remove_simple(top.as_fd(), entry.file_name(), entry.file_type())?
-            {
+            if !is_dots(entry.file_name()) && !remove_simple(top.as_fd(), entry.file_name(), entry.file_type())? {
                 directories.push(entry.file_name().to_owned());
             }
             // The rest comes in the next round.
@@ -74,9 +72,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
 fn scatter(directory: &OwnedFd, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        if !is_dots(entry.file_name())
-            && !remove_simple(directory.as_fd(), entry.file_name(), entry.file_type())?
-        {
+        if !is_dots(entry.file_name()) && !remove_simple(directory.as_fd(), entry.file_name(), entry.file_type())? {
             move_up(directory, entry.file_name(), top, moved)?;
         }
     }
@@ -112,12 +108,7 @@ fn move_up(from: &OwnedFd, name: &CStr, top: &OwnedFd, moved: &mut u64) -> io::R
 }
 
 fn open<P: rustix::path::Arg>(parent: BorrowedFd<'_>, name: P) -> io::Result<OwnedFd> {
-    Ok(openat(
-        parent,
-        name,
-        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?)
+    Ok(openat(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn is_dots(name: &CStr) -> bool {

@@ -1,0 +1,41 @@
+//! Building `arenite` as users get it.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde::Deserialize;
+
+use crate::command::{cargo, shown};
+use crate::failure::{Attempt, Failure};
+
+/// A line of what cargo says about a build.
+#[derive(Debug, Deserialize)]
+struct Message {
+    reason: String,
+    #[serde(default)]
+    target: Option<Target>,
+    #[serde(default)]
+    executable: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds it optimised, and says where it is.
+pub(crate) fn build() -> Result<PathBuf, Failure> {
+    let mut command = cargo();
+    command.args(["build", "--release", "--package", "arenite", "--message-format", "json-render-diagnostics"]);
+    eprintln!("$ {}", shown(&command));
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().attempt(|| "could not start cargo".into())?;
+    if !output.status.success() {
+        return Err(Failure::new("the build failed"));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let built = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok()).find_map(|message| {
+        let ours = message.reason == "compiler-artifact" && message.target.is_some_and(|target| target.name == "arenite");
+        message.executable.filter(|_| ours)
+    });
+    built.ok_or_else(|| Failure::new("cargo built no program called arenite"))
+}

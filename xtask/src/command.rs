@@ -1,0 +1,57 @@
+//! Running other programs, said out loud.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::failure::{Attempt, Failure, Outcome};
+
+/// The top of the repository.
+pub(crate) fn repository() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().expect("xtask lies in the repository").to_owned()
+}
+
+/// Where builds and everything else that is made go.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), |dir| repository().join(dir))
+}
+
+/// A program that works in the repository.
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(repository());
+    command
+}
+
+/// The cargo that runs this.
+pub(crate) fn cargo() -> Command {
+    program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Its words, as one could type them.
+pub(crate) fn shown(command: &Command) -> String {
+    let name = Path::new(command.get_program()).file_name().unwrap_or(command.get_program()).to_string_lossy().into_owned();
+    let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+    std::iter::once(name).chain(args).collect::<Vec<_>>().join(" ")
+}
+
+/// Says what is run, runs it, and fails when it does.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let words = shown(command);
+    eprintln!("$ {words}");
+    let status = command.status().attempt(|| format!("could not start {words}"))?;
+    if status.success() { Ok(()) } else { Err(Failure::new(format!("{words} failed ({status})"))) }
+}
+
+/// Whether it succeeds. Says nothing, and neither does it.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+/// Finds a program on `PATH` and where root's programs are.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).map(|dir| dir.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,126 @@
+//! What tasks need of the host, and how it gets there.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::{find, program, run, succeeds};
+use crate::failure::{Failure, Outcome};
+
+/// Something that must be installed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Need {
+    present: Present,
+    /// Debian's package that has it.
+    package: &'static str,
+    why: &'static str,
+}
+
+/// How its presence is known.
+#[derive(Debug, Clone, Copy)]
+enum Present {
+    /// One of these programs is there.
+    AnyOf(&'static [&'static str]),
+    File(&'static str),
+    /// These words succeed.
+    Runs(&'static [&'static str]),
+}
+
+impl Present {
+    fn holds(self) -> bool {
+        match self {
+            Self::AnyOf(names) => names.iter().any(|name| find(name).is_some()),
+            Self::File(path) => Path::new(path).exists(),
+            Self::Runs(words) => succeeds(program(words[0]).args(&words[1..])),
+        }
+    }
+}
+
+/// To build and run the server.
+pub(crate) const TO_RUN: &[Need] = &[
+    Need { present: Present::AnyOf(&["cc"]), package: "gcc", why: "the embedded database is compiled" },
+    Need { present: Present::File("/usr/include/stdlib.h"), package: "libc6-dev", why: "programs are linked" },
+    Need { present: Present::AnyOf(&["debootstrap"]), package: "debootstrap", why: "the base image begins with it" },
+    Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" },
+    Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" },
+    Need { present: Present::AnyOf(&["ip"]), package: "iproute2", why: "networks are looked into with it" },
+    Need {
+        present: Present::File("/etc/ssl/certs/ca-certificates.crt"),
+        package: "ca-certificates",
+        why: "image builds download packages",
+    },
+];
+
+/// To run the tests, besides.
+pub(crate) const TO_TEST: &[Need] = &[
+    Need { present: Present::AnyOf(&["python3"]), package: "python3", why: "the end-to-end tests are Python" },
+    Need {
+        present: Present::Runs(&["python3", "-c", "import venv, ensurepip"]),
+        package: "python3-venv",
+        why: "they run in an environment of their own",
+    },
+    Need { present: Present::AnyOf(&["chromium"]), package: "chromium", why: "a real browser is turned on hostile pages" },
+    Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
+];
+
+/// To run the benchmarks, besides.
+pub(crate) const TO_BENCH: &[Need] = &[
+    Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },
+    Need { present: Present::AnyOf(&["nginx"]), package: "nginx-light", why: "proxied streams are compared with it" },
+];
+
+/// Installs what is missing where that can be done, else says what to install.
+pub(crate) fn prepare(needs: &[&[Need]]) -> Outcome {
+    let missing: Vec<Need> = needs.iter().copied().flatten().copied().filter(|need| !need.present.holds()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for need in &missing {
+        eprintln!("{} is missing: {}", need.package, need.why);
+    }
+    let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let names = packages.join(" ");
+    if find("apt-get").is_none() {
+        return Err(Failure::new(format!("this host has no apt-get; install what Debian calls {names}")));
+    }
+    if !is_root() {
+        return Err(Failure::new(format!("install them with: sudo apt-get install --no-install-recommends {names}")));
+    }
+    // The lists may be there already, and fetching them takes a while.
+    if run(&mut install(&packages)).is_err() {
+        run(program("apt-get").args(["update", "-q"]))?;
+        run(&mut install(&packages))?;
+    }
+    match missing.into_iter().find(|need| !need.present.holds()) {
+        Some(need) => Err(Failure::new(format!("{} was installed, but what it should bring is still not there", need.package))),
+        None => Ok(()),
+    }
+}
+
+fn install(packages: &[&str]) -> Command {
+    let mut command = program("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["install", "-q", "-y", "--no-install-recommends"]).args(packages);
+    command
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
+}
+
+/// Sandboxes need the host's root; fails with what to type instead.
+pub(crate) fn must_be_root(task: &str) -> Outcome {
+    if is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("sandboxes need the host's root; run: sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask {task}")))
+}
+
+/// The variable, and the file of certificate authorities that it names, by which this user's programs are told whom to
+/// trust: a network that intercepts TLS is set up like that, and sandboxes need the same.
+pub(crate) fn extra_ca() -> Option<(&'static str, String)> {
+    let names = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO"];
+    names.into_iter().find_map(|name| std::env::var(name).ok().filter(|path| Path::new(path).is_file()).map(|path| (name, path)))
+}

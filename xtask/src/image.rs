@@ -1,0 +1,42 @@
+//! `cargo xtask image`: builds an image with this tree's binary.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::Outcome;
+use crate::{binary, command, host};
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    /// Its name
+    #[arg(default_value = "base")]
+    name: String,
+    /// The server's data directory
+    #[arg(long, default_value = "/var/lib/arenite", value_name = "DIR")]
+    data_dir: PathBuf,
+}
+
+pub(crate) fn run(args: &ImageArgs) -> Outcome {
+    host::must_be_root("image")?;
+    host::prepare(&[host::TO_RUN])?;
+    build(&binary::build()?, &args.name, &args.data_dir)
+}
+
+/// Builds it when the data directory has none of that name.
+pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
+    let mut inspect = command::program(arenite);
+    inspect.args(["image", "inspect", name, "--json", "--data-dir"]).arg(data_dir);
+    if command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
+}
+
+/// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it.
+fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
+    let imagefile = command::repository().join("images").join(format!("{name}.Imagefile"));
+    let mut build = command::program(arenite);
+    build.args(["image", "build", name, "--data-dir"]).arg(data_dir);
+    if imagefile.is_file() {
+        build.arg("--file").arg(imagefile);
+    }
+    command::run(&mut build)
+}

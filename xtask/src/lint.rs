@@ -1,0 +1,48 @@
+//! `cargo xtask lint`: rustfmt, clippy, cargo-deny. Golden files are compared by the crates' own tests.
+
+use std::path::PathBuf;
+
+use crate::command::{self, cargo, program, target_dir};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::fmt;
+
+/// The checker of dependencies, pinned: its rules change between versions.
+const CARGO_DENY: &str = "0.20.2";
+
+pub(crate) fn run() -> Outcome {
+    fmt::check()?;
+    command::run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
+    // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
+    command::run(program(cargo_deny()?).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))
+}
+
+/// Where cargo-deny is; installed from source when it isn't there.
+fn cargo_deny() -> Result<PathBuf, Failure> {
+    let tools = target_dir().join("tools");
+    let root = tools.join(format!("cargo-deny-{CARGO_DENY}"));
+    let tool = root.join("bin/cargo-deny");
+    if tool.is_file() {
+        return Ok(tool);
+    }
+    eprintln!("cargo-deny {CARGO_DENY} is not there yet; building it takes a minute or two, once");
+    std::fs::create_dir_all(&root).attempt(|| format!("could not make {}", root.display()))?;
+    // Without optimisation it builds in a fraction of the time, and its checks still take a second.
+    let mut install = cargo();
+    install.args([
+        "install",
+        "cargo-deny",
+        "--locked",
+        "--version",
+        CARGO_DENY,
+        "--no-default-features",
+        "--profile",
+        "dev",
+        "--quiet",
+    ]);
+    // Away from this workspace, whose flags for static programs are not meant for tools.
+    install.current_dir("/").arg("--root").arg(&root).arg("--target-dir").arg(tools.join("build"));
+    command::run(&mut install)?;
+    // Most of a gigabyte of intermediate files that nobody needs again; left there they do no harm.
+    let _ = std::fs::remove_dir_all(tools.join("build"));
+    Ok(tool)
+}

@@ -1,0 +1,24 @@
+//! `cargo xtask openapi`: the golden files that others depend on: OpenAPI documents, help texts, error bodies.
+//!
+//! They are compared by tests with `golden` in their names, which write them anew when `ARENITE_BLESS` is set.
+
+use clap::Args;
+
+use crate::command::{self, cargo};
+use crate::failure::Outcome;
+
+#[derive(Debug, Args)]
+pub(crate) struct OpenapiArgs {
+    /// Write the golden files anew; look at the difference before you commit it
+    #[arg(long)]
+    bless: bool,
+}
+
+pub(crate) fn run(args: &OpenapiArgs) -> Outcome {
+    let mut tests = cargo();
+    tests.args(["test", "--workspace", "--quiet", "golden"]);
+    if args.bless {
+        tests.env("ARENITE_BLESS", "1");
+    }
+    command::run(&mut tests)
+}

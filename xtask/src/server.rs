@@ -1,0 +1,133 @@
+//! A server that outlives this task: found, started, stopped.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::{program, run, target_dir};
+use crate::failure::{Attempt, Failure, Outcome};
+
+/// How long a start may take: storage, networks and the recovery of sandboxes.
+const START_LIMIT: Duration = Duration::from_secs(90);
+/// How long a graceful stop may take.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is remembered of a server that a task started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Started {
+    pub(crate) pid: u32,
+    /// The build that it runs.
+    pub(crate) build: Build,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Tells one build from another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Build {
+    bytes: u64,
+    modified: i64,
+    modified_nanoseconds: i64,
+}
+
+impl Build {
+    pub(crate) fn of(binary: &Path) -> Result<Self, Failure> {
+        let data = std::fs::metadata(binary).attempt(|| format!("could not look at {}", binary.display()))?;
+        Ok(Self { bytes: data.len(), modified: data.mtime(), modified_nanoseconds: data.mtime_nsec() })
+    }
+}
+
+fn note(port: u16) -> PathBuf {
+    target_dir().join(format!("server-{port}.json"))
+}
+
+impl Started {
+    /// The server that was started on this port and still runs.
+    pub(crate) fn find(port: u16) -> Option<Self> {
+        let started: Self = serde_json::from_slice(&std::fs::read(note(port)).ok()?).ok()?;
+        started.runs().then_some(started)
+    }
+
+    /// A pid may have a new owner by now: it counts only while it is a server with these arguments.
+    fn runs(&self) -> bool {
+        let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let mut words = words.split(|b| *b == 0).map(String::from_utf8_lossy);
+        words.next().is_some_and(|w| w.ends_with("arenite"))
+            && words.next().is_some_and(|w| w == "serve")
+            && words.zip(&self.arguments).all(|(word, argument)| word == *argument || word.is_empty())
+    }
+
+    /// Stops it gracefully; its sandboxes live on.
+    pub(crate) fn stop(&self) -> Outcome {
+        run(program("sh").args(["-c", "kill -TERM \"$0\"", &self.pid.to_string()]))?;
+        let begun = Instant::now();
+        while self.runs() {
+            if begun.elapsed() > STOP_LIMIT {
+                return Err(Failure::new(format!("the server (pid {}) didn't stop within {STOP_LIMIT:?}", self.pid)));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}
+
+/// Starts a server that lives on when this task has ended, and waits until it is ready.
+pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) -> Outcome {
+    let file =
+        std::fs::File::options().create(true).append(true).open(log).attempt(|| format!("could not open {}", log.display()))?;
+    let again = file.try_clone().attempt(|| "could not open the log twice".into())?;
+    let mut command = program(binary);
+    command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(file).stderr(again);
+    // A group of its own: Ctrl-C in this terminal is not meant for it.
+    command.process_group(0);
+    let mut child = command.spawn().attempt(|| format!("could not start {}", binary.display()))?;
+    wait_ready(&mut child, port, log)?;
+    let started = Started { pid: child.id(), build: Build::of(binary)?, arguments: arguments.to_vec() };
+    let text = serde_json::to_vec(&started).attempt(|| "could not write down the server's pid".into())?;
+    std::fs::write(note(port), text).attempt(|| "could not write down the server's pid".into())
+}
+
+fn wait_ready(child: &mut Child, port: u16, log: &Path) -> Outcome {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().attempt(|| "could not watch the server".into())? {
+            return Err(Failure::new(format!("the server ended ({status}):\n{}", tail(log))));
+        }
+        if get(port, "/ready").is_some_and(|(status, _)| status == 200) {
+            return Ok(());
+        }
+        if begun.elapsed() > START_LIMIT {
+            return Err(Failure::new(format!("the server was not ready within {START_LIMIT:?}:\n{}", tail(log))));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// What a server on this port answers. None: nobody listens, or it doesn't speak HTTP.
+pub(crate) fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    const LIMIT: u64 = 1 << 20;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    // HTTP/1.0: the answer is one piece and ends with the connection.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    stream.take(LIMIT).read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Some((status, body.to_owned()))
+}

@@ -1,0 +1,114 @@
+//! `cargo xtask up`: from a clone to a running server.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::server::{self, Build, Started};
+use crate::{binary, command, host, image};
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Port of the server on 127.0.0.1
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Image to have ready
+    #[arg(long, default_value = "base")]
+    image: String,
+    /// The server's data directory
+    #[arg(long, default_value = "/var/lib/arenite", value_name = "DIR")]
+    data_dir: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Info {
+    version: String,
+}
+
+pub(crate) fn run(args: &UpArgs) -> Outcome {
+    let begun = Instant::now();
+    host::must_be_root("up")?;
+    host::prepare(&[host::TO_RUN])?;
+    let arenite = binary::build()?;
+    doctor(&arenite, &args.data_dir)?;
+    image::ensure(&arenite, &args.image, &args.data_dir)?;
+    let how = serve(&arenite, args)?;
+    let port = args.port;
+    println!("\nArenite {how} at http://127.0.0.1:{port} ({:.1} s)\n", begun.elapsed().as_secs_f64());
+    println!("  API document   http://127.0.0.1:{port}/v1/docs");
+    println!("  log            {}", log(port).display());
+    if let Some(started) = Started::find(port) {
+        println!("  stop it with   kill {}", started.pid);
+    }
+    println!("\nA first call:\n");
+    println!("  curl -s http://127.0.0.1:{port}/v1/shell/exec -H 'Content-Type: application/json' \\");
+    println!("    -d '{{\"command\": \"echo hello from $(hostname)\"}}'");
+    println!("\nFrom Python (pip install agent-sandbox):\n");
+    println!("  from agent_sandbox import Sandbox");
+    println!("  client = Sandbox(base_url=\"http://127.0.0.1:{port}\")");
+    println!("  print(client.shell.exec_command(command=\"uname -a\").data.output)");
+    let server = if port == 8080 { String::new() } else { format!(" --server http://127.0.0.1:{port}") };
+    println!("\nFrom the command line:\n");
+    for words in ["create demo", "exec demo"] {
+        println!("  {} {words}{server}", arenite.display());
+    }
+    Ok(())
+}
+
+/// Has the host checked; shows the table only when something is missing.
+pub(crate) fn doctor(arenite: &Path, data_dir: &Path) -> Outcome {
+    let mut check = command::program(arenite);
+    check.arg("doctor").arg("--data-dir").arg(data_dir);
+    let mut quiet = command::program(arenite);
+    quiet.arg("doctor").arg("--data-dir").arg(data_dir);
+    if command::succeeds(&mut quiet) {
+        return Ok(());
+    }
+    command::run(&mut check).map_err(|_| Failure::new("this host lacks what sandboxes need: the table above says what to do"))
+}
+
+fn log(port: u16) -> PathBuf {
+    command::target_dir().join(format!("server-{port}.log"))
+}
+
+/// Makes sure that this build serves on the port, and says how it came to.
+fn serve(arenite: &Path, args: &UpArgs) -> Result<&'static str, Failure> {
+    let port = args.port;
+    let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{port}")];
+    arguments.extend(["--data-dir".to_owned(), args.data_dir.display().to_string()]);
+    if args.image != "base" {
+        arguments.extend(["--default-image".to_owned(), args.image.clone()]);
+    }
+    if let Some((variable, file)) = host::extra_ca() {
+        eprintln!("{variable} is set here: sandboxes will trust the authorities of {file} too");
+        arguments.extend(["--extra-ca".to_owned(), file]);
+    }
+    let other = |what: &str| Err(Failure::new(format!("{what} on port {port}; stop it, or use --port")));
+    let mut how = "runs";
+    match (Started::find(port), server::get(port, "/api/v2/info")) {
+        (Some(started), Some(_)) if started.build == Build::of(arenite)? && started.arguments == arguments => {
+            return Ok("runs already, the same build,");
+        }
+        (Some(started), _) => {
+            eprintln!(
+                "the server on port {port} is of another build or was started otherwise: restarting it; its sandboxes live on"
+            );
+            started.stop()?;
+            how = "was restarted";
+        }
+        (None, Some((200, body))) => {
+            return match serde_json::from_str::<Info>(&body) {
+                Ok(info) if info.version == env!("CARGO_PKG_VERSION") => Ok("runs already, started by someone else,"),
+                Ok(info) => other(&format!("an Arenite {} that this task didn't start runs", info.version)),
+                Err(_) => other("another server is"),
+            };
+        }
+        (None, Some(_)) => return other("another server is"),
+        (None, None) => {}
+    }
+    server::start(arenite, port, &arguments, &log(port))?;
+    Ok(how)
+}
