@@ -55,6 +55,8 @@ const WARM_UP: usize = 10;
 const MANY: usize = 50;
 /// Sandboxes of `--soak`.
 const SOAK: usize = 1000;
+/// What calls left running has to end before anything counts as idle.
+const SETTLE: Duration = Duration::from_secs(3);
 /// Between a delete and the next round, so that its end is not measured as the next one's beginning.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -181,7 +183,7 @@ fn exec(args: &BenchArgs, api: &mut Connection, floors: &floor::Programs, report
     Ok(())
 }
 
-/// Fifty at once, and what fifty idle ones hold of the host's memory.
+/// Fifty at once, and what idle ones hold of the host's memory.
 fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome {
     let begun = Instant::now();
     let made: Vec<Result<Duration, Failure>> = std::thread::scope(|scope| {
@@ -202,24 +204,29 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
     let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
     report.push(Row::plain("fifty at once: the last has its first output", all.as_secs_f64() * 1e3, "ms"));
     report.push(Row::plain("fifty at once: p50 of one", report::quantile(&made, 0.50).as_secs_f64() * 1e3, "ms"));
-    let mut total = 0;
-    let mut first_ids = Vec::new();
+    let each = idle(api, (0..MANY).map(|i| format!("bench-many-{i}")))?;
+    report.push(Row::plain("idle sandbox, PSS of all its processes: each of fifty", each, "MiB"));
     for i in 0..MANY {
-        first_ids.push(api.bash(&format!("bench-many-{i}"), "head -1 /proc/self/uid_map")?);
+        api.delete(&format!("bench-many-{i}"))?;
     }
-    // What the calls left running has to end before anything counts as idle.
-    std::thread::sleep(Duration::from_secs(3));
-    for map in &first_ids {
+    // Alone it bears the pages that sandboxes share; so this is the number with the budget.
+    api.create("bench-alone")?;
+    let alone = idle(api, ["bench-alone".to_owned()].into_iter())?;
+    report.push(Row::at_most("idle sandbox, PSS of all its processes: the only one", alone, "MiB", 6.0));
+    api.delete("bench-alone")
+}
+
+/// What each of these holds of the host's memory once nothing runs in them, in MiB.
+fn idle(api: &mut Connection, names: impl Iterator<Item = String>) -> Result<f64, Failure> {
+    let maps = names.map(|name| api.bash(&name, "head -1 /proc/self/uid_map")).collect::<Result<Vec<_>, _>>()?;
+    std::thread::sleep(SETTLE);
+    let mut total = 0;
+    for map in &maps {
         let first = map.split_whitespace().nth(1).and_then(|word| word.parse().ok());
         let first = first.ok_or_else(|| Failure::new(format!("a sandbox's uid_map reads {map:?}")))?;
         total += memory::proportional_set_size(first)?;
     }
-    let each = total as f64 / MANY as f64 / f64::from(1 << 20);
-    report.push(Row::at_most("idle sandbox, PSS of all its processes", each, "MiB", 6.0));
-    for i in 0..MANY {
-        api.delete(&format!("bench-many-{i}"))?;
-    }
-    Ok(())
+    Ok(total as f64 / maps.len() as f64 / f64::from(1 << 20))
 }
 
 fn soak(api: &mut Connection, report: &mut Report) -> Outcome {
