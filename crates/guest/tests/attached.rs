@@ -1,5 +1,7 @@
 //! A terminal for one command, over its WebSocket.
 
+#![allow(clippy::unwrap_used, reason = "a test's own helpers")]
+
 mod standalone;
 
 use std::time::Duration;

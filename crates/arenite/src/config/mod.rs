@@ -6,7 +6,7 @@
 pub(crate) mod values;
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use arenite_model::ImageName;
@@ -223,7 +223,7 @@ impl Settings {
             allowed_host: Some(Vec::new()),
             allowed_origin: Some(Vec::new()),
             domain: None,
-            trusted_proxy: Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]),
+            trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
             log: Some("info".to_owned()),
             log_format: Some(LogFormat::Text),

@@ -299,7 +299,13 @@ impl Actor {
         if waiting + bytes.len() > MAX_TYPED {
             return false;
         }
+        let command_waits = !self.session.state().queue.is_empty();
         match self.stage {
+            // It is meant for that command.
+            Stage::Idle if command_waits => {
+                self.held.extend_from_slice(bytes);
+                return true;
+            }
             Stage::Idle => self.dirty = true,
             Stage::Running | Stage::Typed => self.typed_ahead = true,
             _ => {
