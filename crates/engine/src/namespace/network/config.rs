@@ -12,6 +12,7 @@ pub const DENIED: &[(&str, &str)] = &[
     ("10.0.0.0/8", "private"),
     ("100.64.0.0/10", "shared by carriers"),
     ("127.0.0.0/8", "loopback"),
+    ("168.63.129.16/32", "a cloud's host service"),
     ("169.254.0.0/16", "link-local, metadata services"),
     ("172.16.0.0/12", "private"),
     ("192.0.0.0/24", "protocol assignments"),
