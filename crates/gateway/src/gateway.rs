@@ -75,5 +75,6 @@ pub(crate) struct Context {
     /// The client's address, without its port.
     pub(crate) origin: Option<String>,
     /// How the client names this server: `http://host:port`, from its own Host header (checked) or a trusted proxy's.
+    /// With the path under which a trusted proxy serves us.
     pub(crate) base_url: String,
 }

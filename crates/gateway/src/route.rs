@@ -223,13 +223,15 @@ struct Caller {
     address: IpAddr,
     scheme: &'static str,
     host: Option<String>,
+    /// The path under which a trusted proxy serves us.
+    prefix: String,
 }
 
 impl Caller {
     /// The peer, or what a trusted proxy says: the last of the addresses that it added itself.
     fn of(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
         let peer = peer.to_canonical();
-        let mut caller = Self { address: peer, scheme: "http", host: None };
+        let mut caller = Self { address: peer, scheme: "http", host: None, prefix: String::new() };
         if config.trusted_proxies.contains(&peer) {
             let last = |name: &str| {
                 let text = headers.get_all(name).iter().next_back()?.to_str().ok()?;
@@ -242,6 +244,15 @@ impl Caller {
                 caller.scheme = "https";
             }
             caller.host = last("x-forwarded-host");
+            let plain = |text: &String| {
+                text.len() <= 256
+                    && text.starts_with('/')
+                    && !text.contains("//")
+                    && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._~-".contains(&b))
+            };
+            if let Some(prefix) = last("x-forwarded-prefix").filter(plain) {
+                prefix.trim_end_matches('/').clone_into(&mut caller.prefix);
+            }
         }
         caller
     }
@@ -274,7 +285,7 @@ async fn dispatch(
         tenant: TenantId::default_tenant(),
         request_id: request_id.to_owned(),
         origin: Some(caller.address.to_string()),
-        base_url: format!("{}://{}", caller.scheme, host.authority),
+        base_url: format!("{}://{}{}", caller.scheme, host.authority, caller.prefix),
     };
     timing.mark("target");
     let at = path.decoded.as_str();

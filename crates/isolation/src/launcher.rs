@@ -16,6 +16,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -93,6 +94,8 @@ impl Launcher {
     pub fn start(program: &Path) -> Result<Self, LaunchError> {
         let (ours, theirs) = descriptors::packet_pair().map_err(LaunchError::Start)?;
         let process = Command::new(program)
+            // What a sandbox's spawner, a copy of the launcher, shows inside: not where this host keeps the program.
+            .arg0("arenite")
             .arg("launcher")
             .env_clear()
             .stdin(Stdio::from(theirs))

@@ -127,6 +127,8 @@ fn many_are_prepared_at_once_and_vanish_with_their_namespace() {
 #[test]
 fn what_stands_in_the_way_is_reported() {
     on_a_host(|_outside| async move {
+        // A new network namespace starts with what the host has.
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
         let network = Network::open(NetworkConfig { resolvers: None, ..config("warn") }).await.unwrap();
         let warnings = network.warnings().await;
         assert!(warnings.iter().any(|w| w.contains("ip_forward was 0")), "{warnings:?}");

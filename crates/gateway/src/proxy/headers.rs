@@ -49,7 +49,8 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
             headers.append(name, value.clone());
         }
     }
-    let (scheme, authority) = context.base_url.split_once("://").unwrap_or(("http", "localhost"));
+    let (scheme, rest) = context.base_url.split_once("://").unwrap_or(("http", "localhost"));
+    let (authority, outer) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let mut set = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
@@ -58,8 +59,9 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
     set(HOST, authority);
     set(HeaderName::from_static("x-forwarded-proto"), scheme);
     set(HeaderName::from_static("x-forwarded-host"), authority);
+    let prefix = format!("{outer}{prefix}");
     if !prefix.is_empty() {
-        set(HeaderName::from_static("x-forwarded-prefix"), prefix);
+        set(HeaderName::from_static("x-forwarded-prefix"), &prefix);
     }
     if let Some(origin) = &context.origin {
         set(HeaderName::from_static("x-forwarded-for"), origin);
