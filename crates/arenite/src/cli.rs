@@ -340,6 +340,8 @@ pub(crate) enum ImageCommand {
     Ls(ImageLsArgs),
     /// Remove images
     Rm(ImageRmArgs),
+    /// Remove layers that no image has and no sandbox uses
+    Prune(ImagePruneArgs),
     /// Show an image's layers and configuration
     Inspect(InspectArgs),
 }
@@ -385,6 +387,15 @@ pub(crate) struct ImageRmArgs {
     /// The images
     #[arg(required = true)]
     pub(crate) images: Vec<ImageName>,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Layers outlive their image when it is built anew or removed while sandboxes use it, and when a build fails: the next build
+takes them up again.")]
+pub(crate) struct ImagePruneArgs {
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

@@ -21,11 +21,12 @@ use cli::{Cli, Command, ImageCommand};
 use failure::{Attempt, Outcome};
 
 fn main() -> ExitCode {
-    // These two start once for every sandbox and every server, in processes that must be small and have one thread:
+    // These start once for every sandbox and every server, in processes that must be small and have one thread:
     // they come before the parser, the runtime and everything else.
     match std::env::args_os().nth(1).as_deref().and_then(|arg| arg.to_str()) {
         Some("guest") => return guest(),
         Some("launcher") => arenite_isolation::launcher::main(),
+        Some("spawner") => arenite_isolation::spawner::main(),
         _ => {}
     }
     let matches = Cli::command().get_matches();
@@ -59,6 +60,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Image(ImageCommand::Build(args)) => commands::image::build(&args),
         Command::Image(ImageCommand::Ls(args)) => commands::image::ls(&args),
         Command::Image(ImageCommand::Rm(args)) => commands::image::rm(&args),
+        Command::Image(ImageCommand::Prune(args)) => commands::image::prune(&args),
         Command::Image(ImageCommand::Inspect(args)) => commands::image::inspect(&args),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),

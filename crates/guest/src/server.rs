@@ -26,12 +26,14 @@ pub struct Start {
     pub host_listener: Option<OwnedFd>,
     /// The process that starts commands; none: one is forked off.
     pub spawner: Option<OwnedFd>,
+    /// The cgroups of its successors.
+    pub work_entrances: Vec<OwnedFd>,
     /// Where processes inside the sandbox reach the same API.
     pub inside: Option<SocketAddr>,
 }
 
 impl Start {
-    /// Takes the listener, the spawner's socket and the configuration from `ARENITE_{LISTEN,SPAWNER,CONFIG}_FD`.
+    /// Takes the listener, the spawner's socket and the configuration and the workload's cgroups from `ARENITE_{LISTEN,SPAWNER,CONFIG,WORK_n}_FD`.
     pub fn from_environment() -> io::Result<Self> {
         let config = match descriptors::inherited("ARENITE_CONFIG_FD")? {
             Some(fd) => serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(fd)))?,
@@ -41,6 +43,9 @@ impl Start {
             config,
             host_listener: descriptors::inherited("ARENITE_LISTEN_FD")?,
             spawner: descriptors::inherited("ARENITE_SPAWNER_FD")?,
+            work_entrances: (0..)
+                .map_while(|n| descriptors::inherited(&spawner::entrance_variable(n)).transpose())
+                .collect::<Result<_, _>>()?,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
         })
     }
@@ -55,7 +60,7 @@ pub fn run(start: Start) -> io::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
-        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner)?));
+        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?));
         make_workdir(&guest);
         main_command::start(guest.clone());
         let steps = InsideSteps::default();

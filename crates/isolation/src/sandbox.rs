@@ -105,7 +105,7 @@ pub(crate) fn run(embryo: Embryo<'_>) -> ! {
         }
         let begin: Begin = serde_json::from_slice(&buffer[..length])
             .map_err(|_| Failure { stage: "request".to_owned(), errno: libc::EINVAL })?;
-        begin_with(&begin, given, staged, embryo.filters, || report(&Report::Executing))
+        begin_with(&begin, given, staged, &embryo, || report(&Report::Executing))
     });
     if let Err(failure) = outcome {
         let _ = report(&Report::Failed(failure));
@@ -243,7 +243,7 @@ fn begin_with(
     begin: &Begin,
     given: Vec<OwnedFd>,
     staged: Prepared,
-    filters: &Filters,
+    embryo: &Embryo<'_>,
     executing: impl Fn() -> io::Result<()>,
 ) -> Staged<()> {
     let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
@@ -290,9 +290,9 @@ fn begin_with(
     check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
     // The spawner hardens itself meanwhile.
     descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[]).at("spawner")?;
-    let env = hand_on(begin, inherit, &staged.spawner).at("descriptors")?;
+    let env = hand_on(begin, inherit, &staged.spawner, &embryo.work_entrances).at("descriptors")?;
     capabilities::bound().at("capabilities")?;
-    filters.install().at("seccomp")?;
+    embryo.filters.install().at("seccomp")?;
     spawner_answer(staged.spawner.as_fd()).at("spawner")?;
     executing().at("control socket")?;
     Err(Failure::of("exec", &exec(&program, &begin.argv, &env)))
@@ -366,18 +366,24 @@ fn lift(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Puts the descriptors that the program inherits at 3 and up, and answers the environment that names them.
 /// Everything else closes at exec. Between this and the exec only descriptors from [`HIGH`] up may be used or dropped.
-fn hand_on(begin: &Begin, inherit: Vec<OwnedFd>, spawner: &OwnedFd) -> io::Result<BTreeMap<String, String>> {
-    let lifted: Vec<OwnedFd> = inherit.iter().chain([spawner]).map(lift).collect::<Result<_, _>>()?;
+fn hand_on(
+    begin: &Begin,
+    inherit: Vec<OwnedFd>,
+    spawner: &OwnedFd,
+    work_entrances: &[OwnedFd],
+) -> io::Result<BTreeMap<String, String>> {
+    let lifted: Vec<OwnedFd> = inherit.iter().chain([spawner]).chain(work_entrances).map(lift).collect::<Result<_, _>>()?;
     drop(inherit);
     // SAFETY: only marks descriptors to be closed at exec.
     unsafe { check(libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC))? };
-    let names = begin.inherit.iter().map(String::as_str).chain(["ARENITE_SPAWNER_FD"]);
+    let entrances = (0..work_entrances.len()).map(spawner::entrance_variable);
+    let names = begin.inherit.iter().cloned().chain(["ARENITE_SPAWNER_FD".to_owned()]).chain(entrances);
     let mut env = BTreeMap::new();
     for (target, (fd, name)) in (3..HIGH).zip(lifted.iter().zip(names)) {
         // SAFETY: what may stand at `target` (mounts already attached, the old root) is neither used nor dropped before
         // the exec, as said above; dup2 leaves close-on-exec off at the target.
         check(unsafe { libc::dup2(fd.as_raw_fd(), target) }.into())?;
-        env.insert(name.to_owned(), target.to_string());
+        env.insert(name, target.to_string());
     }
     Ok(env)
 }

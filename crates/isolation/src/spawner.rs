@@ -12,6 +12,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
@@ -69,11 +70,13 @@ pub enum SpawnError {
     Nul,
     #[error("could not start {program:?} in {cwd:?}: {stage:?}: {source}")]
     Failed { program: String, cwd: String, stage: Stage, source: io::Error },
-    #[error("the process that starts commands is gone")]
+    #[error("the process that starts commands was killed, and a new one is being started; try again")]
     Gone(#[source] io::Error),
 }
 
 const REPLY_BYTES: usize = 12;
+/// Bytes of the stack that a child has until its exec.
+const STACK: usize = 64 << 10;
 
 /// The request as it goes over the socket.
 pub fn encode(request: &Request) -> Result<Vec<u8>, SpawnError> {
@@ -117,20 +120,71 @@ pub fn fork_off() -> io::Result<OwnedFd> {
     }
 }
 
+/// The variable that names a guest's descriptor of the workload's cgroup of this number, from 0.
+pub fn entrance_variable(number: usize) -> String {
+    format!("ARENITE_WORK_{number}_FD")
+}
+
+/// Starts another spawner, for a guest whose first one was killed, and returns the socket to speak to it. It is this
+/// program again, started as `PROGRAM spawner` and moved into the cgroups of `work_entrances`; see [`main`].
+///
+/// Safe in a process with threads. Blocks for some milliseconds for each cgroup of version 1.
+pub fn restart(work_entrances: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let (ours, theirs) = descriptors::packet_pair()?;
+    let null: OwnedFd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into();
+    let request = Request {
+        argv: vec!["/proc/self/exe".to_owned(), "spawner".to_owned()],
+        env: Vec::new(),
+        cwd: "/".to_owned(),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        groups: Vec::new(),
+        controlling_tty: false,
+    };
+    let mut stack = vec![0u8; STACK];
+    // Until its exec the child shares this memory, and with it this program's signal handlers: none may run there.
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets live during the calls, and are filled by them before anything reads them.
+    let (stage, errno, pid) = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let started = start(&request, &[theirs, null.try_clone()?, null], &mut stack, 0);
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        started
+    };
+    if stage != 0 {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    // It starts nothing before it is asked, and is asked only after this.
+    for entrance in work_entrances {
+        rustix::io::write(entrance, pid.to_string().as_bytes())?;
+    }
+    Ok(ours)
+}
+
+/// What a program does that was started as `PROGRAM spawner` by [`restart`]: serves requests on descriptor 0.
+pub fn main() -> ! {
+    match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
+        Ok(socket) => serve(&socket),
+        Err(_) => std::process::exit(1),
+    }
+}
+
 /// Serves requests until the other side hangs up, then ends the process.
 pub fn serve(socket: &OwnedFd) -> ! {
     // The guest may get ^C on a terminal in development; its spawner must not die of it.
     // SAFETY: setting a signal's disposition to "ignore" in a process with one thread.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let mut buffer = vec![0u8; MAX_MESSAGE];
-    let mut stack = vec![0u8; 64 << 10];
+    let mut stack = vec![0u8; STACK];
     loop {
         let (length, given) = match descriptors::receive(socket.as_fd(), &mut buffer) {
             Ok((0, _)) | Err(_) => std::process::exit(0),
             Ok(got) => got,
         };
         let (stage, errno, pid) = match serde_json::from_slice::<Request>(&buffer[..length]) {
-            Ok(request) if given.len() == 3 => start(&request, &given, &mut stack),
+            Ok(request) if given.len() == 3 => start(&request, &given, &mut stack, libc::CLONE_PARENT),
             _ => (Stage::Descriptors as i32, libc::EINVAL, 0),
         };
         drop(given);
@@ -159,7 +213,8 @@ struct Prepared<'a> {
     failed_errno: c_int,
 }
 
-fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8]) -> (i32, i32, i32) {
+/// Starts a command; `parent` is 0 or `CLONE_PARENT`. Answers the stage that failed (0: none), its errno, and the pid.
+fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8], parent: c_int) -> (i32, i32, i32) {
     let c_strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str())).collect::<Result<Vec<_>, _>>();
     let (Ok(argv), Ok(env), Ok(cwd)) = (c_strings(&request.argv), c_strings(&request.env), CString::new(request.cwd.as_str()))
     else {
@@ -184,12 +239,12 @@ fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8]) -> (i32, i32, i
     };
     let top = stack.as_mut_ptr_range().end;
     // SAFETY: the stack is ours, lives until the clone returns (CLONE_VFORK: after exec or exit) and is aligned below;
-    // `child` touches only `prepared` and makes system calls; this process has one thread.
+    // `child` touches only `prepared`, allocates nothing and makes system calls.
     let pid = unsafe {
         libc::clone(
             child,
             top.map_addr(|a| a & !15).cast::<c_void>(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::SIGCHLD,
+            libc::CLONE_VM | libc::CLONE_VFORK | parent | libc::SIGCHLD,
             ptr::from_mut(&mut prepared).cast::<c_void>(),
         )
     };

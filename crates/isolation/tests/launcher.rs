@@ -24,6 +24,8 @@ fn main() {
         Some("launcher") => arenite_isolation::launcher::main(),
         Some("probe") => probe(),
         Some("child") => child(),
+        Some("cgroup") => print!("{}", own_cgroup()),
+        Some("spawner") => spawner::main(),
         // What a test runner passes, such as `--list`, has no meaning here.
         _ => {
             test();
@@ -33,6 +35,21 @@ fn main() {
 }
 
 const UID_BASE: u32 = 1_900_000_000;
+
+/// Leaves no cgroup behind, also when the test fails: by then the launcher is gone, and with it what it made.
+struct Removed<'a>(&'a Cgroups);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if self.0.processes("s1").is_empty() && self.0.remove("s1").is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        self.0.close();
+    }
+}
 
 fn test() {
     let dir = tempfile::tempdir().unwrap();
@@ -50,7 +67,9 @@ fn test() {
     }
 
     let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-launch-{}", std::process::id())).unwrap();
+    let _removed = Removed(&cgroups);
     let entrances = cgroups.create("s1", &Resources::default()).unwrap();
+    let work_entrances = entrances.work.len();
     let launcher = Launcher::start(&program).unwrap();
     let (control, theirs) = descriptors::packet_pair().unwrap();
     let given: Vec<BorrowedFd<'_>> =
@@ -103,7 +122,8 @@ fn test() {
     expect("marker", "from the layer");
     expect("write", "ok");
     expect("host files", "absent");
-    expect("descriptors", "0 1 2 3 4");
+    // Its standard ones, the answer's, the spawner's, and an entrance of each of the workload's cgroups.
+    expect("descriptors", &format!("{:?}", (0..5 + work_entrances).collect::<Vec<_>>()));
     expect("cgroup", "/");
     expect("mount", "Operation not permitted (os error 1)");
     expect("unshare user", "Operation not permitted (os error 1)");
@@ -116,6 +136,8 @@ fn test() {
     expect("shm", "8388608");
     expect("pty", "ok");
     expect("child", "uid 1000 gid 1000 groups [7, 1000] sid-leader true fds 0 1 2 status 0");
+    expect("child of a second spawner", "uid 1000 gid 1000 groups [7, 1000] sid-leader true fds 0 1 2 status 0");
+    expect("its cgroup", "/../work status 0");
     expect("missing program", "Exec: No such file or directory (os error 2)");
     expect("processes", "1 2");
     expect("capabilities", "00000000a80c25fb");
@@ -126,9 +148,6 @@ fn test() {
     let mut waiting = [rustix::event::PollFd::new(&first.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
     assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
-    drop(entrances);
-    cgroups.remove("s1").unwrap();
-    cgroups.close();
 }
 
 fn report(control: &OwnedFd) -> Option<Report> {
@@ -149,9 +168,10 @@ fn probe() {
         names
     };
     // The directory's own descriptor is among them: it is the highest.
-    let mut fds = open("/proc/self/fd");
+    let mut fds: Vec<i32> = open("/proc/self/fd").iter().map(|n| n.parse().unwrap()).collect();
+    fds.sort_unstable();
     fds.pop();
-    see("descriptors", fds.join(" "));
+    see("descriptors", format!("{fds:?}"));
     see("pid", std::process::id().to_string());
     see("uid", rustix::process::geteuid().as_raw().to_string());
     see("hostname", rustix::system::uname().nodename().to_string_lossy().into_owned());
@@ -159,16 +179,7 @@ fn probe() {
     see("write", result(fs::write("/written", "by the sandbox")));
     let host = ["/root", "/home", "/usr", "/stage", "/sys/kernel"].iter().any(|p| Path::new(p).exists());
     see("host files", if host { "present" } else { "absent" }.to_owned());
-    see(
-        "cgroup",
-        fs::read_to_string("/proc/self/cgroup")
-            .unwrap()
-            .lines()
-            .map(|l| l.rsplit(':').next().unwrap())
-            .find(|p| *p != "/")
-            .unwrap_or("/")
-            .to_owned(),
-    );
+    see("cgroup", own_cgroup());
     fs::create_dir_all("/mnt").unwrap();
     let call = |number: i64, a: u64, b: u64, c: u64| {
         // SAFETY: calls that are expected to be refused, with numbers or null pointers only.
@@ -205,7 +216,7 @@ fn probe() {
     });
 
     let socket = descriptors::inherited("ARENITE_SPAWNER_FD").unwrap().unwrap();
-    let ask = |argv: &[&str]| {
+    let ask = |socket: &OwnedFd, argv: &[&str]| {
         let (mut output, write) = std::io::pipe().unwrap();
         let null = File::open("/dev/null").unwrap();
         let request = Request {
@@ -238,10 +249,21 @@ fn probe() {
             Err(other) => other.to_string(),
         }
     };
-    see("child", ask(&["probe", "child"]));
-    see("missing program", ask(&["no-such-program"]));
+    see("child", ask(&socket, &["probe", "child"]));
+    see("missing program", ask(&socket, &["no-such-program"]));
+    drop(socket);
+    let entrances: Vec<OwnedFd> = (0..).map_while(|n| descriptors::inherited(&spawner::entrance_variable(n)).unwrap()).collect();
+    let second = spawner::restart(&entrances).unwrap();
+    see("child of a second spawner", ask(&second, &["probe", "child"]));
+    see("its cgroup", ask(&second, &["probe", "cgroup"]));
     let answer = descriptors::inherited("ANSWER_FD").unwrap().unwrap();
     File::from(answer).write_all(&serde_json::to_vec(&seen).unwrap()).unwrap();
+}
+
+/// The first cgroup of this process that is not the root of those it sees.
+fn own_cgroup() -> String {
+    let all = fs::read_to_string("/proc/self/cgroup").unwrap();
+    all.lines().map(|l| l.rsplit(':').next().unwrap()).find(|p| *p != "/").unwrap_or("/").to_owned()
 }
 
 /// Runs as a command of the sandbox's user.

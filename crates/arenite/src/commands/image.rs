@@ -12,7 +12,7 @@ use arenite_model::ImageName;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{BuildArgs, ImageLsArgs, ImageRmArgs, InspectArgs};
+use crate::cli::{BuildArgs, ImageLsArgs, ImagePruneArgs, ImageRmArgs, InspectArgs};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
@@ -242,6 +242,16 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
         }
     }
     Ok(code)
+}
+
+pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
+    if let Some(store) = open(&args.data_dir.data_dir)? {
+        let used = layers_in_use(&args.data_dir.data_dir)?;
+        let removed = store.prune(&|digest| used.contains(digest)).map_err(|error| refused(&error))?;
+        removed.layers.iter().for_each(output::line);
+        eprintln!("freed {}", Size(removed.freed_bytes).short());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The digests of layers that sandboxes stand on, by the engine's records: `run/<id>/sandbox.json` lists their directories.

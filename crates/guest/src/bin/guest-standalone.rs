@@ -15,7 +15,10 @@ fn main() -> io::Result<()> {
             .with_writer(io::stderr)
             .init();
     }
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|a| a == "spawner") {
+        arenite_isolation::spawner::main();
+    }
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:18081".to_owned());
     let config = match arguments.next() {
         Some(path) => serde_json::from_slice(&std::fs::read(path)?)?,
@@ -25,5 +28,5 @@ fn main() -> io::Result<()> {
         Some(path) => (Some(UnixListener::bind(path)?.into()), None),
         None => (None, Some(address.parse().map_err(io::Error::other)?)),
     };
-    run(Start { config, host_listener, spawner: None, inside })
+    run(Start { config, host_listener, spawner: None, work_entrances: Vec::new(), inside })
 }

@@ -7,13 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arenite_isolation::descriptors;
 use arenite_isolation::spawner::{self, Request, SpawnError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::users::User;
 
@@ -95,10 +96,24 @@ struct Table {
     early: HashMap<i32, Exit>,
 }
 
+type Socket = Arc<AsyncFd<OwnedFd>>;
+
+/// How long a command waits for a killed spawner's successor.
+const REPLACEMENT: Duration = Duration::from_secs(10);
+/// Between two spawners, so that whoever kills them in a loop does not keep the guest busy.
+const PAUSE: Duration = Duration::from_millis(200);
+
+fn non_blocking(socket: OwnedFd) -> std::io::Result<Socket> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+    Ok(Arc::new(AsyncFd::new(socket)?))
+}
+
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
 pub struct Processes {
-    socket: Arc<AsyncFd<OwnedFd>>,
+    /// The spawner's socket; none while a killed one is replaced.
+    socket: watch::Receiver<Option<Socket>>,
     table: Arc<Mutex<Table>>,
     next: Arc<AtomicU64>,
     /// Distinguishes the marks of this guest from those of any other on the same machine.
@@ -112,18 +127,17 @@ impl std::fmt::Debug for Processes {
 }
 
 impl Processes {
-    /// Takes over the spawner's socket and starts reaping. Call it inside the runtime, once.
-    pub fn start(spawner: OwnedFd) -> std::io::Result<Self> {
-        rustix::io::ioctl_fionbio(&spawner, true)?;
-        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
-        let socket = AsyncFd::new(spawner)?;
+    /// Takes over the spawner's socket and starts reaping; `work_entrances` are the cgroups of its successors, should it
+    /// be killed. Call it inside the runtime, once.
+    pub fn start(spawner: OwnedFd, work_entrances: Vec<OwnedFd>) -> std::io::Result<Self> {
+        let (sender, socket) = watch::channel(Some(non_blocking(spawner)?));
         let processes = Self {
-            socket: Arc::new(socket),
+            socket,
             table: Arc::default(),
             next: Arc::new(AtomicU64::new(1)),
             origin: getrandom::u64().map_err(std::io::Error::other)?,
         };
-        tokio::spawn(processes.clone().read_replies());
+        tokio::spawn(processes.clone().keep_spawner(sender, work_entrances.into()));
         tokio::spawn(processes.clone().reap(signal(SignalKind::child())?));
         Ok(processes)
     }
@@ -148,7 +162,13 @@ impl Processes {
         let encoded = spawner::encode(&request)?;
         let (reply, answer) = oneshot::channel();
         let mut pending = Some(Pending { request, reply });
-        self.socket
+        let gone = || SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into());
+        let mut sockets = self.socket.clone();
+        let socket = match tokio::time::timeout(REPLACEMENT, sockets.wait_for(Option::is_some)).await {
+            Ok(Ok(socket)) => socket.clone().ok_or_else(gone)?,
+            Ok(Err(_)) | Err(_) => return Err(gone()),
+        };
+        socket
             .async_io(Interest::WRITABLE, |socket| {
                 // The queue's order is the order on the socket: both change under the one lock.
                 let mut table = self.lock();
@@ -160,7 +180,7 @@ impl Processes {
             .await
             .map_err(SpawnError::Gone)?;
         drop(command.stdio);
-        let (pid, exit) = answer.await.unwrap_or_else(|_| Err(SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into())))?;
+        let (pid, exit) = answer.await.unwrap_or_else(|_| Err(gone()))?;
         Ok(Child { pid, marker, exit })
     }
 
@@ -168,17 +188,35 @@ impl Processes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read_replies(self) {
+    /// Reads the spawner's replies; when the sandbox's root has killed it, starts another.
+    async fn keep_spawner(self, sockets: watch::Sender<Option<Socket>>, work_entrances: Arc<[OwnedFd]>) {
+        loop {
+            let socket = self.socket.borrow().clone();
+            if let Some(socket) = socket {
+                self.read_replies(&socket).await;
+            }
+            sockets.send_replace(None);
+            self.lock().pending.clear();
+            tokio::time::sleep(PAUSE).await;
+            let entrances = work_entrances.clone();
+            let started = tokio::task::spawn_blocking(move || spawner::restart(&entrances)).await;
+            match started.map_err(std::io::Error::other).flatten().and_then(non_blocking) {
+                Ok(socket) => {
+                    tracing::warn!("the process that starts commands was killed: a new one was started");
+                    sockets.send_replace(Some(socket));
+                }
+                Err(error) => tracing::error!(%error, "the process that starts commands could not be started again"),
+            }
+        }
+    }
+
+    /// Ends when the spawner is gone.
+    async fn read_replies(&self, socket: &AsyncFd<OwnedFd>) {
         let mut buffer = [0u8; 64];
         loop {
-            let got = self.socket.async_io(Interest::READABLE, |s| descriptors::receive(s.as_fd(), &mut buffer)).await;
-            let length = match got {
+            let length = match socket.async_io(Interest::READABLE, |s| descriptors::receive(s.as_fd(), &mut buffer)).await {
                 Ok((length, _)) if length > 0 => length,
-                _ => {
-                    tracing::error!("the spawner is gone: no more commands can be started");
-                    self.lock().pending.clear();
-                    return;
-                }
+                _ => return,
             };
             let mut table = self.lock();
             let Some(pending) = table.pending.pop_front() else {
