@@ -52,6 +52,7 @@ fn document() -> Value {
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
     tag(&mut document);
+    refusals(&mut document);
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         schemas.values_mut().for_each(ease);
     }
@@ -77,6 +78,41 @@ fn ease(schema: &mut Value) {
     }
     for inner in ["oneOf", "anyOf", "allOf"] {
         schema.get_mut(inner).and_then(Value::as_array_mut).into_iter().flatten().for_each(ease);
+    }
+}
+
+/// What is malformed is refused by one extractor, so its answer is described once for all operations that take anything.
+fn refusals(document: &mut Value) {
+    document["components"]["schemas"]["HTTPValidationError"] = json!({
+        "type": "object",
+        "description": "The request is malformed: AIO's envelope, and FastAPI's `detail`.",
+        "properties": {
+            "success": { "type": "boolean" },
+            "message": { "type": ["string", "null"] },
+            "data": { "type": "null" },
+            "detail": { "type": "array", "items": { "$ref": "#/components/schemas/ValidationError" } },
+            "errors": { "type": "array", "items": { "type": "object" } },
+        },
+        "required": ["success", "message", "data", "detail"],
+    });
+    document["components"]["schemas"]["ValidationError"] = json!({
+        "type": "object",
+        "properties": {
+            "loc": { "type": "array", "items": { "type": ["string", "integer"] } },
+            "msg": { "type": "string" },
+            "type": { "type": "string" },
+        },
+        "required": ["loc", "msg", "type"],
+    });
+    let refused = json!({
+        "description": "The request is malformed",
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/HTTPValidationError" } } },
+    });
+    let items = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for operation in items.filter_map(Value::as_object_mut).flat_map(|item| item.values_mut()) {
+        if operation.get("requestBody").or(operation.get("parameters")).is_some() {
+            operation["responses"]["422"] = refused.clone();
+        }
     }
 }
 

@@ -54,6 +54,7 @@ pub struct StrReplaceEditorRequest {
     pub insert_line: Option<i64>,
     /// For `view` of a file: first and last line, from 1; -1 is the end.
     #[serde(default)]
+    #[schema(default = json!([]))]
     pub view_range: Option<Vec<i64>>,
     /// For `str_replace`: what to do with several occurrences; unset, there must be one.
     #[serde(default)]
@@ -67,6 +68,7 @@ pub struct StrReplaceEditorRequest {
     #[serde(default)]
     pub slide_range: Option<Vec<i64>>,
     #[serde(default)]
+    #[schema(default = false)]
     pub enable_metadata: Option<bool>,
 }
 

@@ -64,6 +64,7 @@ pub struct FileReadRequest {
     #[serde(default)]
     pub end_line: Option<u64>,
     #[serde(default)]
+    #[schema(default = false)]
     pub sudo: Option<bool>,
 }
 
@@ -80,16 +81,21 @@ pub struct FileWriteRequest {
     pub file: String,
     pub content: String,
     #[serde(default)]
+    #[schema(default = "utf-8")]
     pub encoding: Option<FileContentEncoding>,
     #[serde(default)]
+    #[schema(default = false)]
     pub append: Option<bool>,
     /// For utf-8: a line end before the content.
     #[serde(default)]
+    #[schema(default = false)]
     pub leading_newline: Option<bool>,
     /// For utf-8: a line end after the content.
     #[serde(default)]
+    #[schema(default = false)]
     pub trailing_newline: Option<bool>,
     #[serde(default)]
+    #[schema(default = false)]
     pub sudo: Option<bool>,
 }
 
@@ -105,6 +111,7 @@ pub struct FileReplaceRequest {
     pub old_str: String,
     pub new_str: String,
     #[serde(default)]
+    #[schema(default = false)]
     pub sudo: Option<bool>,
 }
 
@@ -119,6 +126,7 @@ pub struct FileSearchRequest {
     pub file: String,
     pub regex: String,
     #[serde(default)]
+    #[schema(default = false)]
     pub sudo: Option<bool>,
 }
 

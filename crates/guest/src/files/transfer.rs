@@ -130,6 +130,7 @@ fn cut_off(reason: &str) -> Response {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(default = "ignore")]
 pub(super) enum FileDownloadChangePolicy {
     /// Sends what is there while it is sent.
     #[default]

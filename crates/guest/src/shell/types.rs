@@ -144,7 +144,7 @@ pub struct ShellKillResult {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct ShellCreateSessionRequest {
     /// Absent or empty: made up. An existing session is returned as it is.
-    #[schema(value_type = String)]
+    #[serde(default)]
     pub id: Option<String>,
     /// Absolute.
     pub exec_dir: Option<String>,
