@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde::Deserialize;
 
-use crate::command::{cargo, shown};
+use crate::command::{cargo, program, shown};
 use crate::failure::{Attempt, Failure};
 
 /// A line of what cargo says about a build.
@@ -28,6 +28,9 @@ pub(crate) fn build() -> Result<PathBuf, Failure> {
     let mut command = cargo();
     command.args(["build", "--release", "--package", "arenite", "--message-format", "json-render-diagnostics"]);
     eprintln!("$ {}", shown(&command));
+    if let Some(commit) = commit() {
+        command.env("ARENITE_COMMIT", commit);
+    }
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().attempt(|| "could not start cargo".into())?;
     if !output.status.success() {
         return Err(Failure::new("the build failed"));
@@ -38,4 +41,11 @@ pub(crate) fn build() -> Result<PathBuf, Failure> {
         message.executable.filter(|_| ours)
     });
     built.ok_or_else(|| Failure::new("cargo built no program called arenite"))
+}
+
+/// The commit that is checked out, for the program to say; none outside a clone.
+fn commit() -> Option<String> {
+    let output = program("git").args(["rev-parse", "--short=12", "HEAD"]).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
 }

@@ -90,6 +90,7 @@ async fn serve(config: Config) -> Outcome {
         agent_sandbox_always_200: config.agent_sandbox_always_200,
         images: Some(images),
         warnings,
+        commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
         ..GatewayConfig::default()
     };
     let served = arenite_gateway::serve(gateway, control.clone(), recorder, async move { stop.next().await }).await;

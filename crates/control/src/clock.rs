@@ -14,8 +14,10 @@ impl Clock {
         Self { wall: Timestamp::now(), start: Instant::now() }
     }
 
+    /// In whole microseconds, as the store keeps them: a time reads the same after a restart.
     pub(crate) fn now(&self) -> Timestamp {
-        later(self.wall, self.start.elapsed())
+        let now = later(self.wall, self.start.elapsed());
+        Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
     }
 
     /// When the monotonic clock gets there.

@@ -31,6 +31,8 @@ pub struct GatewayConfig {
     pub images: Option<Arc<dyn ImageCatalog>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
     pub warnings: Vec<String>,
+    /// The commit that the program was built from, for `/metrics`.
+    pub commit: &'static str,
 }
 
 impl Default for GatewayConfig {
@@ -47,6 +49,7 @@ impl Default for GatewayConfig {
             call_limit: Duration::from_secs(3600),
             images: None,
             warnings: Vec::new(),
+            commit: "unknown",
         }
     }
 }

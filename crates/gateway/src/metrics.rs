@@ -156,9 +156,8 @@ pub(crate) async fn serve(
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let mut page = Page::default();
-    let commit = option_env!("ARENITE_COMMIT").unwrap_or("unknown");
     page.family("arenite_build_info", "gauge", "Which program this is.");
-    page.labelled("arenite_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("commit", commit)], 1);
+    page.labelled("arenite_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("commit", gateway.config.commit)], 1);
     page.single("arenite_uptime_seconds", "gauge", "Time since the start.", gateway.started.elapsed().as_secs());
     gateway.metrics.write(&mut page);
     control(&mut page, &gateway.control.counters());

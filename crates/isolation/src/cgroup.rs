@@ -320,6 +320,57 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// A fake: plain files in the place of version 2's, for hosts whose controllers are version 1's. It shows what is written
+    /// where, and not that a kernel takes it.
+    #[test]
+    fn version_2_gets_its_limits() {
+        let root = tempfile::tempdir().unwrap();
+        let sandbox = root.path().join("arenite/s1");
+        let files = [
+            (
+                "",
+                "cgroup.subtree_control cgroup.freeze cgroup.events cgroup.procs memory.max memory.swap.max memory.current \
+              memory.events cpu.max cpu.stat pids.max pids.current cgroup.max.descendants",
+            ),
+            ("guest", "cgroup.procs cpu.weight"),
+            ("work", "cgroup.procs memory.max pids.max"),
+        ];
+        for (dir, names) in files {
+            fs::create_dir_all(sandbox.join(dir)).unwrap();
+            names.split_ascii_whitespace().for_each(|name| fs::write(sandbox.join(dir).join(name), "").unwrap());
+        }
+        for dir in [root.path(), &root.path().join("arenite")] {
+            fs::write(dir.join("cgroup.subtree_control"), "").unwrap();
+        }
+        let content = |name: &str| fs::read_to_string(sandbox.join(name)).unwrap();
+
+        let cgroups = Cgroups::open(Layout::V2 { root: root.path().to_owned() }, "arenite").unwrap();
+        let limits = Resources { memory_bytes: 256 << 20, cpu_millis: 1500, pids: 200, ..Resources::default() };
+        let entrances = cgroups.create("s1", &limits).unwrap();
+        assert_eq!((entrances.guest.len(), entrances.work.len()), (1, 1));
+        assert_eq!(content("cgroup.subtree_control"), "+memory +pids +cpu");
+        assert_eq!((content("memory.max"), content("work/memory.max")), ((256 << 20).to_string(), (208 << 20).to_string()));
+        assert_eq!((content("memory.swap.max"), content("cpu.max")), ("0".to_owned(), "150000 100000".to_owned()));
+        assert_eq!((content("pids.max"), content("work/pids.max")), ("200".to_owned(), "168".to_owned()));
+        assert_eq!((content("guest/cpu.weight"), content("cgroup.max.descendants")), ("400".to_owned(), "2".to_owned()));
+
+        cgroups.set_frozen("s1", true).unwrap();
+        assert_eq!(content("cgroup.freeze"), "1");
+        assert!(!cgroups.is_frozen("s1").unwrap());
+        fs::write(sandbox.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        assert!(cgroups.is_frozen("s1").unwrap());
+        for (name, text) in [
+            ("memory.current", "4096\n"),
+            ("cpu.stat", "usage_usec 7\nuser_usec 3\n"),
+            ("pids.current", "3\n"),
+            ("memory.events", "low 0\noom 2\noom_kill 1\n"),
+        ] {
+            fs::write(sandbox.join(name), text).unwrap();
+        }
+        let counts = Counts { memory_bytes: 4096, cpu_nanoseconds: 7000, pids: 3, oom_kills: Some(1) };
+        assert_eq!(cgroups.counts("s1").unwrap(), counts);
+    }
+
     /// The real controllers of this host: needs root.
     #[test]
     fn limits_freezing_and_removal_work_on_this_host() {

@@ -45,6 +45,12 @@ impl Drop for Running {
     }
 }
 
+impl Drop for Builder {
+    fn drop(&mut self) {
+        self.host.cgroups.close();
+    }
+}
+
 impl Builder {
     /// Opens the data directory for building; the server may be running on it.
     pub async fn open(mut config: NamespaceConfig) -> Result<Self, EngineError> {
