@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sdk_calls
 from agent_sandbox import Sandbox as Client
 from arenite_server import REPOSITORY, Server, ensure_image
 from sandboxes import LiveSandbox
@@ -22,13 +23,23 @@ from sandboxes import LiveSandbox
 ENVIRONMENTS = '[{"name": "plain", "image": "base", "description": "The base image, under a second name"}]'
 
 
+def pytest_configure() -> None:
+    sdk_calls.watch()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "soak" not in (config.getoption("markexpr") or ""):
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="a long load; run by `cargo xtask soak`"))
-    # Tests that kill and restart the server come last, so that a failure there can't spoil the others.
-    items.sort(key=lambda item: "crash" in item.nodeid or "soak" in item.nodeid)
+    # What sums up the others' calls needs all of them. A part of the tests leaves it out.
+    part = config.option.keyword or config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    summing = [item for item in items if item.get_closest_marker("last")]
+    if part and summing:
+        items[:] = [item for item in items if item not in summing]
+        config.hook.pytest_deselected(items=summing)
+    # Tests that kill and restart the server come after those, so that a failure there can't spoil the others.
+    items.sort(key=lambda item: ("crash" in item.nodeid or "soak" in item.nodeid, item in summing))
 
 
 @pytest.fixture(scope="session")
