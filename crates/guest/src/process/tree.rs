@@ -12,7 +12,8 @@ use super::MARKER;
 /// The processes of one command, by pid.
 pub type Members = Vec<i32>;
 
-/// How often `KILL` is repeated, since a member may fork between being listed and being killed.
+/// How often members are looked for, since one may fork between being listed and being killed, or be missed in the midst of
+/// an exec, when it shows no environment.
 const KILL_ROUNDS: usize = 8;
 
 #[derive(Debug, Clone, Copy)]
@@ -94,17 +95,26 @@ pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: M
     found.into_iter().collect()
 }
 
-/// Sends a signal to all processes of a command. `KILL` is repeated until nothing is left.
-/// Says whether there was anyone to get it.
+/// Sends a signal to all processes of a command, and says whether there was anyone to get it.
+///
+/// `KILL` is repeated until nothing is left. Any other is sent once, to processes that were stopped first: those can't fork
+/// while the rest is looked for, and what their handlers start afterwards is left alone.
 pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
-    let mut any = false;
-    for _ in 0..if signal == Signal::KILL { KILL_ROUNDS } else { 1 } {
-        if !send(&members(leader, marker), signal) {
+    let mut found: HashSet<i32> = HashSet::new();
+    let first = if signal == Signal::KILL { Signal::KILL } else { Signal::STOP };
+    for _ in 0..KILL_ROUNDS {
+        let mut now = members(leader, marker);
+        now.retain(|pid| found.insert(*pid) || first == Signal::KILL);
+        if !send(&now, first) {
             break;
         }
-        any = true;
     }
-    any
+    let found: Members = found.into_iter().collect();
+    if first == Signal::STOP {
+        send(&found, signal);
+        send(&found, Signal::CONT);
+    }
+    !found.is_empty()
 }
 
 /// Sends a signal to processes by pid; says whether one of them got it.
