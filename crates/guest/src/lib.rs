@@ -13,6 +13,7 @@ pub mod http;
 mod inside;
 mod log;
 mod main_command;
+mod ports;
 pub mod process;
 pub mod sandbox;
 pub mod server;

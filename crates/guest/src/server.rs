@@ -16,7 +16,7 @@ use axum::{Json, Router, middleware};
 
 use crate::inside::InsideSteps;
 use crate::process::Processes;
-use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -123,4 +123,5 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
     Router::new()
         .route(protocol::HELLO_PATH, get(hello))
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
+        .merge(ports::router())
 }

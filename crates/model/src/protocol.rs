@@ -13,6 +13,14 @@ pub const HELLO_PATH: &str = "/internal/hello";
 /// `GET`, streamed as JSON lines: one [`InsideStep`] for each call made inside the sandbox, until the gateway hangs up.
 /// The guest keeps the last 1,000 steps (4 MiB at most) that no gateway has read yet.
 pub const INSIDE_STEPS_PATH: &str = "/internal/inside-steps";
+/// `GET` with `Upgrade: arenite-port`, and a port after it: after the 101 the connection is one to that port of the sandbox's
+/// loopback. 403: the port is one of [`INTERNAL_PORTS`]; 502: nothing listens there; 503: too many at once; 504: whoever
+/// listens takes no connection.
+pub const PORTS_PATH: &str = "/internal/ports/";
+/// What the upgrade to a port's connection is called.
+pub const PORT_UPGRADE: &str = "arenite-port";
+/// Ports on the sandbox's loopback that are no preview: the guest's own, and those of what it starts for itself.
+pub const INTERNAL_PORTS: [u16; 1] = [INSIDE_PORT];
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.
