@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::auth::Authentication;
+
 /// How the gateway is set up.
 #[derive(Clone)]
 pub struct GatewayConfig {
@@ -15,7 +17,9 @@ pub struct GatewayConfig {
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites whose pages may call this server, such as `https://app.example.org`.
     pub allowed_origins: Vec<String>,
-    /// Where sandboxes' own hosts are: `{id}.{domain}`; `localhost` always works.
+    /// What callers have to show.
+    pub auth: Authentication,
+    /// Where sandboxes' own hosts are: `{id}.{domain}`, and their ports' `{port}-{id}.{domain}`; `localhost` always works.
     pub domain: Option<String>,
     /// Peers whose `X-Forwarded-{For,Host,Proto}` are believed.
     pub trusted_proxies: Vec<IpAddr>,
@@ -27,6 +31,8 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// How long one call to a guest may take until its answer begins.
     pub call_limit: Duration,
+    /// After this time without an answer a guest is asked whether it lives, and again after as long.
+    pub late: Duration,
     /// What images there are, to be listed.
     pub images: Option<Arc<dyn ImageCatalog>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
@@ -41,12 +47,14 @@ impl Default for GatewayConfig {
             listen: vec![([127, 0, 0, 1], 8080).into()],
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            auth: Authentication::default(),
             domain: None,
             trusted_proxies: Vec::new(),
             agent_sandbox_always_200: false,
             drain: Duration::from_secs(10),
             max_connections: 8192,
             call_limit: Duration::from_secs(3600),
+            late: Duration::from_secs(10),
             images: None,
             warnings: Vec::new(),
             commit: "unknown",

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::GatewayConfig;
+use crate::auth::Grants;
 use crate::metrics::Metrics;
 use crate::proxy::Pools;
 
@@ -35,6 +36,9 @@ pub(crate) struct Gateway {
     pub(crate) cut: CancellationToken,
     /// Shares of [`HELD_KIB`].
     pub(crate) held: Arc<Semaphore>,
+    pub(crate) tickets: Grants,
+    /// Browsers that signed in.
+    pub(crate) sessions: Grants,
     /// Makes request ids differ between starts.
     epoch: u64,
     requests: AtomicU64,
@@ -54,6 +58,8 @@ impl Gateway {
             stopping: CancellationToken::new(),
             cut: CancellationToken::new(),
             held: Arc::new(Semaphore::new(HELD_KIB)),
+            tickets: Grants::default(),
+            sessions: Grants::default(),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
             requests: AtomicU64::new(0),
         }
@@ -77,4 +83,12 @@ pub(crate) struct Context {
     /// How the client names this server: `http://host:port`, from its own Host header (checked) or a trusted proxy's.
     /// With the path under which a trusted proxy serves us.
     pub(crate) base_url: String,
+}
+
+impl Context {
+    /// The path under which a trusted proxy serves us; mostly none.
+    pub(crate) fn outer_path(&self) -> &str {
+        let authority = self.base_url.split_once("://").map_or("", |(_, rest)| rest);
+        authority.find('/').map_or("", |at| &authority[at..])
+    }
 }

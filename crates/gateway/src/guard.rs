@@ -28,8 +28,8 @@ pub(crate) enum HostKind {
     Server,
     /// `{id}.localhost` or `{id}.{domain}`: that sandbox's routes and no others.
     Sandbox(SandboxId),
-    /// `{port}-{something}`: a port inside a sandbox.
-    Preview,
+    /// `{port}-{id}.{domain}`: a port inside that sandbox. `{port}-{domain}`: inside the one that a call without a name means.
+    Preview { port: u16, id: Option<SandboxId> },
 }
 
 /// Reads and checks the host. `forwarded` is what a trusted proxy says that the client named.
@@ -110,8 +110,9 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
         if let Ok(id) = label.parse() {
             return Some(HostKind::Sandbox(id));
         }
-        if is_preview(label) {
-            return Some(HostKind::Preview);
+        if let Some((port, rest)) = preview(label) {
+            // Never one of the server's own names, whatever comes after the port.
+            return Some(HostKind::Preview { port: port?, id: Some(rest.parse().ok()?) });
         }
         if domain == "localhost" {
             // Browsers resolve these to the loopback themselves, so nobody can rebind them.
@@ -119,12 +120,10 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
         }
     }
     // AIO's `{port}-{domain}`.
-    if let Some((port, rest)) = name.split_once('-')
-        && is_preview(name)
-        && port.parse::<u16>().is_ok()
+    if let Some((port, rest)) = preview(name)
         && (rest == "localhost" || config.domain.as_deref() == Some(rest))
     {
-        return Some(HostKind::Preview);
+        return Some(HostKind::Preview { port: port?, id: None });
     }
     let allowed = config.allowed_hosts.iter().any(|allowed| match allowed.strip_prefix("*.") {
         Some(domain) => below(domain).is_some_and(|label| !label.is_empty()),
@@ -133,11 +132,34 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
     allowed.then_some(HostKind::Server)
 }
 
-/// `{digits}-{something}`.
-fn is_preview(label: &str) -> bool {
-    label
-        .split_once('-')
-        .is_some_and(|(port, rest)| !port.is_empty() && !rest.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
+/// `{digits}-{something}`; no port when the digits are none.
+fn preview(label: &str) -> Option<(Option<u16>, &str)> {
+    let (digits, rest) = label.split_once('-')?;
+    let is_preview = !digits.is_empty() && !rest.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    is_preview.then(|| (port(digits), rest))
+}
+
+/// A port in digits alone.
+pub(crate) fn port(digits: &str) -> Option<u16> {
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok().filter(|port| *port != 0)
+}
+
+/// Where a sandbox's own hosts are as this client reaches the server: the domain, with the port that the client named.
+pub(crate) fn domain_of_sandboxes(config: &GatewayConfig, host: &Host) -> Option<String> {
+    let (name, port) = split_authority(&host.authority)?;
+    let is_loopback = name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    let domain = if is_loopback || name == "localhost" || name.ends_with(".localhost") {
+        "localhost"
+    } else {
+        config
+            .domain
+            .as_deref()
+            .filter(|domain| name == *domain || name.strip_suffix(domain).is_some_and(|n| n.ends_with('.')))?
+    };
+    Some(port.map_or_else(|| domain.to_owned(), |port| format!("{domain}:{port}")))
 }
 
 /// An address as host can't be rebound. It must still be one that is served: of all when listening on all.
@@ -161,6 +183,10 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
         if config.allowed_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(text)) {
             return Ok(Some(origin.clone()));
         }
+        if is_sibling(config, text, host) {
+            // The program that listens there says which origins it speaks with.
+            return Ok(None);
+        }
         if !is_of(text, &host.authority) {
             return Err(foreign(text));
         }
@@ -172,7 +198,16 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
     }
 }
 
-fn is_navigation(parts: &Parts) -> bool {
+/// A page of a sandbox's port that calls another port of the same sandbox.
+fn is_sibling(config: &GatewayConfig, origin: &str, host: &Host) -> bool {
+    let HostKind::Preview { id, .. } = &host.kind else { return false };
+    let origin = origin.to_ascii_lowercase();
+    let Some(authority) = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")) else { return false };
+    check(config, authority).is_ok_and(|of| matches!(of.kind, HostKind::Preview { id: other, .. } if other == *id))
+}
+
+/// Whether a browser opens it as a page of its own.
+pub(crate) fn is_navigation(parts: &Parts) -> bool {
     matches!(parts.method, Method::GET | Method::HEAD)
         && word(&parts.headers, "sec-fetch-mode") == Some("navigate")
         && word(&parts.headers, "sec-fetch-dest") == Some("document")
@@ -231,6 +266,7 @@ mod tests {
     fn hosts() {
         use HostKind::{Preview, Sandbox, Server};
         let id = || "sabcdefghijk".parse().unwrap();
+        let preview = |port, id| Some(Preview { port, id });
         for (given, wanted) in [
             ("localhost:8080", Some(Server)),
             ("LOCALHOST", Some(Server)),
@@ -246,9 +282,18 @@ mod tests {
             ("sabcdefghijk.boxes.example", Some(Sandbox(id()))),
             ("boxes.example", Some(Server)),
             ("demo.boxes.example", None),
-            ("3000-sabcdefghijk.localhost", Some(Preview)),
-            ("3000-boxes.example", Some(Preview)),
-            ("3000-localhost:8080", Some(Preview)),
+            ("3000-sabcdefghijk.localhost", preview(3000, Some(id()))),
+            ("3000-sabcdefghijk.boxes.example:80", preview(3000, Some(id()))),
+            ("3000-boxes.example", preview(3000, None)),
+            ("3000-localhost:8080", preview(3000, None)),
+            // Digits that are no port, and ids that are none, never lead to the server's own routes.
+            ("0-sabcdefghijk.localhost", None),
+            ("65536-sabcdefghijk.localhost", None),
+            ("3000-demo.localhost", None),
+            ("3000-a.b.localhost", None),
+            ("65536-localhost", None),
+            ("3000-box.example", None),
+            ("+3000-localhost", None),
             ("box.example", Some(Server)),
             ("a.box.example", None),
             ("a.wild.example", Some(Server)),
@@ -277,7 +322,7 @@ mod tests {
             ("127.0.0.1:8080", "evil.example", None),
             ("evil.example", "localhost", None),
             ("sabcdefghijk.localhost", "localhost", Some(Sandbox(id()))),
-            ("3000-sabcdefghijk.localhost", "localhost", Some(Preview)),
+            ("3000-sabcdefghijk.localhost", "localhost", preview(3000, Some(id()))),
             ("localhost", "sabcdefghijk.localhost", Some(Sandbox(id()))),
         ] {
             let got = host(&config(), &parts(&[("host", host_header)]), Some(forwarded)).ok().map(|h| h.kind);
@@ -329,6 +374,17 @@ mod tests {
         post.method = Method::POST;
         let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
         assert!(origin(&config(), &host, &post, true).is_err());
+        // Ports of one sandbox may speak with each other, if the one that is called agrees.
+        let of = |kind| Host { authority: "8000-sabcdefghijk.localhost:8080".to_owned(), kind };
+        let id: SandboxId = "sabcdefghijk".parse().unwrap();
+        let calls = |from: &'static str, to: HostKind| origin(&config(), &of(to), &parts(&[("origin", from)]), false).is_ok();
+        let mine = || HostKind::Preview { port: 8000, id: Some(id.clone()) };
+        assert!(calls("http://5173-sabcdefghijk.localhost:8080", mine()));
+        assert!(!calls("http://5173-sbbcdefghijk.localhost:8080", mine()));
+        assert!(!calls("http://5173-localhost:8080", mine()));
+        assert!(!calls("http://sabcdefghijk.localhost:8080", mine()));
+        assert!(!calls("http://5173-sabcdefghijk.localhost:8080", HostKind::Server));
+        assert!(!calls("http://5173-sabcdefghijk.localhost:8080", HostKind::Sandbox(id.clone())));
         // Port 80 may be left out.
         assert!(is_of("http://box.example", "box.example:80"));
         assert!(is_of("https://box.example:443", "box.example"));

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::gateway::{Context, Gateway};
 use crate::refusal::{Refusal, json_response};
+use crate::request::require;
 
 #[derive(Serialize)]
 struct Health {
@@ -76,6 +77,13 @@ pub(crate) async fn serve(
             version: VERSION,
         },
     ))
+}
+
+/// `/v1/ping` for callers who show no key: that the server is there. No sandbox is asked, or made.
+pub(crate) fn ping(parts: &Parts) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let body = serde_json::json!({ "success": true, "message": "Operation successful", "data": "pong", "hint": null });
+    Ok(json_response(StatusCode::OK, &body))
 }
 
 /// UTC without saying so, to the microsecond, as Python's `utcnow().isoformat()` writes it.

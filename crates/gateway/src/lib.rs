@@ -6,13 +6,15 @@
 //! # A request's way
 //!
 //! ```text
-//! server (connection) ──► guard (host, origin) ──► route (path's owner) ──┬──► api, dialects, trajectories, pages …
-//!                                                                        └──► target ──► proxy (step, guest)
+//! server (connection) ──► guard (host, origin) ──► auth ──► route (path's owner) ──┬──► api, dialects, trajectories, pages …
+//!                                                                                 ├──► target ──► proxy (step, guest)
+//!                                                                                 └──► preview ──► proxy (a port inside)
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod api;
+mod auth;
 mod config;
 mod dialect;
 mod gateway;
@@ -25,6 +27,7 @@ mod lifecycle;
 mod metrics;
 mod pages;
 mod path;
+mod preview;
 mod proxy;
 mod refusal;
 mod request;
@@ -35,5 +38,6 @@ mod target;
 mod timing;
 mod trajectories;
 
+pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, ImageCatalog, ImageEntry};
 pub use server::{GatewayError, Server, serve};

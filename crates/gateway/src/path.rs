@@ -12,6 +12,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
+    pub(crate) fn root() -> Self {
+        Self { raw: "/".to_owned(), decoded: "/".to_owned() }
+    }
+
     /// Refuses dot segments, encoded separators, control characters and what is not UTF-8.
     pub(crate) fn parse(path: &str) -> Result<Self, Refusal> {
         let refuse = |why: &str| {
@@ -84,6 +88,11 @@ pub(crate) fn query_value(query: Option<&str>, key: &str) -> Option<String> {
 /// Percent-decodes a query's word, `+` being a space. None when it is not UTF-8 in the end.
 fn decode(text: &str) -> Option<String> {
     percent_decode(text, true)
+}
+
+/// One segment of a path, decoded; none when it is not plain: not UTF-8, or with separators or control characters in it.
+pub(crate) fn decode_segment(text: &str) -> Option<String> {
+    percent_decode(text, false).filter(|plain| !plain.contains(|c: char| c == '/' || c == '\\' || c.is_control()))
 }
 
 fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {

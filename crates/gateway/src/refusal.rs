@@ -4,7 +4,7 @@ use arenite_control::ControlError;
 use arenite_model::ErrorCode;
 use arenite_trajectory::TrajectoryError;
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
@@ -76,6 +76,10 @@ impl Refusal {
         }
         if let Some(allow) = self.allow.as_deref().and_then(|a| HeaderValue::from_str(a).ok()) {
             answer.headers_mut().insert(ALLOW, allow);
+        }
+        if self.code == ErrorCode::Unauthorized {
+            // Not Basic, for which browsers would ask a person.
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer
     }

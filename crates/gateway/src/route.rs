@@ -8,19 +8,21 @@ use arenite_model::{ErrorCode, TenantId};
 use axum::body::Body;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
-    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, HeaderName, LOCATION, VARY,
+    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_SECURITY_POLICY, HeaderName,
+    LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
+use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
 use crate::guard::{self, HostKind};
 use crate::path::Path;
 use crate::refusal::Refusal;
 use crate::target::{self, Target};
 use crate::timing::Timing;
-use crate::{GatewayConfig, api, dialect, health, metrics, pages, proxy, trajectories};
+use crate::{GatewayConfig, api, auth, dialect, health, metrics, pages, preview, proxy, trajectories};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -38,6 +40,18 @@ pub(crate) enum Owner {
     Api,
     Health,
     Metrics,
+    /// A port of a sandbox.
+    Preview,
+    /// `POST /tickets`
+    Tickets,
+    /// `GET /auth`
+    Auth,
+    SignIn,
+    SignOut,
+    Terminal,
+    /// Files of our pages.
+    Static,
+    Manual,
     /// Part of the design, not there yet; with its name.
     Missing(&'static str),
     /// Never answered from outside.
@@ -58,6 +72,10 @@ impl Owner {
             Self::Api => "api",
             Self::Health => "health",
             Self::Metrics => "metrics",
+            Self::Preview => "preview",
+            Self::Tickets | Self::Auth | Self::SignIn | Self::SignOut => "auth",
+            Self::Terminal | Self::Static => "terminal",
+            Self::Manual => "llms",
             Self::Missing(_) => "missing",
             Self::Internal | Self::Unknown => "unknown",
         }
@@ -70,21 +88,16 @@ fn is_under(path: &str, root: &str) -> bool {
 }
 
 /// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
-const OF_GUESTS: [&str; 17] = [
+const OF_GUESTS: [&str; 12] = [
     "/v1",
-    "/tickets",
-    "/auth",
     "/cdp",
     "/json",
     "/vnc",
     "/websockify",
     "/code-server",
     "/jupyter",
-    "/terminal",
     "/proxy",
     "/absproxy",
-    "/static",
-    "/llms.txt",
     "/index.html",
     "/opencode",
     "/codex",
@@ -114,13 +127,13 @@ const MISSING: [(&str, &str); 17] = [
 pub(crate) fn owner(path: &str) -> Owner {
     let at_root = match path {
         "/" => Some(Owner::Console),
-        "/v1/docs" => Some(Owner::Docs),
-        "/v1/openapi.json" => Some(Owner::OpenApi),
         "/health" | "/ready" | "/healthz" => Some(Owner::Health),
         "/metrics" => Some(Owner::Metrics),
+        "/login" => Some(Owner::SignIn),
+        "/logout" => Some(Owner::SignOut),
         _ => None,
     };
-    if let Some(owner) = at_root {
+    if let Some(owner) = at_root.or_else(|| page_of_sandbox(path)) {
         return owner;
     }
     if let Some((_, what)) = MISSING.iter().find(|(root, _)| is_under(path, root)) {
@@ -146,12 +159,24 @@ pub(crate) fn owner(path: &str) -> Owner {
     }
 }
 
+/// What this server answers itself, wherever a sandbox has it: at the root, under its prefix, or on its own host.
+fn page_of_sandbox(path: &str) -> Option<Owner> {
+    Some(match path {
+        "/v1/docs" => Owner::Docs,
+        "/v1/openapi.json" => Owner::OpenApi,
+        "/tickets" => Owner::Tickets,
+        "/auth" => Owner::Auth,
+        "/terminal" => Owner::Terminal,
+        "/llms.txt" => Owner::Manual,
+        _ if is_under(path, "/static/sandbox") => Owner::Static,
+        _ => return None,
+    })
+}
+
 /// Who owns a path of a sandbox: under its prefix, or on its own host. None of the control routes is there.
 pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
-    if path == "/v1/docs" {
-        Owner::Docs
-    } else if path == "/v1/openapi.json" {
-        Owner::OpenApi
+    if let Some(owner) = page_of_sandbox(path) {
+        owner
     } else if is_under(path, "/mcp") || is_under(path, "/v1/mcp") {
         Owner::Missing("the MCP hub")
     } else if path == "/" || OF_GUESTS.iter().any(|root| is_under(path, root)) {
@@ -166,7 +191,7 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
 /// Whether people open it in a browser, so that links from elsewhere may lead there.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
-        Owner::Console | Owner::Docs => true,
+        Owner::Console | Owner::Docs | Owner::Terminal | Owner::Manual | Owner::Preview => true,
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
         _ => false,
     }
@@ -184,10 +209,16 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
     let answered = dispatch(&gateway, &caller, &request_id, &mut parts, Body::new(body), &mut timing, &mut owner, &mut allowed);
     let mut answer = match answered.await {
         Ok(answer) => answer,
-        Err(refusal) => match owner {
-            Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Metrics => refusal.api(),
-            _ => refusal.envelope(),
-        },
+        Err(refusal) => {
+            let mut answer = match owner {
+                Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Metrics => refusal.api(),
+                _ => refusal.envelope(),
+            };
+            // It may repeat what the caller, or a sandbox, made up.
+            answer.headers_mut().append(CONTENT_SECURITY_POLICY, proxy::SANDBOXED);
+            answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            answer
+        }
     };
     let headers = answer.headers_mut();
     if let Some(origin) = allowed {
@@ -270,23 +301,56 @@ async fn dispatch(
     allowed: &mut Option<HeaderValue>,
 ) -> Result<Response<Body>, Refusal> {
     let host = guard::host(&gateway.config, parts, caller.host.as_deref())?;
-    let path = Path::parse(parts.uri.path())?;
-    let owner = match host.kind {
-        HostKind::Server => owner(&path.decoded),
-        HostKind::Sandbox(_) => owner_in_sandbox(&path.decoded),
-        HostKind::Preview => Owner::Guest,
+    let preview = preview::find(parts, &host.kind)?;
+    let (path, owner) = match (&preview, &host.kind) {
+        // Its path is the program's, whatever is in it.
+        (Some(_), _) => (Path::root(), Owner::Preview),
+        (None, kind) => {
+            let path = Path::parse(parts.uri.path())?;
+            let owner = if *kind == HostKind::Server { owner(&path.decoded) } else { owner_in_sandbox(&path.decoded) };
+            (path, owner)
+        }
     };
     *owned_by = owner;
     *allowed = guard::origin(&gateway.config, &host, parts, is_page(owner, &path.decoded))?;
     if allowed.is_some() && parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok(preflight(&parts.headers));
     }
-    let context = Context {
+    let mut context = Context {
         tenant: TenantId::default_tenant(),
         request_id: request_id.to_owned(),
         origin: Some(caller.address.to_string()),
         base_url: format!("{}://{}{}", caller.scheme, host.authority, caller.prefix),
     };
+    let who = match auth::identify(gateway, &host, parts) {
+        Some(who) => who,
+        // They ask for nothing, or ask themselves.
+        None if matches!(owner, Owner::Health | Owner::Static | Owner::SignIn | Owner::SignOut | Owner::Auth) => {
+            Identity::nobody()
+        }
+        None if owner == Owner::Guest && host.kind == HostKind::Server && path.decoded == "/v1/ping" => {
+            return health::ping(parts);
+        }
+        None => {
+            let is_page = is_page(owner, &path.decoded) || matches!(owner, Owner::Metrics | Owner::OpenApi);
+            return auth::page(&host, parts).filter(|_| is_page).ok_or_else(auth::unauthorized);
+        }
+    };
+    context.tenant = who.tenant.clone();
+    if owner == Owner::Auth {
+        return auth::authenticate(gateway, &host, parts);
+    }
+    let query = parts.uri.query().map(str::to_owned);
+    auth::take_off(gateway, &host, parts, owner == Owner::Preview);
+    if is_page(owner, &path.decoded)
+        && let Some(answer) = auth::enter(gateway, &context, &host, parts, query.as_deref())?
+    {
+        return Ok(answer);
+    }
+    if let Some(preview) = &preview {
+        timing.mark("target");
+        return proxy::forward_to_port(gateway, &context, &host, &who, preview, parts, body, timing).await;
+    }
     timing.mark("target");
     let at = path.decoded.as_str();
     match owner {
@@ -305,10 +369,17 @@ async fn dispatch(
         Owner::Api => api::serve(gateway, &context, at, parts, body).await,
         Owner::Health => health::serve(gateway, &context, at, parts, body).await,
         Owner::Metrics => metrics::serve(gateway, &context, at, parts, body).await,
+        Owner::Tickets => auth::create_ticket(gateway, &who, parts),
+        Owner::SignIn => auth::sign_in(gateway, &context, &host, parts, body).await,
+        Owner::SignOut => auth::sign_out(gateway, parts),
+        Owner::Terminal => pages::terminal::serve(parts),
+        Owner::Static => pages::assets::serve(at, parts),
+        Owner::Manual => pages::manual::serve(&context, &path, parts),
         Owner::Missing(what) => {
             Err(Refusal::new(ErrorCode::Unsupported, format!("{what} is not there yet")).hint("GET /v1/docs shows what is"))
         }
-        Owner::Internal => Err(Refusal::not_found("there is nothing at this path")),
+        // Both were answered above.
+        Owner::Preview | Owner::Auth | Owner::Internal => Err(Refusal::not_found("there is nothing at this path")),
         Owner::Unknown => Err(unknown(at, &host.kind)),
     }
 }
@@ -397,6 +468,18 @@ mod tests {
             ("/api/v2/sandboxes", Owner::Api),
             ("/sandboxes", Owner::Missing("E2B's API")),
             ("/healthz", Owner::Health),
+            ("/tickets", Owner::Tickets),
+            ("/auth", Owner::Auth),
+            ("/auth/x", Owner::Unknown),
+            ("/login", Owner::SignIn),
+            ("/sandbox/a/login", Owner::Unknown),
+            ("/terminal", Owner::Terminal),
+            ("/sandbox/a/terminal", Owner::Terminal),
+            ("/sandbox/a/tickets", Owner::Tickets),
+            ("/static/sandbox/xterm@5.3.0/lib/xterm.js", Owner::Static),
+            ("/static/other", Owner::Unknown),
+            ("/llms.txt", Owner::Manual),
+            ("/sandbox/a/llms.txt", Owner::Manual),
             ("/metrics", Owner::Metrics),
             ("/nothing", Owner::Unknown),
         ] {

@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +33,10 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// HTTP/2: a peer that answers no ping for this long is gone.
 const PING: Duration = Duration::from_secs(30);
+/// A connection on which nothing comes for so long is probed, and closed when no probe is answered.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 /// Before accepting is tried again when the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -192,8 +197,11 @@ fn connect(
     peer: SocketAddr,
     slot: OwnedSemaphorePermit,
 ) {
-    // Small answers must not wait for acknowledgements. A connection that is gone already fails later anyway.
+    // Small answers must not wait for acknowledgements, and a client that vanished must not keep its place for ever: a
+    // WebSocket may be silent for long. A connection that is gone already fails later anyway.
     let _ = stream.set_nodelay(true);
+    let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
     let gateway = Arc::clone(gateway);
     let service = service_fn(move |request| {
         let gateway = Arc::clone(&gateway);

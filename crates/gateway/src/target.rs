@@ -1,7 +1,7 @@
 //! Which sandbox a request is for, and what of its path is the sandbox's.
 
 use arenite_control::{Control, ControlError, Lease};
-use arenite_model::{ErrorCode, SandboxId, SandboxName, TenantId};
+use arenite_model::{SandboxId, SandboxName, TenantId};
 use http::HeaderMap;
 
 use crate::guard::HostKind;
@@ -31,10 +31,6 @@ pub(crate) struct Target {
 
 /// First match wins: the path, the header, the host, `default`.
 pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<Target, Refusal> {
-    if let HostKind::Preview = host {
-        return Err(Refusal::new(ErrorCode::Unsupported, "previews of ports are not there yet")
-            .hint("run a command in the sandbox that calls the port, such as curl with bash/exec"));
-    }
     if let HostKind::Sandbox(id) = host {
         return Ok(Target { whom: Whom::Id(id.clone()), path: path.clone(), prefix: String::new(), own_host: true });
     }
@@ -47,6 +43,11 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
             own_host: false,
         });
     }
+    Ok(Target { whom: named(headers)?, path: path.clone(), prefix: String::new(), own_host: false })
+}
+
+/// The sandbox that the header names, else `default`.
+pub(crate) fn named(headers: &HeaderMap) -> Result<Whom, Refusal> {
     let name = match headers.get(HEADER) {
         Some(value) => {
             let text = value.to_str().map_err(|_| Refusal::bad_request(format!("the header {HEADER} is no text")))?;
@@ -54,7 +55,7 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
         }
         None => parse(SandboxName::DEFAULT)?,
     };
-    Ok(Target { whom: Whom::Name(name), path: path.clone(), prefix: String::new(), own_host: false })
+    Ok(Whom::Name(name))
 }
 
 fn parse(name: &str) -> Result<SandboxName, Refusal> {
@@ -79,6 +80,7 @@ pub(crate) async fn lease(control: &Control, tenant: &TenantId, whom: &Whom) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arenite_model::ErrorCode;
 
     #[test]
     fn the_first_match_wins() {
@@ -94,7 +96,6 @@ mod tests {
             ("/v1/ping", header("b"), &own, Ok(("sabcdefghijk", "/v1/ping", "", true))),
             ("/v1/ping", header("No"), &HostKind::Server, Err(ErrorCode::InvalidRequest)),
             ("/sandbox/No/x", HeaderMap::new(), &HostKind::Server, Err(ErrorCode::InvalidRequest)),
-            ("/v1/ping", HeaderMap::new(), &HostKind::Preview, Err(ErrorCode::Unsupported)),
         ] {
             let got = find(&Path::parse(path).unwrap(), &headers, host);
             let got = got.as_ref().map_err(|refusal| refusal.code).map(|target| {

@@ -11,7 +11,8 @@ use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::request::require;
 
-pub(super) static PAGE: Page = Page::new(include_str!("console.html"), include_str!("console.css"), include_str!("console.js"));
+pub(super) static PAGE: Page =
+    Page::new(include_str!("console.html"), &[include_str!("console.css")], &[include_str!("console.js")]);
 
 pub(crate) async fn serve(
     _gateway: &Arc<Gateway>,

@@ -11,7 +11,7 @@ use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::request::require;
 
-pub(super) static PAGE: Page = Page::new(include_str!("docs.html"), include_str!("docs.css"), include_str!("docs.js"));
+pub(super) static PAGE: Page = Page::new(include_str!("docs.html"), &[include_str!("docs.css")], &[include_str!("docs.js")]);
 
 pub(crate) async fn serve(
     _gateway: &Arc<Gateway>,

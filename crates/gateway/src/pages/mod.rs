@@ -1,9 +1,14 @@
 //! Pages for people, and the document that describes the API. Everything is in the program: nothing is loaded from
 //! elsewhere.
 
+pub(crate) mod assets;
 pub(crate) mod console;
 pub(crate) mod docs;
+pub(crate) mod manual;
 pub(crate) mod openapi;
+pub(crate) mod preview;
+pub(crate) mod sign_in;
+pub(crate) mod terminal;
 
 use std::sync::OnceLock;
 
@@ -20,14 +25,20 @@ use sha2::{Digest, Sha256};
 /// run in it, whatever data it shows.
 struct Page {
     html: &'static str,
-    css: &'static str,
-    script: &'static str,
+    css: &'static [&'static str],
+    script: &'static [&'static str],
+    /// Its script makes styles of its own.
+    styled_by_script: bool,
     made: OnceLock<(String, HeaderValue)>,
 }
 
 impl Page {
-    const fn new(html: &'static str, css: &'static str, script: &'static str) -> Self {
-        Self { html, css, script, made: OnceLock::new() }
+    const fn new(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
+        Self { html, css, script, styled_by_script: false, made: OnceLock::new() }
+    }
+
+    const fn styled_by_script(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
+        Self { html, css, script, styled_by_script: true, made: OnceLock::new() }
     }
 
     fn response(&'static self) -> Response<Body> {
@@ -49,18 +60,23 @@ impl Page {
     }
 
     fn make(&self) -> (String, HeaderValue) {
-        let text = self.html.replace("/*STYLE*/", self.css).replace("/*SCRIPT*/", self.script);
-        let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
+        let (css, script) = (self.css.join("\n"), self.script.join("\n"));
+        let text = self.html.replace("/*STYLE*/", &css).replace("/*SCRIPT*/", &script);
+        let style = if self.styled_by_script { "'unsafe-inline'".to_owned() } else { format!("'sha256-{}'", hash(&css)) };
         let policy = format!(
-            "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+            "default-src 'none'; script-src 'sha256-{}'; style-src {style}; connect-src 'self'; img-src data:; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
-            hash(self.script),
-            hash(self.css),
+            hash(&script),
         );
         // Base64 and words: always a header's value.
         let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
         (text, policy)
     }
+}
+
+/// As policies name a script or a style.
+fn hash(text: &str) -> String {
+    STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]
@@ -69,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_page_allows_its_own_script_and_style_and_nothing_else() {
-        for page in [&console::PAGE, &docs::PAGE] {
+        for page in [&console::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
             let response = page.response();
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
@@ -95,6 +111,21 @@ mod tests {
             ] {
                 assert!(!text.contains(bad), "{bad}");
             }
+        }
+    }
+
+    #[test]
+    fn the_terminal_runs_its_own_script_alone() {
+        let response = terminal::PAGE.response();
+        let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+        let text = &terminal::PAGE.made.get().unwrap().0;
+        let parts: Vec<&str> = text.split("<script>").collect();
+        assert_eq!(parts.len(), 2);
+        let inside = parts[1].split_once("</script>").unwrap().0;
+        assert!(policy.contains(&format!("script-src 'sha256-{}';", hash(inside))), "{policy}");
+        assert!(text.trim_end().ends_with("</script>\n</html>"));
+        for bad in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "document.title = frame", "eval("] {
+            assert!(!include_str!("terminal.js").contains(bad), "{bad}");
         }
     }
 }

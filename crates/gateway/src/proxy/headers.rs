@@ -13,15 +13,16 @@ use crate::refusal::Refusal;
 use super::unreachable;
 
 /// On a host that a sandbox shares with the control routes its pages get an origin of their own.
-const SANDBOXED: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
+pub(crate) const SANDBOXED: HeaderValue =
+    HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(*name, CONNECTION | TE | TRAILER | TRANSFER_ENCODING | UPGRADE | PROXY_AUTHENTICATE | PROXY_AUTHORIZATION)
         || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
 }
 
 /// The names in `Connection`, which end at this hop as well.
-fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
         .iter()
@@ -49,6 +50,13 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
             headers.append(name, value.clone());
         }
     }
+    set_forwarded(&mut headers, context, prefix, upgrade);
+    headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
+    headers
+}
+
+/// What the server says of itself and of the client. `prefix`: what it took off the path.
+pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: &str, upgrade: bool) {
     let (scheme, rest) = context.base_url.split_once("://").unwrap_or(("http", "localhost"));
     let (authority, outer) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let mut set = |name: HeaderName, value: &str| {
@@ -67,12 +75,10 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
         set(HeaderName::from_static("x-forwarded-for"), origin);
     }
     set(HeaderName::from_static("x-request-id"), &context.request_id);
-    headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
     if upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     }
-    headers
 }
 
 /// What a guest may not say to a browser that knows this host for other things too.
@@ -109,11 +115,18 @@ pub(super) fn to_client(from_guest: &HeaderMap, own_host: bool, bodiless: bool) 
         }
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if !own_host && !is_inert(headers.get(CONTENT_TYPE)) {
-        // Beside the guest's own, if any: a browser enforces both.
-        headers.append(CONTENT_SECURITY_POLICY, SANDBOXED);
+    if !own_host {
+        sandbox(&mut headers);
     }
     headers
+}
+
+/// Keeps what is shown out of the origin that it is served on.
+pub(super) fn sandbox(headers: &mut HeaderMap) {
+    if !is_inert(headers.get(CONTENT_TYPE)) {
+        // Beside the sandbox's own, if any: a browser enforces both.
+        headers.append(CONTENT_SECURITY_POLICY, SANDBOXED);
+    }
 }
 
 /// Types that no browser runs scripts of when it is shown them.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use arenite_model::ErrorCode;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::sync::OwnedSemaphorePermit;
@@ -49,10 +49,7 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Re
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     loop {
-        let next = tokio::time::timeout(NEXT_PIECE, body.frame()).await.map_err(|_| Refusal {
-            status: StatusCode::REQUEST_TIMEOUT,
-            ..Refusal::new(ErrorCode::Timeout, "the rest of the request's body did not come in time")
-        })?;
+        let next = tokio::time::timeout(NEXT_PIECE, body.frame()).await.map_err(|_| super::late_body())?;
         let Some(frame) = next else { break };
         let frame = frame.map_err(|_| Refusal::bad_request("the request's body broke off"))?;
         let Ok(piece) = frame.into_data() else { continue };

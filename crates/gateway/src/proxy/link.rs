@@ -11,9 +11,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arenite_engine::Connection;
-use arenite_model::SandboxId;
+use arenite_model::protocol::{PORT_UPGRADE, PORTS_PATH, VERSION, VERSION_HEADER};
+use arenite_model::{ErrorCode, SandboxId};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
@@ -23,14 +25,16 @@ use crate::gateway::Gateway;
 use crate::refusal::Refusal;
 
 use super::outgoing::Outgoing;
-use super::unreachable;
 use super::wire::{Watch, Wire};
+use super::{silent, unreachable};
 
 /// The most bytes of an answer's head, and of one piece of its body.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// The engine's listener is there before the guest, so a dial that waits long waits for a full queue.
-const DIAL_LIMIT: Duration = Duration::from_secs(30);
+const DIAL_LIMIT: Duration = Duration::from_secs(10);
+/// For the guest to connect to a port, its own limit included.
+const PORT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Link {
     sender: http1::SendRequest<Outgoing>,
@@ -40,6 +44,8 @@ pub(crate) struct Link {
     over: bool,
     /// It has served a call before.
     used: bool,
+    /// It leads to the guest, and not to a port through it.
+    to_guest: bool,
 }
 
 /// Why there is no answer.
@@ -67,6 +73,39 @@ impl Link {
             }
             Err(_) => return Err(unreachable("its guest did not take the connection in time")),
         };
+        Self::over(io, true).await
+    }
+
+    /// A connection to a port of the sandbox's loopback, which the guest makes and this one turns into.
+    pub(super) async fn open_port(gateway: &Gateway, id: &SandboxId, port: u16) -> Result<Self, Refusal> {
+        let connected = async {
+            let mut link = Self::open(gateway, id).await?;
+            let mut request = Request::new(Outgoing::held(Bytes::new()));
+            *request.uri_mut() = format!("{PORTS_PATH}{port}").parse().map_err(|_| unreachable("a port has no path"))?;
+            let headers = request.headers_mut();
+            headers.insert(HOST, HeaderValue::from_static("localhost"));
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static(PORT_UPGRADE));
+            headers.insert(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(VERSION));
+            let answer = link.send(request).await.map_err(|failed| super::refusal(&failed.error, failed.flooded))?;
+            super::headers::check_protocol(answer.headers())?;
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Err(no_port(port, answer.status()));
+            }
+            drop(answer);
+            let (wire, early) = link.into_io().await;
+            if !early.is_empty() {
+                return Err(unreachable(format!("whatever listens on port {port} speaks first, as HTTP never does")));
+            }
+            Self::over(wire.into_inner(), false).await
+        };
+        match tokio::time::timeout(PORT_LIMIT, connected).await {
+            Ok(connected) => connected,
+            Err(_) => Err(silent()),
+        }
+    }
+
+    async fn over(io: Box<dyn Connection>, to_guest: bool) -> Result<Self, Refusal> {
         let watch = Arc::new(Watch::default());
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
@@ -74,7 +113,7 @@ impl Link {
             .handshake(TokioIo::new(Wire::new(io, Arc::clone(&watch))))
             .await
             .map_err(|error| unreachable(error.to_string()))?;
-        Ok(Self { sender, connection, watch, over: false, used: false })
+        Ok(Self { sender, connection, watch, over: false, used: false, to_guest })
     }
 
     /// Whether another call can be made on it. Notices that the guest has closed it.
@@ -108,6 +147,11 @@ impl Link {
             flooded: self.watch.flooded(),
             reused,
         })
+    }
+
+    /// Whether other calls may have it after this one.
+    pub(super) fn is_to_guest(&self) -> bool {
+        self.to_guest
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
@@ -145,4 +189,29 @@ fn drive(connection: &mut http1::Connection<TokioIo<Wire>, Outgoing>, over: &mut
     if !*over && connection.poll_without_shutdown(cx).is_ready() {
         *over = true;
     }
+}
+
+/// Why the guest has no connection to a port.
+fn no_port(port: u16, status: StatusCode) -> Refusal {
+    match status {
+        StatusCode::BAD_GATEWAY => unreachable_port(format!("nothing listens on port {port} of the sandbox"))
+            .hint("start the program there, and have it listen on 127.0.0.1 or 0.0.0.0; its log says whether it did"),
+        StatusCode::GATEWAY_TIMEOUT => {
+            Refusal::new(ErrorCode::Timeout, format!("the program on port {port} takes no connection"))
+                .hint("it listens, but is busy or stopped")
+        }
+        StatusCode::SERVICE_UNAVAILABLE => Refusal {
+            retry_after: Some(1),
+            ..Refusal::new(ErrorCode::Exhausted, "too many connections to ports of the sandbox at once")
+        },
+        StatusCode::FORBIDDEN => Refusal::new(ErrorCode::Forbidden, format!("port {port} is the sandbox's own and no preview")),
+        StatusCode::NOT_FOUND => {
+            unreachable("its guest knows no previews").hint("the sandbox was made by another version of arenite; make it anew")
+        }
+        other => unreachable(format!("its guest answered {other} when asked for port {port}")),
+    }
+}
+
+fn unreachable_port(why: String) -> Refusal {
+    Refusal::new(ErrorCode::SandboxFailed, why)
 }

@@ -13,16 +13,21 @@ mod internal;
 mod link;
 mod outgoing;
 mod pool;
+mod preview;
+mod preview_headers;
 mod record;
 mod relay;
 mod tunnel;
 mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arenite_control::Lease;
-use arenite_model::{ErrorCode, SandboxId};
+use arenite_model::protocol::HELLO_PATH;
+use arenite_model::{ErrorCode, SandboxId, SandboxState};
 use arenite_trajectory::OpenStep;
 use axum::body::Body;
 use bytes::Bytes;
@@ -43,15 +48,33 @@ use outgoing::{Outgoing, Progress, Streamed};
 use record::Record;
 use relay::Relay;
 
+pub(crate) use headers::SANDBOXED;
 pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
+pub(crate) use preview::forward as forward_to_port;
 
+/// For a guest to show that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// From here on writing arguments down is done away from the threads that serve.
 const LARGE_ARGUMENTS: usize = 256 << 10;
 
 /// The sandbox was not reached, or answered nonsense.
 fn unreachable(why: impl Into<String>) -> Refusal {
     Refusal::new(ErrorCode::SandboxFailed, format!("the sandbox can't be reached: {}", why.into()))
+}
+
+/// The sandbox took a call and gives no sign of life.
+fn silent() -> Refusal {
+    Refusal::new(ErrorCode::Timeout, "the sandbox does not answer: its guest gives no sign of life")
+        .hint("its root may have stopped the guest, or the host is overloaded; if it stays so, delete the sandbox")
+}
+
+/// The client stopped sending in the middle of its request's body.
+fn late_body() -> Refusal {
+    Refusal {
+        status: StatusCode::REQUEST_TIMEOUT,
+        ..Refusal::new(ErrorCode::Timeout, "the rest of the request's body did not come in time")
+    }
 }
 
 /// Passes one call on and answers with what comes back.
@@ -88,7 +111,7 @@ pub(crate) async fn forward(
         }
         Given::Streamed(body) => {
             let (record, metrics, progress) = (record.clone(), Arc::clone(&gateway.metrics), Arc::clone(&progress));
-            (Outgoing::Streamed(Streamed { body, record, metrics, progress }), None)
+            (Outgoing::Streamed(Streamed::new(body, record, metrics, progress)), None)
         }
     };
     let mut request = Request::new(outgoing);
@@ -96,13 +119,9 @@ pub(crate) async fn forward(
     *request.uri_mut() = uri;
     *request.headers_mut() = headers::to_guest(&parts.headers, context, &target.prefix, upgrade);
 
-    let limit = gateway.config.call_limit;
-    let called = call(gateway, &lease.sandbox.id, request, upgrade, timing);
-    let called = match tokio::time::timeout(limit, called).await {
-        Ok(called) => called,
-        Err(_) => Err(Refusal::new(ErrorCode::Timeout, format!("the sandbox gave no answer within {} s", limit.as_secs()))),
-    };
+    let called = called(gateway, &lease.sandbox, call(gateway, &lease.sandbox.id, request, upgrade, timing)).await;
     drop(turn);
+    let called = called.map_err(|refusal| if progress.is_idle() { late_body() } else { refusal });
     let (link, answer) = called.inspect_err(|refusal| {
         if progress.is_broken() {
             record.aborted("the client broke its request off");
@@ -116,7 +135,8 @@ pub(crate) async fn forward(
         return Err(refusal);
     }
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return tunnel::open(gateway, parts, upgrade, link, lease, answer, record);
+        let head = headers::to_client(answer.headers(), true, false);
+        return tunnel::open(gateway, parts, upgrade, link, lease, head, record);
     }
     let (head, body) = answer.into_parts();
     let status = head.status;
@@ -174,6 +194,40 @@ async fn begin(
         }
         refusal
     })
+}
+
+/// Waits for a call's answer to begin. Calls may take long, and most of their time is a command's; so when an answer is late,
+/// the guest is asked for a sign of life beside it.
+async fn called<T>(
+    gateway: &Gateway,
+    sandbox: &arenite_control::Sandbox,
+    call: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    let limit = gateway.config.call_limit;
+    let mut call = pin!(tokio::time::timeout(limit, call));
+    loop {
+        let dead = async {
+            tokio::time::sleep(gateway.config.late).await;
+            !lives(gateway, sandbox).await
+        };
+        tokio::select! {
+            called = &mut call => {
+                let gave_up = || Refusal::new(ErrorCode::Timeout, format!("the sandbox gave no answer within {} s", limit.as_secs()));
+                return called.unwrap_or_else(|_| Err(gave_up()));
+            }
+            dead = dead => if dead { return Err(silent()) },
+        }
+    }
+}
+
+/// Whether a guest still answers. One that was paused meanwhile has a reason not to.
+async fn lives(gateway: &Gateway, sandbox: &arenite_control::Sandbox) -> bool {
+    let asked = internal_get(gateway, &sandbox.id, HELLO_PATH);
+    if matches!(tokio::time::timeout(SIGN_OF_LIFE, asked).await, Ok(Ok(_))) {
+        return true;
+    }
+    let now = gateway.control.get(&sandbox.tenant, &sandbox.name).await;
+    now.is_ok_and(|now| now.id == sandbox.id && now.state == SandboxState::Paused)
 }
 
 /// Makes the call, on a connection that waits if there is one. A connection that the guest has closed meanwhile is

@@ -4,14 +4,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::time::Sleep;
 
 use crate::metrics::Metrics;
 
 use super::record::Record;
+
+/// For the next piece of a body that is passed on as it comes.
+const NEXT_PIECE: Duration = Duration::from_secs(60);
 
 /// What is sent.
 pub(crate) enum Outgoing {
@@ -22,10 +27,33 @@ pub(crate) enum Outgoing {
 }
 
 pub(crate) struct Streamed {
-    pub(super) body: Body,
-    pub(super) record: Record,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) progress: Arc<Progress>,
+    body: Body,
+    record: Record,
+    metrics: Arc<Metrics>,
+    progress: Arc<Progress>,
+    /// Runs while the client is waited for, and not while the sandbox is.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl Streamed {
+    pub(super) fn new(body: Body, record: Record, metrics: Arc<Metrics>, progress: Arc<Progress>) -> Self {
+        Self { body, record, metrics, progress, patience: None }
+    }
+
+    /// The next piece; an error when the client sends none for too long.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let next = http_body::Body::poll_frame(Pin::new(&mut self.body), cx);
+        if next.is_ready() {
+            self.patience = None;
+            return next;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(NEXT_PIECE)));
+        if patience.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.progress.idle.store(true, Ordering::Relaxed);
+        Poll::Ready(Some(Err(axum::Error::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))))
+    }
 }
 
 /// How far a request's body has come.
@@ -33,6 +61,7 @@ pub(crate) struct Streamed {
 pub(crate) struct Progress {
     sent: AtomicBool,
     broken: AtomicBool,
+    idle: AtomicBool,
 }
 
 impl Progress {
@@ -45,7 +74,12 @@ impl Progress {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// The client broke it off.
+    /// The client sent nothing for too long.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed)
+    }
+
+    /// The client broke it off, or was too slow.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -65,7 +99,7 @@ impl http_body::Body for Outgoing {
         match self.get_mut() {
             Self::Held(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Streamed(streamed) => {
-                let next = Pin::new(&mut streamed.body).poll_frame(cx);
+                let next = streamed.poll_next(cx);
                 match &next {
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Some(bytes) = frame.data_ref() {

@@ -46,6 +46,9 @@ impl Pools {
     }
 
     pub(super) fn put(&self, id: &SandboxId, link: Link) {
+        if !link.is_to_guest() {
+            return;
+        }
         let mut idle = self.idle();
         if idle.count >= MAX_IDLE {
             return;

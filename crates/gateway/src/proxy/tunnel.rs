@@ -9,8 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::request::Parts;
-use http::{Method, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use http::{HeaderMap, Method, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -20,7 +19,7 @@ use crate::refusal::Refusal;
 
 use super::link::Link;
 use super::record::Record;
-use super::{headers, unreachable};
+use super::unreachable;
 
 /// Bytes on their way in one direction.
 const BUFFER: usize = 32 << 10;
@@ -36,24 +35,24 @@ pub(super) fn is_wanted(parts: &Parts) -> bool {
     parts.version == Version::HTTP_11 && parts.method == Method::GET && has(CONNECTION, "upgrade") && has(UPGRADE, "websocket")
 }
 
-/// The guest has agreed: answers the same, and passes bytes once the client's side is there.
+/// The other side has agreed: answers the same with this head, and passes bytes once the client's side is there.
 pub(super) fn open(
     gateway: &Arc<Gateway>,
     parts: &mut Parts,
     wanted: bool,
     link: Link,
     lease: Lease,
-    answer: Response<Incoming>,
+    head: HeaderMap,
     record: Record,
 ) -> Result<Response<Body>, Refusal> {
     let Some(client) = parts.extensions.remove::<OnUpgrade>().filter(|_| wanted) else {
-        let refusal = unreachable("its guest switched protocols unasked");
+        let refusal = unreachable("it switched protocols unasked");
         record.failed(Some(101), refusal.message.clone());
         return Err(refusal);
     };
     let mut switched = Response::new(Body::empty());
     *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *switched.headers_mut() = headers::to_client(answer.headers(), true, false);
+    *switched.headers_mut() = head;
     switched.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     switched.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
 

@@ -57,6 +57,10 @@ impl Wire {
         Self { inner, watch }
     }
 
+    pub(super) fn into_inner(self) -> Box<dyn Connection> {
+        self.inner
+    }
+
     fn wrote<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(_)) = &result {
             self.watch.write_failed.store(true, Ordering::Relaxed);

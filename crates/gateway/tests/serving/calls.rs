@@ -141,7 +141,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
     let id = running.create("a").await;
     let halted = running.engine.halt(Point::Dial);
     let mut stuck = running.connect().await;
-    let call = b"POST /sandbox/a/v1/bash/exec?api_key=sekrit HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{\"command\": 17}";
+    let call = b"POST /sandbox/a/v1/bash/exec?token=sekrit HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{\"command\": 17}";
     stuck.write_all(call).await.unwrap();
     halted.notified().await;
     let steps = loop {
@@ -153,7 +153,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
         halted.notified().await;
     };
     assert_eq!(steps.len(), 1);
-    assert_eq!(steps[0].action, "POST /v1/bash/exec?api_key=redacted");
+    assert_eq!(steps[0].action, "POST /v1/bash/exec?token=redacted");
     assert_eq!(serde_json::to_value(&steps[0]).unwrap()["arguments"]["json"], json!({"command": 17}));
     drop(stuck);
     running.engine.heal();

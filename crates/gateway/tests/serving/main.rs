@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod auth;
 mod calls;
 mod harness;
 mod hostile;
+mod previews;
 mod streams;

@@ -1,0 +1,127 @@
+//! Who may call: an API key, a signed token, a ticket, or a browser's session.
+//!
+//! ```text
+//!  host and origin checked ──► identify ──┬── allowed: credentials are taken off the request ──► owner of the path
+//!                                         └── refused: 401, or the page to sign in on
+//! ```
+//!
+//! Nothing is asked for as long as neither a key nor a token's key is configured.
+
+mod grants;
+mod presented;
+mod sign_in;
+mod tickets;
+mod token;
+
+use std::time::{Duration, Instant};
+
+use arenite_model::TenantId;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+
+use token::TokenKey;
+
+pub(crate) use grants::{Grant, Grants};
+pub(crate) use presented::{COOKIE_NAME, Identity, identify, take_off, unauthorized};
+pub(crate) use sign_in::{enter, page, sign_in, sign_out};
+pub(crate) use tickets::{authenticate, create_ticket};
+
+/// How long a ticket is good for unless told otherwise.
+pub const TICKET_TTL: Duration = Duration::from_secs(30);
+/// How long a browser that signed in stays so.
+pub(crate) const SESSION_TTL: Duration = Duration::from_secs(12 * 3600);
+/// A key must fit into a header beside others.
+const MAX_KEY_BYTES: usize = 1024;
+
+/// Why credentials could not be configured.
+#[derive(Debug, Error)]
+pub enum AuthError {
+    #[error("the API key is empty")]
+    EmptyKey,
+    #[error("the API key has {0} bytes; the most is {MAX_KEY_BYTES}")]
+    LongKey(usize),
+    #[error("the API key has characters besides visible ASCII, so no header could carry it")]
+    UnsendableKey,
+    #[error("the public key for tokens is not base64 of a PEM file: {0}")]
+    TokenKey(String),
+}
+
+/// What callers have to show. The default asks for nothing.
+#[derive(Clone, Default)]
+pub struct Authentication {
+    /// SHA-256 of the key: of equal length whatever the key, so that a comparison tells nothing.
+    key: Option<[u8; 32]>,
+    token: Option<TokenKey>,
+    ticket_ttl: Option<Duration>,
+}
+
+impl std::fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let fields = (self.key.is_some(), self.token.is_some(), self.ticket_ttl);
+        write!(f, "Authentication {{ key: {}, token: {}, ticket_ttl: {:?} }}", fields.0, fields.1, fields.2)
+    }
+}
+
+impl Authentication {
+    /// `jwt_public_key` is base64 of an RSA key's PEM file.
+    pub fn new(api_key: Option<&str>, jwt_public_key: Option<&str>, ticket_ttl: Duration) -> Result<Self, AuthError> {
+        if let Some(key) = api_key {
+            match key {
+                "" => return Err(AuthError::EmptyKey),
+                key if key.len() > MAX_KEY_BYTES => return Err(AuthError::LongKey(key.len())),
+                key if !key.bytes().all(|b| b.is_ascii_graphic()) => return Err(AuthError::UnsendableKey),
+                _ => {}
+            }
+        }
+        let token = jwt_public_key.map(TokenKey::new).transpose().map_err(AuthError::TokenKey)?;
+        Ok(Self { key: api_key.map(digest), token, ticket_ttl: Some(ticket_ttl) })
+    }
+
+    /// Whether callers are asked for anything.
+    pub fn is_required(&self) -> bool {
+        self.key.is_some() || self.token.is_some()
+    }
+
+    pub(crate) fn ticket_ttl(&self) -> Duration {
+        self.ticket_ttl.unwrap_or(TICKET_TTL)
+    }
+
+    /// Takes as long for a wrong key as for the right one.
+    fn is_key(&self, given: &str) -> bool {
+        self.key.is_some_and(|key| key.ct_eq(&digest(given)).into())
+    }
+
+    /// Whose key or token it is, and until when.
+    fn check(&self, given: &str) -> Option<Identity> {
+        let tenant = TenantId::default_tenant();
+        if self.is_key(given) {
+            return Some(Identity { tenant, until: None, lasting: true });
+        }
+        let left = self.token.as_ref()?.check(given)?;
+        Some(Identity { tenant, until: Instant::now().checked_add(left), lasting: true })
+    }
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_could_not_work_are_refused() {
+        for bad in ["", "with space", "ünicode", "line\nbreak", &"x".repeat(1025)] {
+            assert!(Authentication::new(Some(bad), None, TICKET_TTL).is_err(), "{bad:?}");
+        }
+        assert!(!Authentication::new(None, None, TICKET_TTL).unwrap().is_required());
+        let auth = Authentication::new(Some("the-key"), None, TICKET_TTL).unwrap();
+        assert!(auth.is_required() && auth.is_key("the-key"));
+        for wrong in ["", "the-ke", "the-key ", "the-kez"] {
+            assert!(!auth.is_key(wrong), "{wrong:?}");
+        }
+        assert!(!Authentication::default().is_key(""));
+    }
+}

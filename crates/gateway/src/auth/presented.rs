@@ -1,0 +1,166 @@
+//! The credentials that a request carries: found, judged, and taken off before it goes on.
+
+use std::time::{Duration, Instant};
+
+use arenite_model::{ErrorCode, TenantId};
+use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Uri};
+
+use crate::gateway::Gateway;
+use crate::guard::Host;
+use crate::path::query_pairs;
+use crate::refusal::Refusal;
+
+/// The cookie of a browser that signed in.
+pub(crate) const COOKIE_NAME: &str = "arenite_session";
+const KEY_HEADERS: [HeaderName; 2] = [HeaderName::from_static("x-aio-api-key"), HeaderName::from_static("x-api-key")];
+const KEY_IN_QUERY: &str = "api_key";
+const TICKET_IN_QUERY: &str = "ticket";
+/// Further ones in a request are not looked at.
+const MAX_TRIED: usize = 8;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) tenant: TenantId,
+    /// When what was shown ends; none: never.
+    pub(crate) until: Option<Instant>,
+    /// Shown was more than a ticket: tickets may be made with it.
+    pub(crate) lasting: bool,
+}
+
+impl Identity {
+    /// For what everybody may have.
+    pub(crate) fn nobody() -> Self {
+        Self { tenant: TenantId::default_tenant(), until: None, lasting: false }
+    }
+
+    /// When something ends that is made with it, and may last so long.
+    pub(super) fn end_of(&self, most: Duration) -> Instant {
+        let end = Instant::now() + most;
+        self.until.map_or(end, |until| until.min(end))
+    }
+}
+
+/// What is told about who may not call, and nothing more.
+pub(crate) fn unauthorized() -> Refusal {
+    Refusal::new(ErrorCode::Unauthorized, "Unauthorized")
+        .hint("send the server's API key as X-AIO-API-Key, x-api-key or Authorization: Bearer, or a ticket as ?ticket=")
+}
+
+/// Finds out who calls. None: nobody who may.
+pub(crate) fn identify(gateway: &Gateway, host: &Host, parts: &Parts) -> Option<Identity> {
+    if !gateway.config.auth.is_required() {
+        return Some(Identity { tenant: TenantId::default_tenant(), until: None, lasting: true });
+    }
+    of_headers(gateway, &parts.headers)
+        .or_else(|| of_query(gateway, host, parts.uri.query()))
+        .or_else(|| sessions(&parts.headers).find_map(|word| of_grant(gateway.sessions.find(word, &host.authority)?, true)))
+}
+
+fn of_headers(gateway: &Gateway, headers: &HeaderMap) -> Option<Identity> {
+    let keys = KEY_HEADERS.into_iter().flat_map(|name| headers.get_all(name)).filter_map(|value| value.to_str().ok());
+    keys.chain(headers.get_all(AUTHORIZATION).iter().filter_map(bearer))
+        .take(MAX_TRIED)
+        .find_map(|given| gateway.config.auth.check(given))
+}
+
+/// Of what a query, or another's address, carries.
+pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> Option<Identity> {
+    query_pairs(query?).filter(|(name, _)| is_ours(name)).take(MAX_TRIED).find_map(|(name, value)| {
+        if name == KEY_IN_QUERY {
+            return gateway.config.auth.check(&value);
+        }
+        of_grant(gateway.tickets.find(&value, &host.authority)?, false)
+    })
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "it ends chains of what may be none")]
+fn of_grant(grant: super::Grant, lasting: bool) -> Option<Identity> {
+    Some(Identity { tenant: grant.tenant, until: Some(grant.until), lasting })
+}
+
+fn is_ours(name: &str) -> bool {
+    name == KEY_IN_QUERY || name == TICKET_IN_QUERY
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, given) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(given.trim())
+}
+
+/// The words of all our cookies.
+pub(super) fn sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
+    let ours = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(name, _)| *name == COOKIE_NAME);
+    ours.map(|(_, word)| word).take(MAX_TRIED)
+}
+
+/// Takes credentials off a request. `foreign`: what it goes to has callers and credentials of its own, so only those go that
+/// are ours: valid here. Else all that could be some.
+pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreign: bool) {
+    let is_valid_key = |given: &str| gateway.config.auth.is_required() && gateway.config.auth.check(given).is_some();
+    if let Some(query) = parts.uri.query() {
+        let goes = |pair: &str| {
+            let Some((name, value)) = query_pairs(pair).next() else { return false };
+            let is_valid = || match name.as_str() {
+                KEY_IN_QUERY => is_valid_key(&value),
+                _ => gateway.tickets.find(&value, &host.authority).is_some(),
+            };
+            is_ours(&name) && (!foreign || is_valid())
+        };
+        if query.split('&').any(goes) {
+            let kept = query.split('&').filter(|pair| !goes(pair)).collect::<Vec<_>>().join("&");
+            set_query(&mut parts.uri, &kept);
+        }
+    }
+    let headers = &mut parts.headers;
+    if !foreign {
+        // What else there is does not pass on to a guest anyway.
+        return;
+    }
+    for name in KEY_HEADERS.into_iter().chain([AUTHORIZATION]) {
+        let is_credential = |value: &HeaderValue| {
+            let given = if name == AUTHORIZATION { bearer(value) } else { value.to_str().ok() };
+            given.is_some_and(is_valid_key)
+        };
+        if headers.get_all(&name).iter().any(is_credential) {
+            headers.remove(&name);
+        }
+    }
+    without_session(headers);
+}
+
+/// Leaves the cookies of others.
+fn without_session(headers: &mut HeaderMap) {
+    if sessions(headers).next().is_none() {
+        return;
+    }
+    let others: Vec<&str> = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty() && pair.split('=').next() != Some(COOKIE_NAME))
+        .collect();
+    let others = HeaderValue::from_str(&others.join("; ")).ok().filter(|value| !value.is_empty());
+    headers.remove(COOKIE);
+    if let Some(others) = others {
+        headers.insert(COOKIE, others);
+    }
+}
+
+fn set_query(uri: &mut Uri, query: &str) {
+    let text = if query.is_empty() { uri.path().to_owned() } else { format!("{}?{query}", uri.path()) };
+    let mut parts = uri.clone().into_parts();
+    // A part of what was one already.
+    if let Ok(kept) = PathAndQuery::try_from(text) {
+        parts.path_and_query = Some(kept);
+        if let Ok(without) = Uri::from_parts(parts) {
+            *uri = without;
+        }
+    }
+}

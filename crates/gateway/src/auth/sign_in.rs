@@ -1,0 +1,119 @@
+//! Browsers: a person shows a key, a token or a ticket once, and a cookie stands for it from then on.
+//!
+//! The cookie is one host's, is out of scripts' reach, and never passes on to a sandbox.
+
+use axum::body::Body;
+use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, SET_COOKIE};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+
+use super::presented::{COOKIE_NAME, Identity, of_query, sessions, unauthorized};
+use super::{Grant, SESSION_TTL};
+use crate::gateway::{Context, Gateway};
+use crate::guard::{Host, HostKind, is_navigation};
+use crate::pages;
+use crate::refusal::Refusal;
+use crate::request::require;
+
+const MAX_BODY_BYTES: usize = 16 << 10;
+
+#[derive(Deserialize)]
+struct Shown {
+    key: String,
+}
+
+/// The page for a person whose request showed nothing valid; none for programs.
+pub(crate) fn page(host: &Host, parts: &Parts) -> Option<Response<Body>> {
+    let accepts = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let is_person = is_navigation(parts) || accepts.into_iter().any(|value| value.contains("text/html"));
+    if !is_person || parts.method != Method::GET {
+        return None;
+    }
+    let mut answer = match host.kind {
+        HostKind::Server => pages::sign_in::form(),
+        // Nobody should get used to typing keys where sandboxes show their pages.
+        HostKind::Sandbox(_) | HostKind::Preview { .. } => pages::sign_in::elsewhere(),
+    };
+    *answer.status_mut() = StatusCode::UNAUTHORIZED;
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Some(answer)
+}
+
+/// `POST /login` with `{"key": …}`: a key, a token or a ticket.
+pub(crate) async fn sign_in(
+    gateway: &Gateway,
+    context: &Context,
+    host: &Host,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::POST])?;
+    let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
+    let body = body.map_err(|_| Refusal::bad_request("the body broke off, or is too large"))?.to_bytes();
+    let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
+    let given = shown.key.trim();
+    let ticket = || {
+        let grant = gateway.tickets.find(given, &host.authority)?;
+        Some(Identity { tenant: grant.tenant, until: None, lasting: false })
+    };
+    let who = gateway.config.auth.check(given).or_else(ticket).ok_or_else(unauthorized)?;
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    answer.headers_mut().insert(SET_COOKIE, cookie(gateway, context, host, &who)?);
+    Ok(answer)
+}
+
+/// `POST /logout`.
+pub(crate) fn sign_out(gateway: &Gateway, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::POST])?;
+    sessions(&parts.headers).for_each(|word| gateway.sessions.revoke(word));
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    let over = format!("{COOKIE_NAME}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    if let Ok(over) = HeaderValue::try_from(over) {
+        answer.headers_mut().insert(SET_COOKIE, over);
+    }
+    Ok(answer)
+}
+
+/// A person opened a page by an address with a key or a ticket in it: keeps it as a cookie, and leads to the same address
+/// without it, so that it stays in no bar and no history. `query`: as it came; the request's own has lost it already.
+pub(crate) fn enter(
+    gateway: &Gateway,
+    context: &Context,
+    host: &Host,
+    parts: &Parts,
+    query: Option<&str>,
+) -> Result<Option<Response<Body>>, Refusal> {
+    if !gateway.config.auth.is_required() || parts.method != Method::GET || !is_navigation(parts) {
+        return Ok(None);
+    }
+    let Some(who) = of_query(gateway, host, query) else { return Ok(None) };
+    // What ends soon is only what lets in.
+    let who = if who.lasting { who } else { Identity { until: None, ..who } };
+    let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
+    // One slash: two would name a host.
+    let location = format!("{}/{}", context.outer_path(), path.trim_start_matches(['/', '\\']));
+    let location = HeaderValue::try_from(location).map_err(|_| Refusal::bad_request("the path can't be led to"))?;
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SEE_OTHER;
+    let headers = answer.headers_mut();
+    headers.insert(LOCATION, location);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(SET_COOKIE, cookie(gateway, context, host, &who)?);
+    Ok(Some(answer))
+}
+
+/// A new session of this host.
+fn cookie(gateway: &Gateway, context: &Context, host: &Host, who: &Identity) -> Result<HeaderValue, Refusal> {
+    let until = who.end_of(SESSION_TTL);
+    let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, host: Some(host.authority.clone()) })?;
+    let seconds = until.saturating_duration_since(std::time::Instant::now()).as_secs();
+    // People come to a sandbox's host by a link of the server's, which is another site to browsers.
+    let same_site = if host.kind == HostKind::Server { "Strict" } else { "Lax" };
+    let secure = if context.base_url.starts_with("https:") { "; Secure" } else { "" };
+    let text = format!("{COOKIE_NAME}={word}; Path=/; HttpOnly; SameSite={same_site}; Max-Age={seconds}{secure}");
+    HeaderValue::try_from(text).map_err(|_| Refusal::bad_request("no cookie can be made"))
+}

@@ -1,0 +1,47 @@
+//! `POST /tickets` and `GET /auth`: bodies are bare maps, as AIO has them.
+
+use std::time::Instant;
+
+use arenite_model::ErrorCode;
+use axum::body::Body;
+use http::header::CACHE_CONTROL;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use serde_json::json;
+
+use super::Grant;
+use super::presented::{Identity, identify, of_query, unauthorized};
+use crate::gateway::Gateway;
+use crate::guard::Host;
+use crate::refusal::{Refusal, json_response};
+use crate::request::require;
+
+const ORIGINAL_URI: &str = "x-original-uri";
+
+/// A new ticket: good for as many calls as wanted, until it ends.
+pub(crate) fn create_ticket(gateway: &Gateway, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::POST])?;
+    if !who.lasting {
+        return Err(Refusal::new(ErrorCode::Forbidden, "a ticket can't be used to make another")
+            .hint("make it with the API key or a token"));
+    }
+    let until = who.end_of(gateway.config.auth.ticket_ttl());
+    let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: None })?;
+    let left = until.saturating_duration_since(Instant::now());
+    let seconds = (left.as_secs_f64().ceil() as u64).min(gateway.config.auth.ticket_ttl().as_secs());
+    let mut answer = json_response(StatusCode::OK, &json!({ "ticket": ticket, "expires_in": seconds }));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(answer)
+}
+
+/// For a proxy in front that asks before it passes something on: the request's own credentials, or those of the address
+/// in `x-original-uri`.
+pub(crate) fn authenticate(gateway: &Gateway, host: &Host, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let original = parts.headers.get(ORIGINAL_URI).and_then(|value| value.to_str().ok());
+    let query = original.and_then(|address| address.split_once('?')).map(|(_, query)| query);
+    let who = identify(gateway, host, parts).or_else(|| of_query(gateway, host, query)).ok_or_else(unauthorized)?;
+    let mut answer = json_response(StatusCode::OK, &json!({ "status": "authenticated", "tenant": who.tenant.to_string() }));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(answer)
+}

@@ -1,0 +1,287 @@
+//! Ports inside sandboxes, as previews of what runs there. Which port of which sandbox a request is for.
+//!
+//! | way | path that the program sees |
+//! | --- | --- |
+//! | host `{port}-{id}.{domain}`, `{port}-{domain}` | all of it |
+//! | header `x-aio-proxy-port: {port}` | all of it |
+//! | `/proxy/{port}/…` | what comes after the port |
+//! | `/absproxy/{port}/…` | all of it |
+//!
+//! The last three also below `/sandbox/{name}`, which the program never sees. Of the rest of a path nothing is decoded or
+//! changed: what `%2F` means is the program's business.
+
+use arenite_model::protocol::INTERNAL_PORTS;
+use arenite_model::{ErrorCode, SandboxName};
+use axum::body::Body;
+use http::header::{CACHE_CONTROL, LOCATION};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+
+use crate::auth::{Grant, Identity};
+use crate::gateway::{Context, Gateway};
+use crate::guard::{self, Host, HostKind};
+use crate::path::decode_segment;
+use crate::refusal::Refusal;
+use crate::target::{self, Whom};
+
+pub(crate) const PORT_HEADER: HeaderName = HeaderName::from_static("x-aio-proxy-port");
+
+/// One request for a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Preview {
+    pub(crate) port: u16,
+    pub(crate) whom: Whom,
+    /// As the program gets it, still encoded.
+    pub(crate) path: String,
+    /// What was taken off the path.
+    pub(crate) prefix: String,
+    pub(crate) place: Place,
+}
+
+/// Whose origin a preview's page has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The port's alone: the program's cookies and policies are its own.
+    Own,
+    /// The sandbox's.
+    Sandbox,
+    /// The server's, so the page is kept out of it.
+    Server,
+}
+
+/// What a request's leading segments say, and what comes after them.
+struct Leading<'a> {
+    /// `/sandbox/{name}`.
+    name: Option<SandboxName>,
+    /// Raw, and with its slash; without the sandbox.
+    rest: &'a str,
+}
+
+/// None: the request is not for a port.
+pub(crate) fn find(parts: &Parts, host: &HostKind) -> Result<Option<Preview>, Refusal> {
+    let raw = parts.uri.path();
+    if let HostKind::Preview { port, id } = host {
+        let whom = match id {
+            Some(id) => Whom::Id(id.clone()),
+            None => target::named(&parts.headers)?,
+        };
+        let path = if raw.starts_with('/') { raw.to_owned() } else { "/".to_owned() };
+        return Ok(Some(Preview { port: *port, whom, path, prefix: String::new(), place: Place::Own }));
+    }
+    let place = if let HostKind::Sandbox(_) = host { Place::Sandbox } else { Place::Server };
+    let Some(Leading { name, rest }) = leading(raw, place == Place::Server) else { return Ok(None) };
+    let whom = |headers: &HeaderMap| match (host, &name) {
+        (HostKind::Sandbox(id), _) => Ok(Whom::Id(id.clone())),
+        (_, Some(name)) => Ok(Whom::Name(name.clone())),
+        _ => target::named(headers),
+    };
+    let outer = name.as_ref().map_or_else(String::new, |name| format!("/sandbox/{name}"));
+    if let Some(port) = in_header(&parts.headers)? {
+        let (path, prefix) = (if rest.is_empty() { "/" } else { rest }.to_owned(), outer);
+        return Ok(Some(Preview { port, whom: whom(&parts.headers)?, path, prefix, place }));
+    }
+    let Some((way, after_way)) = segment(rest) else { return Ok(None) };
+    if way != "proxy" && way != "absproxy" {
+        return Ok(None);
+    }
+    let Some((port, after)) = segment(after_way).filter(|(text, _)| !text.is_empty()) else { return Ok(None) };
+    let Some(port) = guard::port(&port) else {
+        let shown: String = port.chars().take(20).collect();
+        return Err(Refusal::not_found(format!("{shown:?} is no port")).hint("a port is a number from 1 to 65535"));
+    };
+    let (path, prefix) = match way.as_str() {
+        "proxy" => (after, format!("{outer}/proxy/{port}")),
+        _ => (rest, outer),
+    };
+    Ok(Some(Preview { port, whom: whom(&parts.headers)?, path: path.to_owned(), prefix, place }))
+}
+
+/// The next segment, decoded, and what comes after it; slashes that stand together are one. None: it can't be read, or there
+/// is none.
+fn segment(path: &str) -> Option<(String, &str)> {
+    let trimmed = path.trim_start_matches('/');
+    if trimmed.len() == path.len() {
+        return None;
+    }
+    let end = trimmed.find('/').unwrap_or(trimmed.len());
+    Some((decode_segment(&trimmed[..end])?, &trimmed[end..]))
+}
+
+/// None: it is no path of a sandbox, or its name can't be read. Who answers such paths says so.
+fn leading(path: &str, named: bool) -> Option<Leading<'_>> {
+    let plain = Leading { name: None, rest: path };
+    if !named {
+        return Some(plain);
+    }
+    let Some((first, after)) = segment(path) else { return Some(plain) };
+    if first != "sandbox" {
+        return Some(plain);
+    }
+    let (name, rest) = segment(after)?;
+    Some(Leading { name: Some(name.parse().ok()?), rest })
+}
+
+fn in_header(headers: &HeaderMap) -> Result<Option<u16>, Refusal> {
+    let mut given = headers.get_all(&PORT_HEADER).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let port = value.to_str().ok().and_then(guard::port).filter(|_| given.next().is_none());
+    match port {
+        Some(port) => Ok(Some(port)),
+        None => Err(Refusal::bad_request(format!("the header {PORT_HEADER} is not one port, in digits"))),
+    }
+}
+
+impl Preview {
+    /// Refuses ports that are Arenite's own.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        if INTERNAL_PORTS.contains(&self.port) {
+            let message = format!("port {} is the sandbox's own API and no preview", self.port);
+            return Err(Refusal::new(ErrorCode::Forbidden, message).hint("call this server's /v1 and /sandbox/{name}/v1"));
+        }
+        Ok(())
+    }
+
+    /// `/proxy/{port}` is a folder: relative links of its page need the slash.
+    pub(crate) fn with_slash(&self, context: &Context, parts: &Parts) -> Option<Response<Body>> {
+        if !self.path.is_empty() || !matches!(parts.method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        lead(StatusCode::PERMANENT_REDIRECT, &format!("{}{}/{}", context.outer_path(), self.prefix, query(parts)))
+    }
+
+    /// A page of its own is opened by a path: leads to the port's own host, where it has an origin of its own, and all that
+    /// pages may have with it. None where there are no such hosts, and for programs.
+    pub(crate) fn to_own_host(
+        &self,
+        gateway: &Gateway,
+        context: &Context,
+        host: &Host,
+        parts: &Parts,
+        who: &Identity,
+        id: &arenite_model::SandboxId,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        if self.place == Place::Own || parts.method != Method::GET || !guard::is_navigation(parts) {
+            return Ok(None);
+        }
+        // A path before ours, or a header, is not kept by a host.
+        if !context.outer_path().is_empty() || parts.headers.contains_key(&PORT_HEADER) {
+            return Ok(None);
+        }
+        let Some(domain) = guard::domain_of_sandboxes(&gateway.config, host) else { return Ok(None) };
+        let authority = format!("{}-{id}.{domain}", self.port);
+        let mut query = query(parts);
+        if gateway.config.auth.is_required() {
+            // The server's cookie doesn't go there.
+            let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
+            let until = who.until.map_or(until, |end| until.min(end));
+            let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: Some(authority.clone()) })?;
+            let sign = if query.is_empty() { '?' } else { '&' };
+            query.push_str(&format!("{sign}ticket={ticket}"));
+        }
+        let scheme = context.base_url.split("://").next().unwrap_or("http");
+        let path = if self.path.is_empty() { "/" } else { &self.path };
+        let mut answer = lead(StatusCode::TEMPORARY_REDIRECT, &format!("{scheme}://{authority}{path}{query}"));
+        if let Some(answer) = &mut answer {
+            answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        Ok(answer)
+    }
+}
+
+fn query(parts: &Parts) -> String {
+    parts.uri.query().map_or_else(String::new, |query| format!("?{query}"))
+}
+
+fn lead(status: StatusCode, to: &str) -> Option<Response<Body>> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(LOCATION, HeaderValue::try_from(to).ok()?);
+    Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn parts(path: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn found(path: &str, headers: &[(&str, &str)], host: &HostKind) -> Option<(u16, String, String, String)> {
+        let preview = find(&parts(path, headers), host).unwrap()?;
+        let whom = match preview.whom {
+            Whom::Name(name) => name.to_string(),
+            Whom::Id(id) => id.to_string(),
+        };
+        Some((preview.port, whom, preview.path, preview.prefix))
+    }
+
+    #[test]
+    fn every_way_leads_to_its_port() {
+        let server = HostKind::Server;
+        for (path, port, whom, seen, prefix) in [
+            ("/proxy/3000/", 3000, "default", "/", "/proxy/3000"),
+            ("/proxy/3000", 3000, "default", "", "/proxy/3000"),
+            ("/proxy/3000/a%2Fb//c/../d?x=%2F", 3000, "default", "/a%2Fb//c/../d", "/proxy/3000"),
+            ("//proxy//3000//a", 3000, "default", "//a", "/proxy/3000"),
+            ("/%70roxy/%33000/a", 3000, "default", "/a", "/proxy/3000"),
+            ("/absproxy/3000/a%2fb", 3000, "default", "/absproxy/3000/a%2fb", ""),
+            ("/sandbox/demo/proxy/80/x", 80, "demo", "/x", "/sandbox/demo/proxy/80"),
+            ("/sandbox/demo/absproxy/80/x", 80, "demo", "/absproxy/80/x", "/sandbox/demo"),
+            ("/proxy/3000/sandbox/b/proxy/1/", 3000, "default", "/sandbox/b/proxy/1/", "/proxy/3000"),
+        ] {
+            let wanted = Some((port, whom.to_owned(), seen.to_owned(), prefix.to_owned()));
+            assert_eq!(found(path, &[], &server), wanted, "{path}");
+        }
+        let by_header = |path| found(path, &[("x-aio-proxy-port", "3000")], &server).unwrap();
+        assert_eq!(by_header("/api/v2/sandboxes").2, "/api/v2/sandboxes");
+        assert_eq!(by_header("/sandbox/demo/x"), (3000, "demo".to_owned(), "/x".to_owned(), "/sandbox/demo".to_owned()));
+        assert_eq!(by_header("/sandbox/demo").2, "/");
+        assert_eq!(found("/proxy/1/", &[("x-arenite-sandbox", "b")], &server).unwrap().1, "b");
+        let id: arenite_model::SandboxId = "sabcdefghijk".parse().unwrap();
+        let own = HostKind::Preview { port: 3000, id: Some(id.clone()) };
+        assert_eq!(found("/proxy/1/%2F", &[], &own).unwrap(), (3000, id.to_string(), "/proxy/1/%2F".to_owned(), String::new()));
+        let of_sandbox = HostKind::Sandbox(id.clone());
+        assert_eq!(found("/proxy/1/x", &[], &of_sandbox).unwrap().1, id.as_str());
+        // A sandbox's host has that sandbox alone.
+        assert_eq!(found("/sandbox/victim/proxy/1/x", &[], &of_sandbox), None);
+    }
+
+    #[test]
+    fn what_is_no_preview_is_left_to_others() {
+        for path in [
+            "/",
+            "/proxy",
+            "/proxy/",
+            "/v1/proxy/health",
+            "/sandbox/a/v1/ping",
+            "/sandbox/No/proxy/1/",
+            "/x/proxy/1/",
+            "/proxy%2F3000/",
+            "/absproxy/8%2F0/",
+        ] {
+            assert_eq!(found(path, &[], &HostKind::Server), None, "{path}");
+        }
+        for path in ["/proxy/x/", "/proxy/0/", "/proxy/65536/", "/proxy/+80/", "/proxy/-1"] {
+            assert!(find(&parts(path, &[]), &HostKind::Server).is_err(), "{path}");
+        }
+        for header in ["", "x", "80x", "+80", "0", "65536", "80,81", " 80"] {
+            let refused = find(&parts("/", &[("x-aio-proxy-port", header)]), &HostKind::Server);
+            // The client's library trims spaces before they come here.
+            assert!(refused.is_err() || header.starts_with(' '), "{header:?}");
+        }
+        let twice = [("x-aio-proxy-port", "80"), ("x-aio-proxy-port", "80")];
+        assert!(find(&parts("/", &twice), &HostKind::Server).is_err());
+    }
+
+    #[test]
+    fn internal_ports_are_none() {
+        let preview = find(&parts("/proxy/8080/", &[]), &HostKind::Server).unwrap().unwrap();
+        assert_eq!(preview.check().unwrap_err().code, ErrorCode::Forbidden);
+    }
+}

@@ -1,0 +1,372 @@
+//! Who may call, and what becomes of their credentials.
+
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arenite_gateway::{Authentication, GatewayConfig};
+use arenite_trajectory::Limits;
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
+use aws_lc_rs::rsa::{KeyPair, KeySize, PublicKey};
+use aws_lc_rs::signature::KeyPair as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use crate::harness::{Answer, Running, echo, read_head};
+
+const KEY: &str = "0123456789abcdef-the-key";
+/// Those who sign, and those who may not.
+static SIGNER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
+static OTHER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+fn signing(pair: &KeyPair) -> EncodingKey {
+    let der: Pkcs8V1Der<'_> = pair.as_der().unwrap();
+    EncodingKey::from_rsa_pem(pem("PRIVATE KEY", der.as_ref()).as_bytes()).unwrap()
+}
+
+fn public() -> String {
+    let key: &PublicKey = SIGNER.public_key();
+    let der: PublicKeyX509Der<'_> = key.as_der().unwrap();
+    pem("PUBLIC KEY", der.as_ref())
+}
+
+fn auth(ttl: Duration) -> GatewayConfig {
+    let public = STANDARD.encode(public());
+    GatewayConfig { auth: Authentication::new(Some(KEY), Some(&public), ttl).unwrap(), ..GatewayConfig::default() }
+}
+
+async fn guarded() -> Running {
+    Running::with(auth(Duration::from_secs(30)), Limits::default(), |_, stream| echo(stream)).await
+}
+
+fn token(algorithm: Algorithm, key: &EncodingKey, claims: &Value) -> String {
+    encode(&Header::new(algorithm), claims, key).unwrap()
+}
+
+fn signed(claims: &Value) -> String {
+    token(Algorithm::RS256, &signing(&SIGNER), claims)
+}
+
+fn in_seconds(seconds: i64) -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + seconds
+}
+
+async fn ticket(running: &Running) -> String {
+    let answer = running
+        .raw(format!("POST /tickets HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: 0\r\n\r\n").as_bytes())
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json()["expires_in"], 30);
+    answer.json()["ticket"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn every_way_to_show_a_key_is_one() {
+    let running = guarded().await;
+    running.create("a").await;
+    let valid = signed(&json!({ "exp": in_seconds(60), "sub": "somebody" }));
+    let ticket = ticket(&running).await;
+    for (path, header) in [
+        ("/sandbox/a/v1/x", format!("X-AIO-API-Key: {KEY}\r\n")),
+        ("/sandbox/a/v1/x", format!("x-api-key: {KEY}\r\n")),
+        ("/sandbox/a/v1/x", format!("Authorization: Bearer {KEY}\r\n")),
+        ("/sandbox/a/v1/x", format!("authorization: bearer {KEY}\r\n")),
+        (&*format!("/sandbox/a/v1/x?api_key={KEY}"), String::new()),
+        (&*format!("/sandbox/a/v1/x?y=1&%61pi_key={KEY}&z=2"), String::new()),
+        ("/sandbox/a/v1/x", format!("authorization: Bearer {valid}\r\n")),
+        // As often as wanted.
+        (&*format!("/sandbox/a/v1/x?ticket={ticket}"), String::new()),
+        (&*format!("/sandbox/a/v1/x?ticket={ticket}"), String::new()),
+        ("/api/v2/sandboxes", format!("x-api-key: {KEY}\r\n")),
+        ("/api/v1/trajectories", format!("x-api-key: {KEY}\r\n")),
+        ("/metrics", format!("x-api-key: {KEY}\r\n")),
+    ] {
+        let answer = running.get_with(path, &header).await;
+        assert_eq!(answer.status, 200, "{path} {header}: {answer:?}");
+        if path.starts_with("/sandbox") {
+            let seen = answer.text();
+            assert!(!seen.contains(KEY) && !seen.contains(&valid) && !seen.contains(&ticket), "{path}: {seen}");
+        }
+    }
+    running.stop().await;
+}
+
+#[test]
+fn a_private_key_is_refused_as_a_public_one() {
+    let der: Pkcs8V1Der<'_> = SIGNER.as_der().unwrap();
+    let private = STANDARD.encode(pem("PRIVATE KEY", der.as_ref()));
+    let refused = Authentication::new(None, Some(&private), Duration::from_secs(30)).unwrap_err();
+    assert!(refused.to_string().contains("private"), "{refused}");
+}
+
+#[tokio::test]
+async fn nobody_else_gets_anything() {
+    let running = guarded().await;
+    let id = running.create("a").await;
+    let private = signing(&SIGNER);
+    let other = signing(&OTHER);
+    let claims = json!({ "exp": in_seconds(60) });
+    let good = signed(&claims);
+    let (head, signature) = (good.split('.').next().unwrap(), good.rsplit('.').next().unwrap());
+    let raised = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json!({ "exp": in_seconds(6000) }).to_string());
+    let tokens = [
+        token(Algorithm::RS256, &other, &claims),
+        token(Algorithm::RS512, &private, &claims),
+        token(Algorithm::HS256, &EncodingKey::from_secret(public().as_bytes()), &claims),
+        signed(&json!({ "exp": in_seconds(-1) })),
+        signed(&json!({ "sub": "no end" })),
+        signed(&json!({ "exp": "soon" })),
+        signed(&json!({ "exp": in_seconds(60), "nbf": in_seconds(30) })),
+        format!("{head}.{raised}.{signature}"),
+        format!("{}.{}.", "eyJhbGciOiJub25lIn0", good.split('.').nth(1).unwrap()),
+        "a.b.c".to_owned(),
+        "x".repeat(20_000),
+    ];
+    let mut headers = vec![
+        String::new(),
+        "x-api-key: wrong\r\n".to_owned(),
+        "x-api-key: \r\n".to_owned(),
+        format!("x-api-key: {KEY}x\r\n"),
+        format!("authorization: Basic {KEY}\r\n"),
+        format!("authorization: {KEY}\r\n"),
+        format!("cookie: api_key={KEY}; arenite_session={KEY}\r\n"),
+    ];
+    headers.extend(tokens.iter().map(|token| format!("authorization: Bearer {token}\r\n")));
+    for header in &headers {
+        let answer = running.get_with("/sandbox/a/v1/x", header).await;
+        assert_eq!(answer.status, 401, "{header}");
+        assert_eq!(answer.json()["message"], "Unauthorized");
+        assert_eq!(answer.json()["success"], false);
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+    }
+    // Whatever the path looks like, what is matched is what it means.
+    for path in [
+        "/v1/bash/exec",
+        "/v1/%70ing/../bash/exec",
+        "/v1/bash/exec?x=/static/sandbox/a.css",
+        "/sandbox/a/v1/ping",
+        "/v1/ping/x",
+        "/healthz/../api/v2/sandboxes",
+        "/static/sandbox/../../api/v2/sandboxes",
+        "/static%2fsandbox",
+        "/api/v2/sandboxes",
+        "/api/v1/sandbox",
+        "/api/v1/trajectories",
+        "/v1/openapi.json",
+        "/v1/docs",
+        "/metrics",
+        "/llms.txt",
+        "/terminal",
+        "/",
+        "/nothing",
+        "/internal/hello",
+        "/proxy/3000/",
+        "/absproxy/3000/",
+        "/auth",
+        "/sandbox/a/v1/x?ticket=wrong",
+        "/sandbox/a/v1/x?ticket=",
+        "/sandbox/a/v1/x?api_key=",
+    ] {
+        let answer = running.get(path).await;
+        assert!([400, 401].contains(&answer.status), "{path}: {answer:?}");
+    }
+    for host in [format!("{id}.localhost"), format!("3000-{id}.localhost"), "3000-localhost".to_owned()] {
+        assert_eq!(running.get_with("/v1/ping", &format!("host: {host}\r\n")).await.status, 401, "{host}");
+    }
+    assert_eq!(running.post("/tickets", "").await.status, 401);
+    assert_eq!(running.post("/login", "{\"key\": \"wrong\"}").await.status, 401);
+    assert!(running.steps(&id).is_empty());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn some_things_need_no_key() {
+    let running = guarded().await;
+    for path in ["/health", "/ready", "/healthz", "/v1/ping", "/v1/ping/", "/static/sandbox/xterm@5.3.0/lib/xterm.js"] {
+        let answer = running.get(path).await;
+        if path == "/v1/ping/" {
+            assert_eq!(answer.status, 401);
+            continue;
+        }
+        assert_eq!(answer.status, 200, "{path}");
+    }
+    // It says that the server is there, and makes no sandbox.
+    assert_eq!(running.get("/v1/ping").await.json()["data"], "pong");
+    assert!(running.control.list(&arenite_model::TenantId::default_tenant()).await.unwrap().is_empty());
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_websocket_is_refused_at_the_handshake() {
+    let running = guarded().await;
+    running.create("a").await;
+    let mut client = running.connect().await;
+    client
+        .write_all(b"GET /sandbox/a/v1/shell/ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n\r\n")
+        .await
+        .unwrap();
+    let head = read_head(&mut client).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn tickets_end_and_make_no_others() {
+    let running = Running::with(auth(Duration::from_millis(1500)), Limits::default(), |_, stream| echo(stream)).await;
+    let make = |credential: String| {
+        let running = &running;
+        async move {
+            let request = format!("POST /tickets{credential}\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
+            running.raw(request.as_bytes()).await
+        }
+    };
+    let first = make(format!(" HTTP/1.1\r\nx-api-key: {KEY}")).await.json()["ticket"].as_str().unwrap().to_owned();
+    let second = make(format!(" HTTP/1.1\r\nx-api-key: {KEY}")).await.json()["ticket"].as_str().unwrap().to_owned();
+    assert_ne!(first, second);
+    assert_eq!(make(format!("?ticket={first} HTTP/1.1")).await.status, 403);
+    assert_eq!(running.get(&format!("/metrics?ticket={first}")).await.status, 200);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while running.get(&format!("/metrics?ticket={first}")).await.status == 200 {
+        assert!(tokio::time::Instant::now() < deadline, "the ticket never ended");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A token's ticket ends with the token.
+    let soon = signed(&json!({ "exp": in_seconds(1) }));
+    let short = make(format!(" HTTP/1.1\r\nauthorization: Bearer {soon}")).await;
+    assert!(short.json()["expires_in"].as_u64().unwrap() <= 1, "{short:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_in_front_may_ask() {
+    let running = guarded().await;
+    let ticket = ticket(&running).await;
+    for (header, wanted) in [
+        (String::new(), 401),
+        (format!("authorization: Bearer {KEY}\r\n"), 200),
+        (format!("x-original-uri: /vnc/?a=1&ticket={ticket}\r\n"), 200),
+        ("x-original-uri: /vnc/?ticket=wrong\r\n".to_owned(), 401),
+        (format!("x-original-uri: /ticket={ticket}\r\n"), 401),
+        (format!("x-original-uri: /v1/ping\r\nauthorization: Bearer {KEY}x\r\n"), 401),
+    ] {
+        let answer = running.get_with("/auth", &header).await;
+        assert_eq!(answer.status, wanted, "{header}");
+        if wanted == 200 {
+            assert!(answer.json().as_object().unwrap().values().all(Value::is_string), "{answer:?}");
+        }
+    }
+    running.stop().await;
+    let open = Running::start(|_, stream| echo(stream)).await;
+    assert_eq!(open.get("/auth").await.status, 200);
+    let made = open.post("/tickets", "").await;
+    assert!(made.json()["ticket"].is_string() && made.json()["expires_in"] == 30, "{made:?}");
+    open.stop().await;
+}
+
+#[tokio::test]
+async fn no_credential_is_recorded_or_passed_on() {
+    let running = guarded().await;
+    let id = running.create("a").await;
+    let ticket = ticket(&running).await;
+    let answer = running
+        .get_with(
+            &format!("/sandbox/a/v1/file/list?path=%2Ftmp&ticket={ticket}&api_key={KEY}&x=1"),
+            &format!(
+                "x-api-key: {KEY}\r\nx-aio-api-key: {KEY}\r\nauthorization: Bearer {KEY}\r\ncookie: arenite_session=x; a=b\r\n"
+            ),
+        )
+        .await;
+    assert_eq!(answer.json()["line"], "GET /v1/file/list?path=%2Ftmp&x=1");
+    let headers = &answer.json()["headers"];
+    for name in ["x-api-key", "x-aio-api-key", "authorization", "cookie"] {
+        assert!(headers.get(name).is_none(), "{headers}");
+    }
+    let step = serde_json::to_string(&running.steps(&id)).unwrap();
+    assert!(step.contains("GET /v1/file/list") && !step.contains(KEY) && !step.contains(&ticket), "{step}");
+    let dir = running.stop().await;
+    let mut folders = vec![dir.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let bytes = std::fs::read(&path).unwrap();
+                let holds = |secret: &str| bytes.windows(secret.len()).any(|w| w == secret.as_bytes());
+                assert!(!holds(KEY) && !holds(&ticket), "{}", path.display());
+            }
+        }
+    }
+}
+
+const NAVIGATION: &str = "sec-fetch-site: none\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\naccept: text/html\r\n";
+
+#[tokio::test]
+async fn a_browser_signs_in_once() {
+    let running = guarded().await;
+    running.create("a").await;
+    for path in ["/", "/v1/docs", "/terminal", "/sandbox/a/terminal"] {
+        let page = running.get_with(path, NAVIGATION).await;
+        assert_eq!(page.status, 401, "{path}");
+        assert!(page.text().contains("type=\"password\"") && page.header("cache-control") == Some("no-store"), "{path}");
+    }
+    let login = running.post("/login", &json!({ "key": KEY }).to_string()).await;
+    assert_eq!(login.status, 204, "{login:?}");
+    let cookie = login.header("set-cookie").unwrap().to_owned();
+    assert!(cookie.contains("; HttpOnly; SameSite=Strict;") && !cookie.contains("Domain") && !cookie.contains(KEY), "{cookie}");
+    let session = cookie.split(';').next().unwrap();
+    let with = format!("cookie: other=1; {session}\r\n");
+    assert_eq!(running.get_with("/", &with).await.status, 200);
+    assert_eq!(running.get_with("/api/v2/sandboxes", &with).await.status, 200);
+    let seen = running.get_with("/sandbox/a/v1/x", &with).await;
+    assert_eq!(seen.status, 200);
+    assert!(seen.json()["headers"].get("cookie").is_none());
+    // It is this host's alone, and no other site's page can use it.
+    assert_eq!(running.get_with("/v1/x", &format!("{with}host: other.localhost\r\n")).await.status, 401);
+    for foreign in ["origin: http://evil.example\r\n", "sec-fetch-site: cross-site\r\n"] {
+        assert_eq!(running.get_with("/api/v2/sandboxes", &format!("{with}{foreign}")).await.status, 403);
+    }
+    let length = "content-length: 0\r\n";
+    let out = running.raw(format!("POST /logout HTTP/1.1\r\nhost: localhost\r\n{with}{length}\r\n").as_bytes()).await;
+    assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
+    assert_eq!(running.get_with("/", &with).await.status, 401);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_ticket_in_an_opened_address_becomes_a_cookie() {
+    let running = guarded().await;
+    let ticket = ticket(&running).await;
+    let answer = running.get_with(&format!("/terminal?session_id=s&ticket={ticket}"), NAVIGATION).await;
+    assert_eq!((answer.status, answer.header("location")), (303, Some("/terminal?session_id=s")));
+    let session = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    assert_eq!(running.get_with("/terminal", &format!("cookie: {session}\r\n")).await.status, 200);
+    // It leads to this host whatever the path.
+    let answer = running.get_with(&format!("//index.html?ticket={ticket}"), NAVIGATION).await;
+    assert_eq!(answer.header("location"), Some("/index.html"));
+    // Programs get what they asked for.
+    let plain = running.get(&format!("/terminal?ticket={ticket}")).await;
+    assert_eq!((plain.status, plain.header("set-cookie")), (200, None));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_have_no_origin() {
+    let running = Running::start(|_, stream| echo(stream)).await;
+    for path in ["/sandbox/a/nothing", "/sandbox/No/v1/x", "/nothing", "/api/v2/nothing", "/sandbox/a/v1/%2F"] {
+        let answer: Answer = running.get(path).await;
+        assert!(answer.status >= 400, "{path}");
+        let policy = answer.header("content-security-policy").unwrap_or_default();
+        assert!(policy.starts_with("sandbox") && !policy.contains("allow-same-origin"), "{path}: {policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
+    }
+    running.stop().await;
+}
