@@ -6,7 +6,7 @@ use arenite_model::{ImageName, SandboxName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
-use crate::config::values::{Size, Span};
+use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
 
 /// Gives every AI agent its own computer, and records every step it takes.
@@ -41,6 +41,9 @@ pub(crate) struct Server {
     /// The server to speak to
     #[arg(long, env = "ARENITE_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub(crate) server: String,
+    /// The server's API key, if it asks for one; better in the variable than on the command line
+    #[arg(long, env = "ARENITE_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub(crate) api_key: Option<Secret>,
 }
 
 /// How results are printed.

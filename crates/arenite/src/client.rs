@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -15,7 +15,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
+use crate::cli::Server;
 use crate::failure::Failure;
 
 /// Where a server is looked for unless told otherwise.
@@ -41,9 +44,25 @@ pub(crate) struct Client {
     /// Scheme, authority and an optional path, without a slash at the end.
     base: String,
     http: HttpClient<HttpConnector, RequestBody>,
+    key: Option<HeaderValue>,
 }
 
+/// How the key is sent.
+const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+
 impl Client {
+    /// For the server, and with the key, that a command line names.
+    pub(crate) fn of(server: &Server) -> Result<Self, Failure> {
+        let mut client = Self::new(&server.server)?;
+        if let Some(key) = &server.api_key {
+            let mut value = HeaderValue::from_str(&key.0)
+                .map_err(|_| Failure::new("the API key can't be sent: it has characters that no header has").exit_code(2))?;
+            value.set_sensitive(true);
+            client.key = Some(value);
+        }
+        Ok(client)
+    }
+
     /// Takes a server's URL. Nothing is connected yet.
     pub(crate) fn new(server: &str) -> Result<Self, Failure> {
         let refuse = |why: &str| {
@@ -62,7 +81,7 @@ impl Client {
             return refuse("it has a query or a user name");
         }
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
-        Ok(Self { base: server.trim_end_matches('/').to_owned(), http })
+        Ok(Self { base: server.trim_end_matches('/').to_owned(), http, key: None })
     }
 
     /// The server's URL, for people.
@@ -70,9 +89,13 @@ impl Client {
         &self.base
     }
 
-    /// The URL of a WebSocket at `path`.
-    pub(crate) fn websocket_url(&self, path: &str) -> String {
-        format!("ws{}{path}", self.base.strip_prefix("http").unwrap_or(&self.base))
+    /// The request for a WebSocket at `path`.
+    pub(crate) fn websocket(&self, path: &str) -> Result<Request<()>, Failure> {
+        let url = format!("ws{}{path}", self.base.strip_prefix("http").unwrap_or(&self.base));
+        let failed = |error: tungstenite::Error| Failure::new(format!("the terminal could not be opened: {error}"));
+        let mut request = url.into_client_request().map_err(failed)?;
+        request.headers_mut().extend(self.key.clone().map(|key| (KEY_HEADER, key)));
+        Ok(request)
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
@@ -131,6 +154,9 @@ impl Client {
     ) -> Result<Response<Incoming>, Failure> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(header::USER_AGENT, concat!("arenite-cli/", env!("CARGO_PKG_VERSION")));
+        if let Some(key) = &self.key {
+            request = request.header(KEY_HEADER, key);
+        }
         if let Some(kind) = content_type {
             request = request.header(header::CONTENT_TYPE, kind);
         }
@@ -191,7 +217,10 @@ pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
         },
         str::to_owned,
     );
-    let hint = ["/error/hint", "/hint"].into_iter().find_map(text).map(str::to_owned);
+    let hint = match status {
+        StatusCode::UNAUTHORIZED => Some("the server asks for a key: set ARENITE_API_KEY, or pass --api-key".to_owned()),
+        _ => ["/error/hint", "/hint"].into_iter().find_map(text).map(str::to_owned),
+    };
     Failure::new(message).maybe_hint(hint).of_status(status.as_u16())
 }
 
@@ -218,7 +247,7 @@ mod tests {
             assert!(Client::new(bad).is_err(), "{bad}");
         }
         let client = Client::new("http://localhost:1/prefix/").unwrap();
-        assert_eq!(client.websocket_url("/v1"), "ws://localhost:1/prefix/v1");
+        assert_eq!(client.websocket("/v1").unwrap().uri(), "ws://localhost:1/prefix/v1");
         assert_eq!(encoded("/a b&c=ä"), "%2Fa%20b%26c%3D%C3%A4");
     }
 }

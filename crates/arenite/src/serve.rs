@@ -31,13 +31,14 @@ const OPEN_FILES: u64 = 65_536;
 
 pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
     let (file, path) = Settings::of_file(args.config.as_deref())?;
+    let aio = Settings::of_aio(|name| std::env::var(name).ok())?;
     if args.show_config {
-        output::line(config::show(matches, &args.settings, &file, path.as_deref()).trim_end());
+        output::line(config::show(matches, &args.settings, &aio, &file, path.as_deref()).trim_end());
         // A configuration that would be refused is shown, and then refused.
-        args.settings.over(file).resolve()?;
+        args.settings.over(aio).over(file).resolve()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = args.settings.over(file).resolve()?;
+    let config = args.settings.over(aio).over(file).resolve()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("the server needs the host's root: ids are mapped and networks made for sandboxes")
             .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
@@ -80,11 +81,18 @@ async fn serve(config: Config) -> Outcome {
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     let listen = listen(&config);
+    if config.has_weak_key {
+        tracing::warn!("the API key is short enough to be guessed; openssl rand -hex 32 makes a better one");
+    }
+    if listen.iter().any(|address| !address.ip().to_canonical().is_loopback()) {
+        tracing::warn!("keys travel unencrypted to addresses beyond loopback: put a proxy with TLS before the server");
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data_dir = %config.data_dir.display(), "serving on {}", words(&listen));
     let gateway = GatewayConfig {
         listen,
         allowed_hosts: config.allowed_host.iter().map(|name| name.to_ascii_lowercase()).collect(),
         allowed_origins: config.allowed_origin.clone(),
+        auth: config.auth.clone(),
         domain: config.domain.clone(),
         trusted_proxies: config.trusted_proxy.clone(),
         agent_sandbox_always_200: config.agent_sandbox_always_200,

@@ -78,7 +78,7 @@ impl Side {
 }
 
 pub(crate) async fn copy(args: CpArgs) -> Outcome {
-    let copy = Copy { client: Client::new(&args.server.server)?, progress: Progress::new(args.quiet) };
+    let copy = Copy { client: Client::of(&args.server)?, progress: Progress::new(args.quiet) };
     match (Side::parse(&args.source)?, Side::parse(&args.target)?) {
         (Side::Local(from), Side::Sandbox(to)) => copy.bring_in(&from, &to).await?,
         (Side::Sandbox(from), Side::Local(to)) => copy.bring_out(&from, &to).await?,

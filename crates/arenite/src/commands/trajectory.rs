@@ -23,7 +23,7 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
 }
 
 async fn ls(args: TrajectoryLsArgs) -> Outcome {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::of(&args.server)?;
     if args.format.json {
         output::json(&client.get::<Value>(TRAJECTORIES).await?);
         return Ok(ExitCode::SUCCESS);
@@ -51,7 +51,7 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
 }
 
 async fn show(args: TrajectoryShowArgs) -> Outcome {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::of(&args.server)?;
     let id = find(&client, &args.trajectory).await?;
     let path = format!("{TRAJECTORIES}/{}?after={}&limit={}", encoded(&id), args.after, args.limit);
     if args.format.json {
@@ -103,7 +103,7 @@ fn gist(arguments: Option<&Value>) -> String {
 }
 
 async fn export(args: TrajectoryExportArgs) -> Outcome {
-    let client = Client::new(&args.server.server)?;
+    let client = Client::of(&args.server)?;
     let ExportFormat::Jsonl = args.format;
     let ids = match &args.trajectory {
         Some(wanted) => vec![find(&client, wanted).await?],

@@ -8,17 +8,24 @@ pub(crate) mod values;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use arenite_gateway::{AuthError, Authentication};
 use arenite_model::ImageName;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, LogFormat, OptionalListen, Resolver, Size};
+use values::{AddressRange, LogFormat, OptionalListen, Resolver, Secret, Size};
 
 /// Where the file is looked for when none is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
+/// Bytes of a key; fewer can be guessed by trying.
+const GUESSABLE: usize = 16;
+/// AIO's names of variables, for settings that it has too. Ours go before them.
+const OF_AIO: [(&str, &str); 3] =
+    [("api_key", "SANDBOX_API_KEY"), ("jwt_public_key", "JWT_PUBLIC_KEY"), ("ticket_ttl_seconds", "TICKET_TTL_SECONDS")];
 /// The data directory unless another is named.
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/arenite";
 
@@ -33,6 +40,8 @@ pub(crate) enum ConfigError {
     Exposed { address: SocketAddr },
     #[error("{setting} is {given}, and {rule}")]
     Refused { setting: &'static str, given: String, rule: &'static str },
+    #[error("{setting}: {source}")]
+    Credentials { setting: &'static str, source: AuthError },
     #[error("{setting} names {}, which can't be read: {source}", path.display())]
     NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
 }
@@ -43,9 +52,13 @@ impl ConfigError {
             Self::Read { .. } => format!("--config names the file; without it {DEFAULT_FILE} is read when it exists"),
             Self::Syntax { .. } => "arenite serve --show-config prints every setting with its name and value".to_owned(),
             Self::Exposed { address } => format!(
-                "listen on 127.0.0.1:{0} and reach it through an SSH tunnel (ssh -L {0}:127.0.0.1:{0} HOST) or a proxy that authenticates",
+                "set a key (ARENITE_API_KEY, or api_key in the configuration file), or listen on 127.0.0.1:{0} and reach it through an SSH tunnel (ssh -L {0}:127.0.0.1:{0} HOST) or a proxy that authenticates",
                 address.port()
             ),
+            Self::Credentials { setting: "jwt_public_key", .. } => {
+                "write the public key as PEM, in base64: base64 -w0 public.pem".to_owned()
+            }
+            Self::Credentials { .. } => "make one with: openssl rand -hex 32".to_owned(),
             Self::Refused { .. } | Self::NoFile { .. } => return None,
         })
     }
@@ -144,7 +157,18 @@ settings! {
     /// Origins of pages elsewhere that may call every route, such as https://ui.example.com
     #[arg(long, env = "ARENITE_ALLOWED_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     allowed_origin: Vec<String>,
-    /// Domain under which each sandbox has a host of its own, besides {id}.localhost
+    /// Key that callers have to show; without it and a token's key nobody is asked. Others on this host can read flags: better
+    /// put it into the variable or the file
+    #[arg(long, env = "ARENITE_API_KEY", hide_env_values = true, value_name = "KEY")]
+    api_key: Secret,
+    /// Public RSA key of tokens (JWT, RS256) that callers may show: its PEM file in base64
+    #[arg(long, env = "ARENITE_JWT_PUBLIC_KEY", value_name = "BASE64")]
+    jwt_public_key: String,
+    /// Seconds that a ticket is good for [default: 30]
+    #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
+    ticket_ttl_seconds: u32,
+    /// Domain under which each sandbox has a host of its own ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN), besides
+    /// localhost
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,
     /// Proxies whose X-Forwarded headers are believed
@@ -188,6 +212,9 @@ pub(crate) struct Config {
     pub(crate) agent_sandbox_always_200: bool,
     pub(crate) allowed_host: Vec<String>,
     pub(crate) allowed_origin: Vec<String>,
+    pub(crate) auth: Authentication,
+    /// The key is so short that it could be guessed.
+    pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
     pub(crate) remove_sandboxes: bool,
@@ -222,6 +249,9 @@ impl Settings {
             agent_sandbox_always_200: Some(false),
             allowed_host: Some(Vec::new()),
             allowed_origin: Some(Vec::new()),
+            api_key: None,
+            jwt_public_key: None,
+            ticket_ttl_seconds: Some(u32::try_from(arenite_gateway::TICKET_TTL.as_secs()).expect("the default is short")),
             domain: None,
             trusted_proxy: Some(Vec::new()),
             remove_sandboxes: Some(false),
@@ -244,10 +274,39 @@ impl Settings {
         }
     }
 
+    /// What AIO's variables say. An empty one says nothing.
+    pub(crate) fn of_aio(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let of = |setting: &str| {
+            let name = OF_AIO.iter().find(|(of, _)| *of == setting).map(|(_, name)| *name)?;
+            variable(name).filter(|value| !value.is_empty())
+        };
+        let seconds = of("ticket_ttl_seconds").map(|given| {
+            let rule = "it is a number of seconds";
+            given.trim().parse().map_err(|_| ConfigError::Refused { setting: "TICKET_TTL_SECONDS", given, rule })
+        });
+        Ok(Self {
+            api_key: of("api_key").map(Secret),
+            jwt_public_key: of("jwt_public_key"),
+            ticket_ttl_seconds: seconds.transpose()?,
+            ..Self::default()
+        })
+    }
+
     /// Fills in the defaults and refuses what could not work.
     pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
         let all = self.over(Self::defaults());
         let complete = "every required setting has a default";
+        let seconds = all.ticket_ttl_seconds.expect(complete);
+        if !(1..=86_400).contains(&seconds) {
+            let rule = "it is from 1 to 86400";
+            return Err(ConfigError::Refused { setting: "ticket_ttl_seconds", given: seconds.to_string(), rule });
+        }
+        let api_key = all.api_key.as_ref().map(|key| key.0.as_str());
+        let ttl = Duration::from_secs(seconds.into());
+        let auth = Authentication::new(api_key, all.jwt_public_key.as_deref(), ttl).map_err(|source| {
+            let setting = if matches!(source, AuthError::TokenKey(_)) { "jwt_public_key" } else { "api_key" };
+            ConfigError::Credentials { setting, source }
+        })?;
         let config = Config {
             listen: all.listen.expect(complete),
             agentflow_listen: all.agentflow_listen.expect(complete),
@@ -270,6 +329,8 @@ impl Settings {
             agent_sandbox_always_200: all.agent_sandbox_always_200.expect(complete),
             allowed_host: all.allowed_host.expect(complete),
             allowed_origin: all.allowed_origin.expect(complete),
+            has_weak_key: api_key.is_some_and(|key| key.len() < GUESSABLE),
+            auth,
             domain: all.domain,
             trusted_proxy: all.trusted_proxy.expect(complete),
             remove_sandboxes: all.remove_sandboxes.expect(complete),
@@ -296,9 +357,9 @@ impl Config {
             OptionalListen::At(address) => Some(address),
             OptionalListen::Off => None,
         };
-        // No authentication exists yet, so every bind that others could reach is refused.
+        // Whoever reaches the port may use the sandboxes, unless callers are asked who they are.
         let mut all = self.listen.iter().copied().chain(agentflow);
-        if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback()) {
+        if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback() && !self.auth.is_required()) {
             return Err(ConfigError::Exposed { address });
         }
         let numbers = [
@@ -332,19 +393,24 @@ impl Config {
 }
 
 /// The effective configuration as TOML that could be used as the file, each line saying where its value is from.
-pub(crate) fn show(matches: &ArgMatches, flags: &Settings, file: &Settings, path: Option<&Path>) -> String {
-    let effective = flags.clone().over(file.clone()).over(Settings::defaults());
+pub(crate) fn show(matches: &ArgMatches, flags: &Settings, aio: &Settings, file: &Settings, path: Option<&Path>) -> String {
+    let effective = flags.clone().over(aio.clone()).over(file.clone()).over(Settings::defaults());
     let table = toml::Table::try_from(&effective).expect("settings are plain TOML values");
     let mut out = String::new();
     for name in Settings::NAMES {
         let source = match matches.value_source(name) {
             Some(ValueSource::CommandLine) => format!("flag --{}", name.replace('_', "-")),
             Some(ValueSource::EnvVariable) => format!("variable ARENITE_{}", name.to_uppercase()),
+            _ if aio.is_set(name) => {
+                let variable = OF_AIO.iter().find(|(of, _)| of == name).map_or("", |(_, variable)| variable);
+                format!("variable {variable}")
+            }
             _ if file.is_set(name) => path.map_or("file".to_owned(), |p| format!("file {}", p.display())),
             _ => "default".to_owned(),
         };
         // Writing to a String can't fail.
         let _ = match table.get(*name) {
+            Some(_) if *name == "api_key" => writeln!(out, "# {name} is set, and not shown  # {source}"),
             Some(value) => writeln!(out, "{name} = {value}  # {source}"),
             None => writeln!(out, "# {name} is not set"),
         };
@@ -378,6 +444,8 @@ mod tests {
                 assert!(error.hint().unwrap().contains("tunnel"));
             }
         }
+        let with_key = "listen = [\"0.0.0.0:8080\"]\napi_key = \"0123456789abcdef\"";
+        assert!(!parse(with_key).resolve().unwrap().has_weak_key);
         for address in ["127.0.0.1:0", "127.8.8.8:1", "[::1]:8080", "[::ffff:127.0.0.1]:80"] {
             parse(&format!("listen = [{address:?}]")).resolve().unwrap();
         }
@@ -392,10 +460,32 @@ mod tests {
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),
             ("extra_ca = \"/does/not/exist.pem\"", "extra_ca"),
+            ("api_key = \"\"", "api_key"),
+            ("api_key = \"two words\"", "api_key"),
+            ("jwt_public_key = \"not base64!\"", "jwt_public_key"),
+            ("jwt_public_key = \"bm8gUEVN\"", "jwt_public_key"),
+            ("ticket_ttl_seconds = 0", "ticket_ttl_seconds"),
+            ("ticket_ttl_seconds = 86401", "ticket_ttl_seconds"),
         ] {
             let message = parse(text).resolve().unwrap_err().to_string();
             assert!(message.starts_with(setting), "{message}");
         }
+    }
+
+    #[test]
+    fn aios_variables_count_where_ours_are_not_set() {
+        let given = |name: &str| match name {
+            "SANDBOX_API_KEY" => Some("of-aio".to_owned()),
+            "TICKET_TTL_SECONDS" => Some("60".to_owned()),
+            _ => None,
+        };
+        let aio = Settings::of_aio(given).unwrap();
+        let both = parse("ticket_ttl_seconds = 5").over(aio.clone());
+        assert_eq!((both.api_key, both.ticket_ttl_seconds), (Some(Secret("of-aio".to_owned())), Some(5)));
+        assert!(!format!("{aio:?}").contains("of-aio"));
+        assert!(Settings::of_aio(|_| Some(String::new())).unwrap().api_key.is_none());
+        let refused = Settings::of_aio(|name| (name == "TICKET_TTL_SECONDS").then(|| "soon".to_owned()));
+        assert!(refused.unwrap_err().to_string().starts_with("TICKET_TTL_SECONDS"));
     }
 
     #[test]
