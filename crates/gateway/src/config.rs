@@ -31,8 +31,10 @@ pub struct GatewayConfig {
     pub max_connections: usize,
     /// How long one call to a guest may take until its answer begins.
     pub call_limit: Duration,
-    /// After this time without an answer a guest is asked whether it lives, and again after as long.
+    /// After this time without an answer a guest is asked whether it lives, and has as long to show it; and so on.
     pub late: Duration,
+    /// How long the next piece of a request's body may take to come.
+    pub next_piece: Duration,
     /// What images there are, to be listed.
     pub images: Option<Arc<dyn ImageCatalog>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
@@ -55,6 +57,7 @@ impl Default for GatewayConfig {
             max_connections: 8192,
             call_limit: Duration::from_secs(3600),
             late: Duration::from_secs(10),
+            next_piece: Duration::from_secs(60),
             images: None,
             warnings: Vec::new(),
             commit: "unknown",

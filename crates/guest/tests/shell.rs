@@ -418,16 +418,29 @@ async fn events_bring_lines_as_they_come() {
     }
     guest.post("/v1/shell/write", json!({"id": "s", "input": "it", "press_enter": true})).await;
     text += std::str::from_utf8(&body.collect().await.unwrap().to_bytes()).unwrap();
-    let (mut output, mut status) = (String::new(), Value::Null);
+    let (mut output, mut end) = (String::new(), Value::Null);
+    assert!(text.starts_with("event: status\ndata: {\"session_id\":\"s\",\"status\":\"running\"}\n\n"), "{text}");
     for event in text.split("\n\n").filter(|e| e.starts_with("event:")) {
         let (name, data) = event.split_once("\ndata: ").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
         match name {
             "event: output" => output += data["output"].as_str().unwrap(),
-            "event: status" => status = data,
+            "event: status" => assert!(end.is_null()),
+            "event: end" => end = data,
             other => panic!("{other}"),
         }
     }
     assert_eq!(output, "one\ntwo\nit\ngot it");
-    is(&status, &output, 2);
+    is(&end, &output, 2);
+    let view = Request::builder()
+        .method("POST")
+        .uri("/v1/shell/view")
+        .header("host", "guest")
+        .header("accept", "text/event-stream")
+        .body(Body::from(json!({"id": "s"}).to_string()))
+        .unwrap();
+    let text = guest.send(view).await.into_body().collect().await.unwrap().to_bytes();
+    let text = std::str::from_utf8(&text).unwrap();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, ["status", "output", "end"], "{text}");
 }

@@ -25,7 +25,7 @@ use token::TokenKey;
 pub(crate) use grants::{Grant, Grants};
 pub(crate) use presented::{COOKIE_NAME, Identity, identify, take_off, unauthorized};
 pub(crate) use sign_in::{enter, page, sign_in, sign_out};
-pub(crate) use tickets::{authenticate, create_ticket};
+pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
 
 /// How long a ticket is good for unless told otherwise.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);

@@ -8,6 +8,7 @@ use http::header::CACHE_CONTROL;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
+use utoipa::OpenApi;
 
 use super::Grant;
 use super::presented::{Identity, identify, of_query, unauthorized};
@@ -18,7 +19,14 @@ use crate::request::require;
 
 const ORIGINAL_URI: &str = "x-original-uri";
 
-/// A new ticket: good for as many calls as wanted, until it ends.
+/// Their part of the OpenAPI document.
+#[derive(OpenApi)]
+#[openapi(paths(create_ticket, authenticate))]
+pub(crate) struct AuthApi;
+
+/// Makes a ticket, which stands for its maker in `?ticket=` for a short time and for as many calls as wanted.
+#[utoipa::path(post, path = "/tickets", tag = "auth", operation_id = "create_ticket_tickets_post",
+    responses((status = 200, body = BTreeMap<String, serde_json::Value>)))]
 pub(crate) fn create_ticket(gateway: &Gateway, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::POST])?;
     if !who.lasting {
@@ -34,8 +42,10 @@ pub(crate) fn create_ticket(gateway: &Gateway, who: &Identity, parts: &Parts) ->
     Ok(answer)
 }
 
-/// For a proxy in front that asks before it passes something on: the request's own credentials, or those of the address
-/// in `x-original-uri`.
+/// Says whether a request may pass, to a proxy that asks before it passes it on: by the credentials of this call, or by those
+/// of the address in `x-original-uri`.
+#[utoipa::path(get, path = "/auth", tag = "auth", operation_id = "authenticate_request_auth_get",
+    responses((status = 200, body = BTreeMap<String, String>)))]
 pub(crate) fn authenticate(gateway: &Gateway, host: &Host, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let original = parts.headers.get(ORIGINAL_URI).and_then(|value| value.to_str().ok());

@@ -9,6 +9,7 @@ use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
+use crate::auth::AuthApi;
 use crate::gateway::{Context, Gateway};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
@@ -40,7 +41,7 @@ fn prefix(path: &str) -> &str {
 
 fn document() -> Value {
     let mut whole = shell::ShellApi::openapi();
-    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), sandbox::SandboxApi::openapi()] {
+    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), sandbox::SandboxApi::openapi(), AuthApi::openapi()] {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.
@@ -123,6 +124,7 @@ fn tag(document: &mut Value) {
         "bash" => "Commands as processes of their own, with separate streams",
         "file" => "Files: read, write, edit, find and transfer",
         "sandbox" => "The sandbox itself: what it is and what it has",
+        "auth" => "Who may call",
         _ => "",
     };
     let mut names: Vec<String> = Vec::new();

@@ -20,8 +20,6 @@ use crate::refusal::Refusal;
 const MAX_JSON_BYTES: u64 = 32 << 20;
 /// Bodies over this take their share of [`crate::gateway::HELD_KIB`].
 const SMALL: usize = 64 << 10;
-/// Time to the next piece of a body that is read first.
-const NEXT_PIECE: Duration = Duration::from_secs(30);
 /// Time that a large body waits for others to be done with.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -49,7 +47,7 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Re
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     loop {
-        let next = tokio::time::timeout(NEXT_PIECE, body.frame()).await.map_err(|_| super::late_body())?;
+        let next = tokio::time::timeout(gateway.config.next_piece, body.frame()).await.map_err(|_| super::late_body())?;
         let Some(frame) = next else { break };
         let frame = frame.map_err(|_| Refusal::bad_request("the request's body broke off"))?;
         let Ok(piece) = frame.into_data() else { continue };

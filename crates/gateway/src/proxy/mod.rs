@@ -23,7 +23,6 @@ mod wire;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use arenite_control::Lease;
 use arenite_model::protocol::HELLO_PATH;
@@ -53,8 +52,6 @@ pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
 pub(crate) use preview::forward as forward_to_port;
 
-/// For a guest to show that it lives.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// From here on writing arguments down is done away from the threads that serve.
 const LARGE_ARGUMENTS: usize = 256 << 10;
 
@@ -109,10 +106,7 @@ pub(crate) async fn forward(
             progress.sent();
             (Outgoing::held(bytes), turn)
         }
-        Given::Streamed(body) => {
-            let (record, metrics, progress) = (record.clone(), Arc::clone(&gateway.metrics), Arc::clone(&progress));
-            (Outgoing::Streamed(Streamed::new(body, record, metrics, progress)), None)
-        }
+        Given::Streamed(body) => (Outgoing::Streamed(Streamed::new(gateway, body, record.clone(), Arc::clone(&progress))), None),
     };
     let mut request = Request::new(outgoing);
     *request.method_mut() = parts.method.clone();
@@ -223,7 +217,7 @@ async fn called<T>(
 /// Whether a guest still answers. One that was paused meanwhile has a reason not to.
 async fn lives(gateway: &Gateway, sandbox: &arenite_control::Sandbox) -> bool {
     let asked = internal_get(gateway, &sandbox.id, HELLO_PATH);
-    if matches!(tokio::time::timeout(SIGN_OF_LIFE, asked).await, Ok(Ok(_))) {
+    if matches!(tokio::time::timeout(gateway.config.late, asked).await, Ok(Ok(_))) {
         return true;
     }
     let now = gateway.control.get(&sandbox.tenant, &sandbox.name).await;

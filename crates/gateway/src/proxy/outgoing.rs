@@ -11,12 +11,10 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
+use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 
 use super::record::Record;
-
-/// For the next piece of a body that is passed on as it comes.
-const NEXT_PIECE: Duration = Duration::from_secs(60);
 
 /// What is sent.
 pub(crate) enum Outgoing {
@@ -31,13 +29,15 @@ pub(crate) struct Streamed {
     record: Record,
     metrics: Arc<Metrics>,
     progress: Arc<Progress>,
+    next_piece: Duration,
     /// Runs while the client is waited for, and not while the sandbox is.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
 impl Streamed {
-    pub(super) fn new(body: Body, record: Record, metrics: Arc<Metrics>, progress: Arc<Progress>) -> Self {
-        Self { body, record, metrics, progress, patience: None }
+    pub(super) fn new(gateway: &Gateway, body: Body, record: Record, progress: Arc<Progress>) -> Self {
+        let (metrics, next_piece) = (Arc::clone(&gateway.metrics), gateway.config.next_piece);
+        Self { body, record, metrics, progress, next_piece, patience: None }
     }
 
     /// The next piece; an error when the client sends none for too long.
@@ -47,7 +47,8 @@ impl Streamed {
             self.patience = None;
             return next;
         }
-        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(NEXT_PIECE)));
+        let wait = self.next_piece;
+        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
         if patience.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }

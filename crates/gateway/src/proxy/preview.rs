@@ -57,7 +57,7 @@ pub(crate) async fn forward(
         progress.sent();
         Outgoing::held(Bytes::new())
     } else {
-        Outgoing::Streamed(Streamed::new(body, Record::default(), Arc::clone(&gateway.metrics), Arc::clone(&progress)))
+        Outgoing::Streamed(Streamed::new(gateway, body, Record::default(), Arc::clone(&progress)))
     };
     let mut request = Request::new(outgoing);
     *request.method_mut() = parts.method.clone();

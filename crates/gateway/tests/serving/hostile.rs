@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use arenite_trajectory::OutcomeKind;
-use tokio::io::{AsyncWriteExt, DuplexStream};
+use arenite_gateway::GatewayConfig;
+use arenite_trajectory::{Limits, OutcomeKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::harness::{Answer, Running, eventually, request};
+use crate::harness::{Answer, Running, eventually, read_head, request, respond};
 
 /// What a guest may do with a request.
 #[derive(Clone, Copy, Debug)]
@@ -119,5 +120,84 @@ async fn a_guests_head_has_no_power_over_the_host() {
     assert_eq!(own.text(), "hi");
     assert_eq!(own.header("content-security-policy"), None);
     assert_eq!(own.header("set-cookie"), None);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_guest_that_gives_no_sign_of_life_holds_no_call() {
+    let config = GatewayConfig { late: Duration::from_millis(200), ..GatewayConfig::default() };
+    let running = Running::with(config, Limits::default(), |_, mut stream| async move {
+        // It takes the connection, and says nothing to anything.
+        let _ = read_head(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let id = running.create("a").await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), running.post("/sandbox/a/v1/bash/exec", "{}")).await.unwrap();
+    assert_eq!(answer.status, 504, "{answer:?}");
+    assert!(answer.json()["hint"].as_str().unwrap().contains("delete the sandbox"));
+    assert_eq!(running.steps(&id)[0].outcome, Some(OutcomeKind::Failed));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_takes_long_is_waited_for() {
+    let config = GatewayConfig { late: Duration::from_millis(100), ..GatewayConfig::default() };
+    let running = Running::with(config, Limits::default(), |_, mut stream| async move {
+        while let Some(head) = read_head(&mut stream).await {
+            if head.starts_with("GET /internal/hello") {
+                respond(&mut stream, "200 OK", "{}").await;
+                continue;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            respond(&mut stream, "200 OK", "{}").await;
+        }
+    })
+    .await;
+    running.create("a").await;
+    assert_eq!(running.get("/sandbox/a/v1/sandbox").await.status, 200);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_go_on_is_given_up() {
+    let config = GatewayConfig { next_piece: Duration::from_millis(300), ..GatewayConfig::default() };
+    let running = Running::with(config, Limits::default(), |_, mut stream| async move {
+        while request(&mut stream).await.is_some() {
+            respond(&mut stream, "200 OK", "{}").await;
+        }
+    })
+    .await;
+    let id = running.create("a").await;
+    for kind in ["application/json", "application/octet-stream"] {
+        let mut client = running.connect().await;
+        let head = format!(
+            "POST /sandbox/a/v1/file/upload HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: 10\r\n\r\nhalf"
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(20), Answer::read(&mut client)).await.unwrap();
+        assert_eq!(answer.status, 408, "{kind}: {answer:?}");
+    }
+    let steps = running.steps(&id);
+    assert_eq!((steps.len(), steps[0].outcome), (1, Some(OutcomeKind::Aborted)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_probed() {
+    let running = Running::start(|_, stream| act(Malice::Silence, stream)).await;
+    let mut client = running.connect().await;
+    client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let _ = client.read_u8().await.unwrap();
+    // The kernel's table: the server's side of this connection, and the timer that runs on it (2: keepalive).
+    let ports = format!("{:04X} 0100007F:{:04X}", running.address.port(), client.local_addr().unwrap().port());
+    let timer = eventually(|| {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let line = table.lines().find(|line| line.contains(&ports))?;
+        let timer = line.split_whitespace().nth(5)?.split(':').next()?.to_owned();
+        (timer == "02").then_some(timer)
+    })
+    .await;
+    assert_eq!(timer, "02");
     running.stop().await;
 }

@@ -4,8 +4,9 @@
 //!
 //! | event | data |
 //! | --- | --- |
+//! | `status` | the first event: `{"session_id": "…", "status": "running"}`, so that who follows can type and stop |
 //! | `output` | `{"output": "…"}`: the lines that were finished since the last one |
-//! | `status` | the last event: what the call without events answers in `data` |
+//! | `end` | the last event: what the call without events answers in `data`, or `{"error": "…"}` |
 //!
 //! The lines of all `output` events together are the output of the command, but for a last line that is not finished
 //! when the call ends before its command.
@@ -84,7 +85,7 @@ impl From<ShellError> for ApiError {
 ///
 /// Commands of one session run one after another. `timeout` and `no_change_timeout` end the call and not the command;
 /// `hard_timeout` stops the command.
-#[utoipa::path(post, path = "/v1/shell/exec", tag = "shell", operation_id = "exec_command", request_body = ShellExecRequest, responses((status = 200, body = Envelope<ShellCommandResult>)))]
+#[utoipa::path(post, path = "/v1/shell/exec", tag = "shell", operation_id = "exec_command_v1_shell_exec_post", request_body = ShellExecRequest, responses((status = 200, body = Envelope<ShellCommandResult>)))]
 async fn exec_command(
     State(guest): State<SharedGuest>,
     headers: HeaderMap,
@@ -93,14 +94,15 @@ async fn exec_command(
     if wants_events(&headers) {
         let submitted = guest.shell.submit(&guest, request)?;
         let run = Arc::clone(&submitted.run);
+        let begin = begins(&submitted.session.id, ShellStatus::Running);
         let last = async move {
             let status = submitted.follow().await;
             match submitted.result(status) {
-                Ok(result) => event("status", &result),
-                Err(error) => event("status", &json!({"error": error.to_string()})),
+                Ok(result) => event("end", &result),
+                Err(error) => event("end", &json!({"error": error.to_string()})),
             }
         };
-        return Ok(events(run, Box::pin(last)));
+        return Ok(events(begin, run, Box::pin(last)));
     }
     let result = guest.shell.exec(&guest, request).await?;
     let message = match result.status {
@@ -116,7 +118,7 @@ async fn exec_command(
 }
 
 /// What a session shows.
-#[utoipa::path(post, path = "/v1/shell/view", tag = "shell", operation_id = "view_shell", request_body = ShellViewRequest, responses((status = 200, body = Envelope<ShellViewResult>)))]
+#[utoipa::path(post, path = "/v1/shell/view", tag = "shell", operation_id = "view_shell_v1_shell_view_post", request_body = ShellViewRequest, responses((status = 200, body = Envelope<ShellViewResult>)))]
 async fn view_shell(
     State(guest): State<SharedGuest>,
     headers: HeaderMap,
@@ -127,11 +129,12 @@ async fn view_shell(
         return Ok(ok(view)?.into_response());
     }
     let Some(run) = guest.shell.current(&request.id)? else {
-        let both = [event("output", &json!({"output": view.output})), event("status", &view)];
-        let stream = futures_util::stream::iter(both.map(Ok::<_, Infallible>));
+        let all = [begins(&view.session_id, view.status), event("output", &json!({"output": view.output})), event("end", &view)];
+        let stream = futures_util::stream::iter(all.map(Ok::<_, Infallible>));
         return Ok(Sse::new(stream).into_response());
     };
     let watched = Arc::clone(&run);
+    let begin = begins(&view.session_id, view.status);
     let last = async move {
         let mut phase = watched.watch();
         // The sender lives in `watched`.
@@ -139,11 +142,11 @@ async fn view_shell(
         // The session notes the end just after those who wait for it are woken.
         tokio::task::yield_now().await;
         match guest.shell.view(&request.id) {
-            Ok(view) => event("status", &view),
-            Err(error) => event("status", &json!({"error": error.to_string()})),
+            Ok(view) => event("end", &view),
+            Err(error) => event("end", &json!({"error": error.to_string()})),
         }
     };
-    Ok(events(run, Box::pin(last)))
+    Ok(events(begin, run, Box::pin(last)))
 }
 
 /// Waits until nothing runs in a session.
@@ -223,9 +226,14 @@ fn event(name: &str, data: &impl Serialize) -> Event {
     Event::default().event(name).data(text)
 }
 
+fn begins(session_id: &str, status: ShellStatus) -> Event {
+    event("status", &json!({"session_id": session_id, "status": status}))
+}
+
 type LastEvent = Pin<Box<dyn Future<Output = Event> + Send>>;
 
 struct Following {
+    first: Option<Event>,
     run: Arc<Run>,
     offset: u64,
     last: LastEvent,
@@ -233,12 +241,15 @@ struct Following {
     done: bool,
 }
 
-/// The lines of a command as they come, then the last event.
-fn events(run: Arc<Run>, last: LastEvent) -> Response {
-    let following = Following { run, offset: 0, last, closing: None, done: false };
+/// The first event, the lines of a command as they come, the last event.
+fn events(first: Event, run: Arc<Run>, last: LastEvent) -> Response {
+    let following = Following { first: Some(first), run, offset: 0, last, closing: None, done: false };
     let stream = futures_util::stream::unfold(following, |mut f| async move {
         if f.done {
             return None;
+        }
+        if let Some(event) = f.first.take() {
+            return Some((Ok(event), f));
         }
         let run = Arc::clone(&f.run);
         loop {
