@@ -8,6 +8,7 @@ around it); tests that need sandboxes of their own, or the server's process, are
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import sdk_calls
 from agent_sandbox import Sandbox as Client
 from arenite_server import REPOSITORY, Server, ensure_image
+from playwright.sync_api import Browser, Page, sync_playwright
 from sandboxes import LiveSandbox
 
 ENVIRONMENTS = '[{"name": "plain", "image": "base", "description": "The base image, under a second name"}]'
@@ -123,3 +125,28 @@ def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
     if server.process is not None:
         for live in made:
             live.delete()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A real one."""
+    chromium = os.environ.get("ARENITE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        pytest.fail("no chromium found; install it (apt-get install chromium) or set ARENITE_CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=[
+                "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+                "--disable-component-update", "--disable-sync",
+            ],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import hostile
 import httpx
 import pytest
 from arenite_server import Server
-from playwright.sync_api import Browser, Error, Page, Response, sync_playwright
+from playwright.sync_api import Error, Page, Response
 from sandboxes import LiveSandbox
 
 #: Tries to list, make and remove sandboxes, and to run a command, from wherever it is opened.
@@ -59,30 +57,6 @@ FORM = """
 <form id=f method=POST enctype=text/plain action="{base}/api/v1/sandbox">
 <input name='{{"name": "stolen-form", "x": "' value='"}}'></form><script>f.submit()</script>
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = os.environ.get("ARENITE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        pytest.fail("no chromium found; install it (apt-get install chromium) or set ARENITE_CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium,
-            args=[
-                "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-                "--disable-component-update", "--disable-sync",
-            ],
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context()
-    yield context.new_page()
-    context.close()
 
 
 @pytest.fixture
