@@ -20,6 +20,8 @@ async function call(method, path, body) {
   }
   const answer = await fetch(path, options);
   const value = await answer.json().catch(() => null);
+  // The session ended: the same address asks for a key.
+  if (answer.status === 401) location.reload();
   if (!answer.ok) {
     const said = value && value.message ? value.message : `the server answered ${answer.status}`;
     throw new Error(value && value.hint ? `${said} (${value.hint})` : said);
@@ -61,7 +63,9 @@ function row(sandbox, steps) {
   };
   const actions = element('td', { className: 'actions' });
   const base = `/sandbox/${encodeURIComponent(name)}/`;
-  if (state === 'running' || state === 'paused') actions.append(element('a', { href: `${base}v1/docs`, textContent: 'API' }));
+  if (state === 'running' || state === 'paused') {
+    actions.append(element('a', { href: `${base}terminal`, textContent: 'Terminal' }), element('a', { href: `${base}v1/docs`, textContent: 'API' }));
+  }
   actions.append(button('Steps', () => openSteps(sandbox), 'Steps of'));
   if (state === 'running') actions.append(button('Pause', () => act(name, 'pausing', 'POST', '/pause')));
   if (state === 'paused') actions.append(button('Resume', () => act(name, 'resuming', 'POST', '/resume')));
