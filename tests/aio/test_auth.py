@@ -23,6 +23,7 @@ NAME = "guarded"
 @pytest.fixture(scope="module")
 def guarded(server: Server) -> Iterator[Server]:
     """The same server, started anew with a key."""
+    httpx.delete(f"{server.url}/api/v2/sandboxes/default", timeout=60)
     server.stop()
     server.start(("--api-key", KEY, "--ticket-ttl-seconds", "3"))
     made = httpx.post(f"{server.url}/api/v2/sandboxes", json={"name": NAME}, headers={"x-api-key": KEY}, timeout=60)
@@ -135,7 +136,7 @@ class TestInABrowser:
 
     def test_signing_in(self, guarded: Server, page: Page) -> None:
         self.sign_in(page, f"{guarded.url}/", "wrong")
-        page.wait_for_function("document.getElementById('message').textContent !== ''")
+        page.wait_for_selector("#message:not(:empty)")
         page.fill("#key", KEY)
         page.click("button")
         page.wait_for_selector(f"#list tbody tr:has-text('{NAME}')")
