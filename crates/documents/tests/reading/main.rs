@@ -1,0 +1,8 @@
+//! Documents made by hand, as small as each format lets them be.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod hostile;
+mod office;
+mod pdf;
+mod samples;
