@@ -21,7 +21,8 @@ use thiserror::Error;
 
 use crate::descriptors::{self, MAX_MESSAGE};
 
-/// One command to start. Its descriptors 0, 1 and 2 travel beside it, in this order.
+/// One command to start. Its descriptors 0, 1 and 2 travel beside it, in this order. A fourth is the program itself, for
+/// one that has no path in the sandbox; `argv` then only says what it is called.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// The program, looked up in `PATH` of `env` when it has no slash, and its arguments.
@@ -184,7 +185,7 @@ pub fn serve(socket: &OwnedFd) -> ! {
             Ok(got) => got,
         };
         let (stage, errno, pid) = match serde_json::from_slice::<Request>(&buffer[..length]) {
-            Ok(request) if given.len() == 3 => start(&request, &given, &mut stack, libc::CLONE_PARENT),
+            Ok(request) if matches!(given.len(), 3 | 4) => start(&request, &given, &mut stack, libc::CLONE_PARENT),
             _ => (Stage::Descriptors as i32, libc::EINVAL, 0),
         };
         drop(given);
@@ -209,6 +210,8 @@ struct Prepared<'a> {
     gid: u32,
     controlling_tty: bool,
     stdio: [c_int; 3],
+    /// Executed in the place of `programs`; -1 is none.
+    program: c_int,
     failed_stage: c_int,
     failed_errno: c_int,
 }
@@ -234,6 +237,7 @@ fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8], parent: c_int) 
         gid: request.gid,
         controlling_tty: request.controlling_tty,
         stdio: [given[0].as_raw_fd(), given[1].as_raw_fd(), given[2].as_raw_fd()],
+        program: given.get(3).map_or(-1, AsRawFd::as_raw_fd),
         failed_stage: 0,
         failed_errno: 0,
     };
@@ -286,6 +290,13 @@ fn run_child(p: &Prepared<'_>) -> Stage {
     // kernel directly, since libc's wrappers would act on every thread of the memory that we share.
     unsafe {
         // Lift the descriptors out of the way first, so that one does not overwrite another that is still needed.
+        let mut program = p.program;
+        if program >= 0 {
+            program = libc::fcntl(program, libc::F_DUPFD_CLOEXEC, 3);
+            if program < 0 {
+                return Stage::Descriptors;
+            }
+        }
         let mut lifted = [0; 3];
         for (slot, fd) in lifted.iter_mut().zip(p.stdio) {
             *slot = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3);
@@ -329,6 +340,10 @@ fn run_child(p: &Prepared<'_>) -> Stage {
         libc::umask(0o022);
         // Nothing but 0, 1 and 2 goes on into the command.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        if program >= 0 {
+            libc::syscall(libc::SYS_execveat, program, c"".as_ptr(), p.argv.as_ptr(), p.env.as_ptr(), libc::AT_EMPTY_PATH);
+            return Stage::Exec;
+        }
         let mut worst = libc::ENOENT;
         for program in &p.programs {
             libc::execve(program.as_ptr(), p.argv.as_ptr(), p.env.as_ptr());

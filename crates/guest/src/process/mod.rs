@@ -147,6 +147,18 @@ impl Processes {
     /// # Errors
     /// The stage that failed with the kernel's error, or that the command is too long for the spawner's message.
     pub async fn spawn(&self, command: Command<'_>) -> Result<Child, SpawnError> {
+        self.start_process(command, None).await
+    }
+
+    /// Starts a program that is given open, whatever path it has; the command's first argument only names it.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub async fn spawn_program(&self, command: Command<'_>, program: OwnedFd) -> Result<Child, SpawnError> {
+        self.start_process(command, Some(program)).await
+    }
+
+    async fn start_process(&self, command: Command<'_>, program: Option<OwnedFd>) -> Result<Child, SpawnError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let marker = format!("{:016x}-{number}", self.origin);
         let env = command.env.iter().map(|(k, v)| format!("{k}={v}")).chain([format!("{MARKER}={marker}")]);
@@ -172,14 +184,14 @@ impl Processes {
             .async_io(Interest::WRITABLE, |socket| {
                 // The queue's order is the order on the socket: both change under the one lock.
                 let mut table = self.lock();
-                let stdio = [command.stdio[0].as_fd(), command.stdio[1].as_fd(), command.stdio[2].as_fd()];
-                descriptors::send(socket.as_fd(), &encoded, &stdio)?;
+                let given: Vec<_> = command.stdio.iter().chain(&program).map(AsFd::as_fd).collect();
+                descriptors::send(socket.as_fd(), &encoded, &given)?;
                 table.pending.extend(pending.take());
                 Ok(())
             })
             .await
             .map_err(SpawnError::Gone)?;
-        drop(command.stdio);
+        drop((command.stdio, program));
         let (pid, exit) = answer.await.unwrap_or_else(|_| Err(gone()))?;
         Ok(Child { pid, marker, exit })
     }
