@@ -8,6 +8,7 @@
 
 pub mod bash;
 mod build_step;
+pub mod confined;
 pub mod files;
 pub mod http;
 mod inside;
@@ -18,16 +19,21 @@ pub mod process;
 pub mod sandbox;
 pub mod server;
 pub mod shell;
+pub mod skills;
 pub mod users;
+pub mod util;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arenite_model::protocol::GuestConfig;
 
-/// What `arenite guest` does: becomes the server of a sandbox, or runs one step of an image build.
-/// Call it in a process with one thread.
+/// What `arenite guest` does: becomes the server of a sandbox, runs one step of an image build, or reads what the server does
+/// not trust itself with. Call it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
+    if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
+        return confined::main();
+    }
     match build_step::output()? {
         Some(output) => build_step::run(output),
         None => {
@@ -55,6 +61,10 @@ pub struct Guest {
     pub files: Arc<files::Files>,
     /// Versions of programs, once asked for.
     pub sandbox: sandbox::Versions,
+    /// Registered skills.
+    pub skills: skills::Skills,
+    /// Processes that read what can't be trusted.
+    pub confined: confined::Confined,
 }
 
 /// How handlers receive it.
@@ -77,6 +87,8 @@ impl Guest {
             bash: Default::default(),
             files: Arc::default(),
             sandbox: Default::default(),
+            skills: Default::default(),
+            confined: Default::default(),
         }
     }
 

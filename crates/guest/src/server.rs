@@ -17,6 +17,7 @@ use axum::{Json, Router, middleware};
 use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skills, util};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -105,7 +106,13 @@ fn make_workdir(guest: &Guest) {
 
 /// All routes that processes inside may call too.
 fn router() -> Router<SharedGuest> {
-    Router::new().merge(sandbox::router()).merge(shell::router()).merge(bash::router()).merge(files::router())
+    Router::new()
+        .merge(sandbox::router())
+        .merge(shell::router())
+        .merge(bash::router())
+        .merge(files::router())
+        .merge(skills::router())
+        .merge(util::router())
 }
 
 /// Routes for the gateway alone.

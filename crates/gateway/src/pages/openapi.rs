@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arenite_guest::{bash, files, sandbox, shell};
+use arenite_guest::{bash, files, sandbox, shell, skills, util};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -42,6 +42,14 @@ fn prefix(path: &str) -> &str {
 fn document() -> Value {
     let mut whole = shell::ShellApi::openapi();
     for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), sandbox::SandboxApi::openapi(), AuthApi::openapi()] {
+    let parts = [
+        bash::BashApi::openapi(),
+        files::FilesApi::openapi(),
+        sandbox::SandboxApi::openapi(),
+        skills::SkillsApi::openapi(),
+        util::UtilApi::openapi(),
+    ];
+    for part in parts {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.
@@ -125,6 +133,8 @@ fn tag(document: &mut Value) {
         "file" => "Files: read, write, edit, find and transfer",
         "sandbox" => "The sandbox itself: what it is and what it has",
         "auth" => "Who may call",
+        "skills" => "Skills: instructions for agents, with what belongs to them",
+        "util" => "Conversion of documents and pages to Markdown",
         _ => "",
     };
     let mut names: Vec<String> = Vec::new();

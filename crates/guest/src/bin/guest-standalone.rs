@@ -19,6 +19,10 @@ fn main() -> io::Result<()> {
     if arguments.peek().is_some_and(|a| a == "spawner") {
         arenite_isolation::spawner::main();
     }
+    // It starts itself to read what it does not trust itself with.
+    if arguments.peek().is_some_and(|a| a == "guest") {
+        return arenite_guest::main();
+    }
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:18081".to_owned());
     let config = match arguments.next() {
         Some(path) => serde_json::from_slice(&std::fs::read(path)?)?,

@@ -59,14 +59,19 @@ pub struct StrReplaceEditorRequest {
     /// For `str_replace`: what to do with several occurrences; unset, there must be one.
     #[serde(default)]
     pub replace_mode: Option<ReplaceMode>,
+    /// For `view` of a PDF: first and last page, from 1; of a notebook its cells.
     #[serde(default)]
     pub page_range: Option<Vec<i64>>,
+    /// For `view` of a spreadsheet: the sheet; unset, all of them.
     #[serde(default)]
     pub sheet_name: Option<String>,
+    /// For `view` of a spreadsheet or table: first and last row, from 1.
     #[serde(default)]
     pub row_range: Option<Vec<i64>>,
+    /// For `view` of a presentation: first and last slide, from 1.
     #[serde(default)]
     pub slide_range: Option<Vec<i64>>,
+    /// For `view` of a document: answer with what is known of it too.
     #[serde(default)]
     #[schema(default = false)]
     pub enable_metadata: Option<bool>,
@@ -88,23 +93,6 @@ pub struct StrReplaceEditorResult {
 /// A parameter that a command can't do without.
 pub(super) fn required<T>(value: Option<T>, name: &str, command: &str) -> Result<T, Failure> {
     value.ok_or_else(|| Failure::invalid(format!("the command {command} needs the parameter {name}")))
-}
-
-/// Extensions of documents whose pages, sheets or slides make a view.
-const DOCUMENTS: [&str; 8] = ["pdf", "xlsx", "xls", "xlsm", "docx", "doc", "pptx", "ppt"];
-
-/// Refuses views that are not of plain text.
-pub(super) fn require_text_view(request: &StrReplaceEditorRequest) -> Result<(), Failure> {
-    let extension = request.path.rsplit_once('.').map(|(_, e)| e.to_ascii_lowercase()).unwrap_or_default();
-    let ranges = [&request.page_range, &request.row_range, &request.slide_range];
-    let asks = ranges.iter().any(|r| r.as_ref().is_some_and(|r| !r.is_empty())) || request.sheet_name.is_some();
-    if !asks && !DOCUMENTS.contains(&extension.as_str()) {
-        return Ok(());
-    }
-    Err(Failure::Invalid {
-        message: format!("'{}' can't be viewed by pages, sheets or slides here: view shows plain text", request.path),
-        hint: Some("convert it to text with a command first, or get it with /v1/file/download".to_owned()),
-    })
 }
 
 fn numbered(out: &mut String, number: usize, line: &str) {

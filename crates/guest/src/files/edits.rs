@@ -5,6 +5,7 @@ use std::path::Path;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use super::document;
 use super::editor::{self, EditorCommand, StrReplaceEditorRequest, StrReplaceEditorResult};
 use super::error::{Failure, FileError, Operation};
 use super::history::Before;
@@ -23,6 +24,10 @@ const MAX_VIEW_ENTRIES: usize = 2_000;
 pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
     let operation = if request.command == EditorCommand::View { Operation::View } else { Operation::Edit };
     let path = request.path.clone();
+    if let Some(shown) = document::view(guest, &request).await? {
+        return Ok(shown);
+    }
+    document::require_text(&request).map_err(|failure| FileError { operation, path: path.clone(), failure })?;
     run(guest, operation, Kind::Brief, &guest.user, &path, move |files, root, target, work| match request.command {
         EditorCommand::View => view(root, &target, &request, work),
         EditorCommand::Create => create(files, root, &target, request),
@@ -79,7 +84,6 @@ fn view(root: &Root, target: &Target, request: &StrReplaceEditorRequest, work: &
         })?;
         editor::view_directory(&target.shown, shown, hidden, walked == Walked::Cut)
     } else {
-        editor::require_text_view(request)?;
         let (file, _) = root.open_file(&target.path)?;
         editor::view(&target.shown, &text::read_all(&file, &target.shown)?, range)?
     };

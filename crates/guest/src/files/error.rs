@@ -68,6 +68,9 @@ pub enum Failure {
     NotUnique { path: String, lines: String },
     #[error("'{path}' has no edit left to undo")]
     NoHistory { path: String },
+    /// A document that its reader could not read.
+    #[error("'{path}' can't be read: {message}")]
+    Document { path: String, message: String, hint: Option<String> },
     #[error("it took longer than {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("the caller has gone")]
@@ -130,7 +133,7 @@ impl Failure {
                 _ => "io_error",
             },
             Self::Special { .. } => "invalid_target",
-            Self::Decode { .. } => "decode_error",
+            Self::Decode { .. } | Self::Document { .. } => "decode_error",
             Self::Invalid { .. } => "invalid_argument",
             Self::NoMatch { .. } => "no_match",
             Self::NotUnique { .. } => "not_unique",
@@ -160,7 +163,7 @@ impl Failure {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Invalid { hint, .. } | Self::NoMatch { hint, .. } => hint.clone(),
+            Self::Invalid { hint, .. } | Self::NoMatch { hint, .. } | Self::Document { hint, .. } => hint.clone(),
             Self::Decode { .. } => Some("get binary files with /v1/file/download".to_owned()),
             Self::NotUnique { .. } => {
                 Some("give more of the lines around it, or set replace_mode to ALL, FIRST or LAST".to_owned())

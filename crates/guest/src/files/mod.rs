@@ -4,11 +4,13 @@
 //!  routes, transfer (HTTP) ─► service, edits, exchange ─► worker: a thread with the user's rights
 //!                                                            ├─ resolve: path → descriptors under the root
 //!                                                            ├─ text, listing, walk: reading
-//!                                                            └─ store: writing, whole or not at all
+//!                                                            ├─ store: writing, whole or not at all
+//!                                                            └─ document: opened here, read in a confined process
 //! ```
 //!
 //! Owns nothing but what edits can be undone, and who writes a file now. Never decides by a path's text where it leads.
 
+mod document;
 mod editor;
 mod edits;
 mod error;
@@ -24,6 +26,7 @@ mod transfer;
 mod walk;
 mod worker;
 
+pub use document::open_document;
 pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplaceEditorResult};
 pub use edits::edit;
 pub use error::{Failure, FileError, FileOperationError, Operation};

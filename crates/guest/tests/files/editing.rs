@@ -71,7 +71,7 @@ async fn failures_change_nothing_and_are_told_apart() {
         ("view", &missing, json!({}), "not_found", "does not exist"),
         ("view", &file, json!({"view_range": [4, 5]}), "invalid_argument", "3 lines"),
         ("view", &dir.path(""), json!({"view_range": [1, 2]}), "invalid_argument", "directory"),
-        ("view", &file, json!({"page_range": [1, 2]}), "invalid_argument", "plain text"),
+        ("view", &file, json!({"page_range": [1, 2]}), "invalid_argument", "page_range is for PDFs"),
         ("undo_edit", &file, json!({}), "no_history", "undo"),
     ] {
         let (error_type, message) = refused(&guest, command, path, arguments.clone()).await;

@@ -30,11 +30,19 @@ impl Guest {
     }
 
     pub async fn start_as(user: &str) -> Self {
+        Self::start_with(user, &[]).await
+    }
+
+    /// One whose commands have these variables too. In values `{dir}` is the guest's directory.
+    pub async fn start_with(user: &str, variables: &[(&str, &str)]) -> Self {
         let name = format!("arenite-guest-{:016x}", getrandom::u64().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let home = dir.display().to_string();
-        let config = json!({"workdir": home, "user": user, "env": {"HOME": home, MARK: home}});
+        let mut config = json!({"workdir": home, "user": user, "env": {"HOME": home, MARK: home}});
+        for (name, value) in variables {
+            config["env"][*name] = value.replace("{dir}", &home).into();
+        }
         std::fs::write(dir.join(".config"), config.to_string()).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_guest-standalone"))
             .arg(format!("unix:{home}/.socket"))
@@ -128,6 +136,18 @@ impl Guest {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// Living processes that read what the guest does not trust itself with.
+    pub fn confined(&self) -> usize {
+        let pids = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = pids.filter_map(|entry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            Some((stat.rsplit_once(") ")?.1.to_owned(), line))
+        });
+        let parent = self.pid().to_string();
+        stats.filter(|(stat, line)| stat.split(' ').nth(1) == Some(&parent) && line.ends_with(b"\0confined\0")).count()
     }
 
     pub fn open_files(&self) -> usize {

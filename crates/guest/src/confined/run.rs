@@ -1,0 +1,157 @@
+//! The guest's side: starts the process, feeds it, reads its answer, and ends it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, kill_process};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::job::{Answer, Fault, Job};
+use super::{ARGUMENT, JOB};
+use crate::Guest;
+use crate::process::{Command, Exit, Signal};
+
+/// How many run at once; the next ones wait in order.
+const MAX_RUNNING: usize = 2;
+/// The longest answer, in bytes: the longest Markdown with every character escaped, and what goes with it.
+const MAX_ANSWER_BYTES: u64 = 8 << 20;
+/// What of the sandbox's environment concerns such a process: the way out, and whom to trust there.
+const VARIABLES: [&str; 9] =
+    ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];
+
+/// Bounds how many confined processes there are.
+#[derive(Debug)]
+pub struct Confined(Semaphore);
+
+impl Default for Confined {
+    fn default() -> Self {
+        Self(Semaphore::new(MAX_RUNNING))
+    }
+}
+
+/// What a job reads from descriptor 0.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Nothing,
+    File(File),
+    Text(String),
+}
+
+/// Why a job has no answer.
+#[derive(Debug, Error)]
+pub(crate) enum ConfinedError {
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    #[error("it took longer than {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("its reader {}", describe(*.0))]
+    Crashed(Exit),
+    #[error("its reader could not be started: {0}")]
+    Spawn(#[from] SpawnError),
+    #[error("its reader could not be started: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for ConfinedError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+impl ConfinedError {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Fault(fault) => fault.hint(),
+            Self::Crashed(_) | Self::TimedOut(_) => Some(
+                "it may be broken or too large: read a part of it with a program of your own, such as one in Python".to_owned(),
+            ),
+            Self::Spawn(_) | Self::Io(_) => None,
+        }
+    }
+}
+
+fn describe(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("ended with code {code} and no answer"),
+        // Memory that is refused aborts, a stack that is too deep faults, and the kernel's OOM killer kills.
+        Exit::Signal(signal) => format!("was ended by signal {signal}, most likely since it needs too much memory"),
+    }
+}
+
+/// Ends the process when nobody waits for it any more. It starts no others.
+struct EndOnDrop(Option<Pid>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            // One that has ended meanwhile needs no signal.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Runs a job to its end, or until its time is up or the caller leaves.
+pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Answer, ConfinedError> {
+    let limit = job.limits().time;
+    let work = async {
+        let _turn = guest.confined.0.acquire().await.expect("the semaphore is never closed");
+        run_now(guest, job, input).await
+    };
+    timeout(limit, work).await.unwrap_or(Err(ConfinedError::TimedOut(limit)))
+}
+
+async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<Answer, ConfinedError> {
+    let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let (stdin, mut feed): (OwnedFd, Option<(Sender, String)>) = match input {
+        Input::Nothing => (null()?, None),
+        Input::File(file) => (file.into(), None),
+        Input::Text(text) => {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+            (read, Some((Sender::from_owned_fd(write)?, text)))
+        }
+    };
+    let (answer, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+    let answer = Receiver::from_owned_fd(answer)?;
+    let job = serde_json::to_string(job).map_err(io::Error::other)?;
+    let mut env = guest.environment(&guest.user, &[]);
+    env.retain(|(name, _)| VARIABLES.contains(&name.as_str()));
+    env.push((JOB.to_owned(), job));
+    let program = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let command = Command {
+        argv: ["arenite", "guest", ARGUMENT].map(str::to_owned).into(),
+        env,
+        cwd: "/".to_owned(),
+        user: &guest.user,
+        stdio: [stdin, stdout, null()?],
+        controlling_tty: false,
+    };
+    let mut child = guest.processes.spawn_program(command, program).await?;
+    let mut end = EndOnDrop(Pid::from_raw(child.pid));
+    let feeding = async {
+        if let Some((mut sender, text)) = feed.take() {
+            // One that reads no further says why in its answer.
+            let _ = sender.write_all(text.as_bytes()).await;
+        }
+    };
+    let mut bytes = Vec::new();
+    let mut answer = answer.take(MAX_ANSWER_BYTES);
+    let (read, ()) = tokio::join!(answer.read_to_end(&mut bytes), feeding);
+    read?;
+    drop(answer);
+    let exit = child.wait().await;
+    end.0 = None;
+    match serde_json::from_slice::<Result<Answer, Fault>>(&bytes) {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(ConfinedError::Crashed(exit)),
+    }
+}

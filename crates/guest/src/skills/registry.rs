@@ -1,0 +1,78 @@
+//! The skills that are registered.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+use utoipa::ToSchema;
+
+use super::dependencies::DependencyCommandResult;
+use super::{MAX_SKILLS, SKILL_FILE};
+
+/// A registered skill.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct SkillMetadata {
+    /// Skill name
+    pub name: String,
+    /// Absolute path to the skill directory
+    pub path: String,
+    /// Metadata parsed from SKILL.md front matter
+    #[schema(required = false, value_type = std::collections::HashMap<String, Value>)]
+    pub metadata: Map<String, Value>,
+    /// Dependency commands for the skill
+    #[schema(required = false)]
+    pub dependency_commands: Vec<DependencyCommandResult>,
+}
+
+/// The state of the service.
+#[derive(Debug, Default)]
+pub struct Skills {
+    registered: Mutex<BTreeMap<String, SkillMetadata>>,
+    /// Set once what `AIO_SKILLS_PATH` names has been looked at, which the first call of the service does.
+    pub(super) preloaded: OnceCell<()>,
+}
+
+impl Skills {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SkillMetadata>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers skills, in the place of those that have the same names. All of them, or none when there would be too many.
+    pub(super) fn register(&self, skills: &[SkillMetadata]) -> bool {
+        let mut registered = self.lock();
+        let new = skills.iter().filter(|s| !registered.contains_key(&s.name)).count();
+        if registered.len() + new > MAX_SKILLS {
+            return false;
+        }
+        registered.extend(skills.iter().map(|s| (s.name.clone(), s.clone())));
+        true
+    }
+
+    /// Those of some names, or all.
+    pub(super) fn list(&self, names: Option<&[&str]>) -> Vec<SkillMetadata> {
+        let registered = self.lock();
+        registered.values().filter(|s| names.is_none_or(|names| names.contains(&s.name.as_str()))).cloned().collect()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<SkillMetadata> {
+        self.lock().get(name).cloned()
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Option<SkillMetadata> {
+        self.lock().remove(name)
+    }
+
+    /// Forgets all of them, and says which.
+    pub(super) fn clear(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lock()).into_keys().collect()
+    }
+}
+
+impl SkillMetadata {
+    pub(super) fn file(&self) -> PathBuf {
+        PathBuf::from(&self.path).join(SKILL_FILE)
+    }
+}

@@ -1,0 +1,210 @@
+//! Registering, listing and reading skills, in plain Rust.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::dependencies;
+use super::registry::SkillMetadata;
+use super::upload::{Archive, Upload};
+use super::{MAX_SKILL_FILE_BYTES, MAX_SKILLS, SKILL_FILE, is_skill_name};
+use crate::Guest;
+use crate::confined::{self, Answer, ConfinedError, FoundSkill, Input, Job};
+use crate::files::{Failure, Kind};
+
+/// Names a directory of skills that are registered before the first call.
+const PRELOAD: &str = "AIO_SKILLS_PATH";
+/// Where archives are unpacked when neither the call nor [`PRELOAD`] says, in the default directory.
+const DEFAULT_DIRECTORY: &str = "skills";
+
+/// Why a call failed.
+#[derive(Debug, Error)]
+pub(super) enum SkillError {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("there is no skill {0:?}")]
+    Unknown(String),
+    #[error("there would be more than {MAX_SKILLS} skills: delete some first")]
+    TooMany,
+    #[error("the skills were not registered: {0}")]
+    Unreadable(#[from] ConfinedError),
+    #[error("the skill's file can't be read: {0}")]
+    Content(Failure),
+}
+
+impl SkillError {
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unreadable(error) => error.hint(),
+            Self::Unknown(_) => Some("list them with /v1/skills/metadatas".to_owned()),
+            Self::Content(_) => Some("register it again, or delete it".to_owned()),
+            Self::Invalid(_) | Self::TooMany => None,
+        }
+    }
+}
+
+async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Vec<FoundSkill>, SkillError> {
+    match confined::run(guest, job, input).await? {
+        Answer::Skills(found) => Ok(found),
+        Answer::Content(_) => Err(SkillError::Invalid("the reader answered something else".to_owned())),
+    }
+}
+
+/// What [`PRELOAD`] says, without the quotes that some ways to set variables leave in them.
+fn preload_path(guest: &Guest) -> Option<PathBuf> {
+    let value = guest.config.env.get(PRELOAD)?.trim().trim_matches(['"', '\'']);
+    (!value.is_empty()).then(|| guest.absolute(value))
+}
+
+/// Registers what [`PRELOAD`] names, once. What is wrong with it is logged: the calls are about something else.
+pub(super) async fn preload(guest: &Guest) {
+    let load = async || {
+        let Some(directory) = preload_path(guest) else { return };
+        let found = run(guest, &Job::FindSkills { directory: directory.clone() }, Input::Nothing).await;
+        match found {
+            Ok(found) => {
+                // What these need is the image's to bring along.
+                let skills: Vec<_> = found.into_iter().map(|skill| registered(skill, None, Vec::new())).collect();
+                if !guest.skills.register(&skills) {
+                    tracing::error!(path = %directory.display(), "too many skills: none of them is registered");
+                }
+            }
+            Err(error) => tracing::error!(path = %directory.display(), %error, "the skills of {PRELOAD} are not registered"),
+        }
+    };
+    guest.skills.preloaded.get_or_init(load).await;
+}
+
+fn registered(
+    skill: FoundSkill,
+    name: Option<&str>,
+    dependency_commands: Vec<dependencies::DependencyCommandResult>,
+) -> SkillMetadata {
+    SkillMetadata {
+        name: name.map_or(skill.name, str::to_owned),
+        path: skill.directory.display().to_string(),
+        metadata: skill.metadata,
+        dependency_commands,
+    }
+}
+
+/// Registers the skills of a directory, or of an archive that is unpacked into one.
+pub(super) async fn register(guest: &Guest, upload: Upload) -> Result<Vec<SkillMetadata>, SkillError> {
+    let Upload { archive, path, name } = upload;
+    if let Some(name) = name.as_deref().filter(|n| !is_skill_name(n)) {
+        return Err(SkillError::Invalid(format!(
+            "{name:?} is no name for a skill: it has letters, digits, dots, hyphens and underscores"
+        )));
+    }
+    let path = path.map(|p| clean(&guest.absolute(&p)));
+    if path.as_ref().is_some_and(|p| p.as_os_str().as_encoded_bytes().contains(&0)) {
+        return Err(SkillError::Invalid("a path can't hold a NUL byte".to_owned()));
+    }
+    let found = match (archive, path) {
+        (Some(archive), path) => unpack(guest, archive, path, name.clone()).await?,
+        (None, Some(directory)) => {
+            let shown = directory.display().to_string();
+            let found = run(guest, &Job::FindSkills { directory }, Input::Nothing).await?;
+            if found.is_empty() {
+                return Err(SkillError::Invalid(format!("{shown} holds no {SKILL_FILE}")));
+            }
+            found
+        }
+        (None, None) => return Err(SkillError::Invalid("give the part file, path, or both".to_owned())),
+    };
+    let name = match (found.len(), name) {
+        (1, name) => name,
+        // The archive's own directory has the name then, and its skills keep theirs.
+        (_, _) => None,
+    };
+    let mut skills = Vec::with_capacity(found.len());
+    for skill in found {
+        let commands = dependencies::install(guest, &skill.metadata).await;
+        skills.push(registered(skill, name.as_deref(), commands));
+    }
+    if guest.skills.register(&skills) { Ok(skills) } else { Err(SkillError::TooMany) }
+}
+
+/// A path without `.` and double slashes.
+fn clean(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+async fn unpack(
+    guest: &Guest,
+    archive: Archive,
+    path: Option<PathBuf>,
+    name: Option<String>,
+) -> Result<Vec<FoundSkill>, SkillError> {
+    let directory = path.or_else(|| preload_path(guest)).unwrap_or_else(|| guest.default_dir().join(DEFAULT_DIRECTORY));
+    let number = getrandom::u64().map_err(|e| SkillError::Invalid(format!("there are no random numbers: {e}")))?;
+    let scratch = directory.join(format!(".arenite-{number:016x}"));
+    let fallback = if is_skill_name(&archive.stem) { archive.stem } else { "skill".to_owned() };
+    let job = Job::UnpackSkills { directory, scratch: scratch.clone(), name, fallback };
+    let unpacked = run(guest, &job, Input::File(archive.file)).await;
+    if matches!(unpacked, Err(SkillError::Unreadable(ConfinedError::TimedOut(_) | ConfinedError::Crashed(_)))) {
+        // The process removes it, unless it was ended.
+        let remove = move |_: &_| std::fs::remove_dir_all(&scratch).map_err(|e| Failure::io(e, &scratch.to_string_lossy()));
+        drop(guest.files.workers.run(Kind::Brief, &guest.user, remove).await);
+    }
+    unpacked
+}
+
+/// The text of a skill's file below its front matter.
+pub(super) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata, String), SkillError> {
+    let skill = guest.skills.get(name).ok_or_else(|| SkillError::Unknown(name.to_owned()))?;
+    let path = skill.file();
+    let read = move |_: &_| {
+        let shown = path.display().to_string();
+        let mut text = String::new();
+        let file = File::open(&path).map_err(|e| Failure::io(e, &shown))?;
+        if !file.metadata().is_ok_and(|m| m.is_file()) {
+            return Err(Failure::invalid(format!("{shown} is no regular file")));
+        }
+        let read = file.take(MAX_SKILL_FILE_BYTES + 1).read_to_string(&mut text).map_err(|e| Failure::io(e, &shown))?;
+        if read as u64 > MAX_SKILL_FILE_BYTES {
+            return Err(Failure::invalid(format!("{shown} is larger than {} MiB", MAX_SKILL_FILE_BYTES >> 20)));
+        }
+        Ok(text)
+    };
+    let text = guest.files.workers.run(Kind::Brief, &guest.user, read).await.map_err(SkillError::Content)?;
+    let body = body(&text).to_owned();
+    Ok((skill, body))
+}
+
+/// What stands below the front matter.
+fn body(text: &str) -> &str {
+    let text = text.trim_start_matches('\u{feff}');
+    let mut at = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let is_rule = line.trim_end() == "---";
+        if number == 0 && !is_rule {
+            return text;
+        }
+        at += line.len();
+        if number > 0 && is_rule {
+            return text[at..].trim_start_matches(['\r', '\n']);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::body;
+
+    #[test]
+    fn front_matter_is_no_content() {
+        for (text, expected) in [
+            ("---\nname: a\n---\n\n# T\n---\nx", "# T\n---\nx"),
+            ("---\r\nname: a\r\n---\r\nx", "x"),
+            ("# T\n---\nx\n---\n", "# T\n---\nx\n---\n"),
+            ("---\nnever closed", "---\nnever closed"),
+            ("", ""),
+        ] {
+            assert_eq!(body(text), expected);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Conversion by address, in plain Rust.
+
+use arenite_documents::Content;
+use percent_encoding::percent_decode_str;
+use thiserror::Error;
+
+use crate::Guest;
+use crate::confined::{self, Answer, ConfinedError, Fault, Input, Job};
+use crate::files::{self, FileError};
+
+/// Why an address was not converted.
+#[derive(Debug, Error)]
+pub(super) enum ConvertError {
+    #[error("{0:?} is no address that can be converted")]
+    Address(String),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("Failed to convert {uri}: {error}")]
+    Confined { uri: String, error: ConfinedError },
+}
+
+impl ConvertError {
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Address(_) => Some("give one that begins with http:, https:, file: or data:, or an absolute path".to_owned()),
+            Self::File(error) => error.hint(),
+            Self::Confined { error, .. } => error.hint(),
+        }
+    }
+}
+
+/// An address cut to what is worth repeating.
+fn shown(uri: &str) -> String {
+    let short: String = uri.chars().filter(|c| !c.is_control()).take(100).collect();
+    // A query may hold secrets, and data is no name.
+    let short = short.split(['?', ',']).next().unwrap_or_default();
+    if short.len() < uri.len() { format!("{short}…") } else { short.to_owned() }
+}
+
+/// The path that a `file:` address means.
+fn path(rest: &str) -> Option<String> {
+    let path = match rest.strip_prefix("//") {
+        Some(rest) => {
+            let (host, _) = rest.split_once('/')?;
+            if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
+                return None;
+            }
+            &rest[host.len()..]
+        }
+        None => rest,
+    };
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    path.starts_with('/').then(|| path.into_owned())
+}
+
+/// What an address leads to, as Markdown.
+pub(super) async fn convert(guest: &Guest, uri: &str) -> Result<Content, ConvertError> {
+    let uri = uri.trim();
+    let scheme = uri.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let unknown = || ConvertError::Address(shown(uri));
+    let (job, input) = match scheme.as_deref() {
+        _ if uri.starts_with('/') => from_file(guest, uri).await?,
+        Some("file") => from_file(guest, &path(&uri["file:".len()..]).ok_or_else(unknown)?).await?,
+        Some("http" | "https") => (Job::Fetch { uri: uri.to_owned() }, Input::Nothing),
+        Some("data") => (Job::DataUri, Input::Text(uri.to_owned())),
+        _ => return Err(unknown()),
+    };
+    let failed = |error| ConvertError::Confined { uri: shown(uri), error };
+    match confined::run(guest, &job, input).await.map_err(failed)? {
+        Answer::Content(content) => Ok(content),
+        Answer::Skills(_) => Err(failed(Fault::refused("the reader answered something else").into())),
+    }
+}
+
+async fn from_file(guest: &Guest, path: &str) -> Result<(Job, Input), ConvertError> {
+    let file = files::open_document(guest, path).await?;
+    Ok((Job::Markdown { name: path.to_owned() }, Input::File(file)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_addresses_are_paths_of_this_machine() {
+        for (rest, expected) in [
+            ("///a/b%20c", Some("/a/b c")),
+            ("//localhost/a", Some("/a")),
+            ("/a", Some("/a")),
+            ("//elsewhere/a", None),
+            ("relative", None),
+            ("//", None),
+            ("///%ff", None),
+        ] {
+            assert_eq!(path(rest).as_deref(), expected, "{rest}");
+        }
+        assert_eq!(shown("http://x/y?token=1"), "http://x/y…");
+        assert_eq!(shown("data:text/plain,secret"), "data:text/plain…");
+    }
+}
