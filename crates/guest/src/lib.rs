@@ -70,6 +70,12 @@ pub struct Guest {
 /// How handlers receive it.
 pub type SharedGuest = Arc<Guest>;
 
+/// For sessions, commands and the like: unique in the guest, safe in a URL.
+fn random_id() -> String {
+    // The kernel's generator does not fail after boot; if it did, equal ids would be the least of the troubles.
+    format!("{:016x}", getrandom::u64().unwrap_or_default())
+}
+
 impl Guest {
     /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
     pub fn new(config: GuestConfig, processes: process::Processes) -> Self {

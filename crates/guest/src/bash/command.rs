@@ -2,15 +2,11 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_isolation::spawner::{SpawnError, Stage};
-use rustix::fs::{Gid, Uid, fchown};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -118,21 +114,13 @@ impl Command {
         let pipes = || -> io::Result<_> {
             let (stdin, to_stdin) = match plan.writable || by_stdin {
                 true => {
-                    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-                    (read, Some(Sender::from_owned_fd(write)?))
+                    let (read, write) = process::input_pipe(plan.user)?;
+                    (read, Some(write))
                 }
-                false => (dev_null()?, None),
+                false => (process::dev_null()?, None),
             };
-            let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-            let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-            let from_stdout = Receiver::from_owned_fd(from_stdout)?;
-            let from_stderr = Receiver::from_owned_fd(from_stderr)?;
-            if plan.user.uid != 0 && geteuid().is_root() {
-                // A pipe is its maker's. Without this, `> /dev/stderr` would be denied to the command.
-                for pipe in [to_stdin.as_ref().map(|_| &stdin), Some(&stdout), Some(&stderr)].into_iter().flatten() {
-                    fchown(pipe, Some(Uid::from_raw(plan.user.uid)), Some(Gid::from_raw(plan.user.gid)))?;
-                }
-            }
+            let (from_stdout, stdout) = process::output_pipe(plan.user)?;
+            let (from_stderr, stderr) = process::output_pipe(plan.user)?;
             Ok(([stdin, stdout, stderr], to_stdin, from_stdout, from_stderr))
         };
         let (stdio, to_stdin, from_stdout, from_stderr) = pipes().map_err(|source| SpawnError::Failed {
@@ -210,7 +198,7 @@ impl Command {
         // What it wrote is in the pipes now. Only that much: a background child may go on writing for ever.
         for (stream, pipe) in [(Stream::Stdout, &mut stdout), (Stream::Stderr, &mut stderr)] {
             if let Some(receiver) = pipe {
-                let rest = read_rest(receiver);
+                let rest = process::read_rest(receiver);
                 self.note(&session, stream, &rest);
             }
         }
@@ -374,24 +362,4 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-/// What is in the pipe at this moment. It asks the kernel, since tokio learns of new data only at its next turn.
-fn read_rest(pipe: &Receiver) -> Vec<u8> {
-    let pending = rustix::io::ioctl_fionread(pipe.as_fd()).unwrap_or(0) as usize;
-    let mut rest = vec![0; pending];
-    let mut length = 0;
-    while length < pending {
-        match rustix::io::read(pipe.as_fd(), &mut rest[length..]) {
-            Ok(0) | Err(_) => break,
-            Ok(n) => length += n,
-        }
-    }
-    rest.truncate(length);
-    rest
-}
-
-fn dev_null() -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
-    open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -106,7 +106,7 @@ impl BashService {
             writable: request.close_stdin != Some(true) && (is_async || request.timeout.is_some() || known.is_some()),
             snapshot: session.snapshot.is_some(),
         };
-        let started = Command::start(new_id(), plan, &guest.processes, &self.budget).await;
+        let started = Command::start(crate::random_id(), plan, &guest.processes, &self.budget).await;
         let (command, driven) = started.map_err(|e| match e {
             SpawnError::Failed { stage: Stage::Directory, .. } => BashError::NoDirectory(cwd.clone()),
             e => e.into(),
@@ -253,7 +253,7 @@ impl BashService {
         if let Some(path) = snapshot.as_ref().filter(|p| !std::path::Path::new(p).is_file()) {
             return Err(BashError::NoSnapshot(path.clone()));
         }
-        let session = Arc::new(Session::new(id.unwrap_or_else(new_id), dir, snapshot));
+        let session = Arc::new(Session::new(id.unwrap_or_else(crate::random_id), dir, snapshot));
         let mut sessions = self.lock();
         if sessions.len() >= MAX_SESSIONS {
             let idle = sessions.values().filter(|s| !s.is_busy());
@@ -282,12 +282,6 @@ impl BashService {
         self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
         next
     }
-}
-
-/// Unique in the guest, safe in a URL.
-fn new_id() -> String {
-    // The kernel's generator does not fail after boot; if it did, equal ids would be the least of the troubles.
-    format!("{:016x}", getrandom::u64().unwrap_or_default())
 }
 
 fn environment(

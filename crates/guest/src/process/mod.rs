@@ -18,11 +18,17 @@ use tokio::sync::{oneshot, watch};
 
 use crate::users::User;
 
+mod owned;
+mod pipes;
 mod retained;
+mod scratch;
 mod tree;
 
+pub use owned::OwnedProcess;
+pub use pipes::{dev_null, input_pipe, output_pipe, read_rest};
 pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};
 pub use rustix::process::Signal;
+pub use scratch::ScratchDir;
 pub use tree::{Members, Moment, has_children, kill_members, members, members_since, send};
 
 /// The variable that marks every process of one command, however it was spawned, until it changes its own environment.
