@@ -9,12 +9,15 @@
 pub mod bash;
 mod build_step;
 pub mod confined;
+pub mod code;
 pub mod files;
 pub mod http;
 mod inside;
+pub mod jupyter;
 mod log;
 mod main_command;
 mod ports;
+pub mod nodejs;
 pub mod process;
 pub mod sandbox;
 pub mod server;
@@ -57,6 +60,10 @@ pub struct Guest {
     pub shell: shell::ShellService,
     /// Bash sessions.
     pub bash: bash::BashService,
+    /// Jupyter kernels and their sessions.
+    pub jupyter: jupyter::JupyterService,
+    /// Node.js processes and their sessions.
+    pub nodejs: nodejs::NodeService,
     /// Editor histories and the threads that touch files.
     pub files: Arc<files::Files>,
     /// Versions of programs, once asked for.
@@ -91,6 +98,8 @@ impl Guest {
             root_user: users::User::root(),
             shell: Default::default(),
             bash: Default::default(),
+            jupyter: Default::default(),
+            nodejs: Default::default(),
             files: Arc::default(),
             sandbox: Default::default(),
             skills: Default::default(),

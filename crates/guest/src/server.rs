@@ -18,6 +18,7 @@ use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell};
 use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skills, util};
+use crate::{Guest, SharedGuest, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -113,6 +114,9 @@ fn router() -> Router<SharedGuest> {
         .merge(files::router())
         .merge(skills::router())
         .merge(util::router())
+        .merge(jupyter::router())
+        .merge(nodejs::router())
+        .merge(code::router())
 }
 
 /// Routes for the gateway alone.

@@ -34,6 +34,15 @@ pub fn ok_message<T>(data: T, message: impl Into<String>) -> Reply<T> {
     Ok(Envelope { success: true, message: Some(message.into()), data: Some(data), hint: None })
 }
 
+/// A task of its own, so that a caller who leaves does not cancel it halfway.
+pub async fn whole<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
+    call: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let task = tokio::spawn(call);
+    let done = task.await.map_err(|e| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}")))?;
+    done.map_err(Into::into)
+}
+
 /// A failure that has an HTTP status of its own. Expected failures of a tool (a file that isn't there, a command that
 /// exits with 1) are not errors of HTTP: they answer 200, since AIO's JavaScript client repeats calls that got a 5xx.
 #[derive(Debug)]

@@ -1,7 +1,9 @@
 //! AIO Sandbox's way of speaking HTTP: the envelope, its error bodies, and how request bodies are read.
 
 mod body;
+mod bounds;
 mod envelope;
 
 pub use body::{Body, QueryArgs, missing};
-pub use envelope::{ApiError, Envelope, Reply, ok, ok_message};
+pub use bounds::between;
+pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};

@@ -4,7 +4,7 @@
 //! call, since whoever works in the sandbox may have installed or started something.
 
 mod packages;
-mod programs;
+pub(crate) mod programs;
 mod routes;
 mod service;
 mod system;

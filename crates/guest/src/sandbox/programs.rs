@@ -20,26 +20,26 @@ const MAX_KEPT: usize = 64;
 
 /// A program, as found: its names, and the file that they lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Program {
+pub(crate) struct Program {
     pub path: PathBuf,
     pub names: Vec<String>,
     pub file: PathBuf,
 }
 
 /// The directories of a search path.
-pub(super) fn search_path(env: &[(String, String)]) -> Vec<PathBuf> {
+pub(crate) fn search_path(env: &[(String, String)]) -> Vec<PathBuf> {
     let path = env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
     path.split(':').filter(|dir| dir.starts_with('/')).map(PathBuf::from).collect()
 }
 
-pub(super) fn locate(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
+pub(crate) fn locate(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
     path.iter()
         .map(|dir| dir.join(name))
         .find(|file| std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
 /// Finds programs, those that are the same file under several names as one.
-pub(super) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) -> Vec<Program> {
+pub(crate) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) -> Vec<Program> {
     let mut found: Vec<Program> = Vec::new();
     for name in names {
         let Some(at) = locate(&name, path) else {
@@ -64,7 +64,7 @@ pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
 
 impl Versions {
     /// The version of a program, from `--version`; asked once, until the file changes.
-    pub(super) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
+    pub(crate) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
         let meta = std::fs::metadata(program).ok()?;
         let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
         // Held while asking, so that calls at the same time ask once.

@@ -83,14 +83,14 @@ async fn ping() -> Reply<&'static str> {
 #[derive(Debug, Serialize)]
 struct Capabilities {
     version: &'static str,
-    services: [&'static str; 4],
+    services: [&'static str; 7],
     files: [&'static str; 9],
 }
 
 async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
-        services: ["sandbox", "shell", "bash", "file"],
+        services: ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"],
         files: ["read", "write", "replace", "search", "find", "list", "upload", "download", "str_replace_editor"],
     })
 }

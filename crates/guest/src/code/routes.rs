@@ -1,0 +1,35 @@
+//! Its routes.
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post};
+use utoipa::OpenApi;
+
+use super::service;
+use super::types::*;
+use crate::SharedGuest;
+use crate::http::{Body, Envelope, Reply, ok, whole};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(execute, info), tags((name = "code", description = "Code, whatever its language")))]
+pub struct CodeApi;
+
+/// Its routes, under `/v1`.
+pub fn router() -> Router<SharedGuest> {
+    Router::new().route("/v1/code/execute", post(execute)).route("/v1/code/info", get(info))
+}
+
+/// Executes code, in a runtime of its own or, when `stateful`, in a session whose state lasts.
+///
+/// The value of the last expression is a result. Code that raises is no failed call: `status` says `error`.
+#[utoipa::path(post, path = "/v1/code/execute", tag = "code", operation_id = "execute_code_v1_code_execute_post", request_body = CodeExecuteRequest, responses((status = 200, body = Envelope<CodeExecuteResponse>)))]
+async fn execute(State(guest): State<SharedGuest>, Body(request): Body<CodeExecuteRequest>) -> Reply<CodeExecuteResponse> {
+    whole(async move { service::execute(&guest, request).await }).await
+}
+
+/// The languages, and the versions of their runtimes.
+#[utoipa::path(get, path = "/v1/code/info", tag = "code", operation_id = "code_info_v1_code_info_get", responses((status = 200, body = Envelope<CodeInfoResponse>)))]
+async fn info(State(guest): State<SharedGuest>) -> Reply<CodeInfoResponse> {
+    ok(service::info(&guest).await?)
+}

@@ -1,0 +1,120 @@
+//! Jupyter's messages, version 5: what is said to a kernel, and what of its answers matters here.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::zmtp::Message;
+
+/// Between a message's route and its parts.
+const DELIMITER: &[u8] = b"<IDS|MSG>";
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: String,
+    pub(super) frames: Vec<Bytes>,
+}
+
+impl Request {
+    /// Not signed: the connection file has no key, as who can reach the kernel's sockets could read it there too.
+    pub(super) fn new(session: &str, kind: &str, content: &Value) -> Self {
+        let id = crate::random_id();
+        let header = json!({
+            "msg_id": id,
+            "session": session,
+            "username": "arenite",
+            "date": Timestamp::now().to_string(),
+            "msg_type": kind,
+            "version": "5.3",
+        });
+        let frames = [
+            Bytes::from_static(DELIMITER),
+            Bytes::new(),
+            header.to_string().into(),
+            Bytes::from_static(b"{}"),
+            Bytes::from_static(b"{}"),
+            content.to_string().into(),
+        ];
+        Self { id, frames: frames.into() }
+    }
+}
+
+/// What a kernel said.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    /// Such as `stream` or `execute_reply`.
+    pub(super) kind: String,
+    /// The request that it belongs to; empty for what the kernel says unasked.
+    pub(super) parent: String,
+    content: Bytes,
+    /// Bytes of it that were too many to keep.
+    pub(super) dropped: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    msg_type: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Parent {
+    #[serde(default)]
+    msg_id: String,
+}
+
+impl Incoming {
+    /// None for what is no message of Jupyter's; kernels may say what they like.
+    pub(super) fn read(message: Message) -> Option<Self> {
+        let start = message.frames.iter().position(|frame| frame == DELIMITER)?;
+        let part = |n: usize| message.frames.get(start + 1 + n).cloned();
+        let header: Header = parse(&part(1)?)?;
+        let parent: Parent = parse(&part(2)?).unwrap_or_default();
+        Some(Self { kind: header.msg_type, parent: parent.msg_id, content: part(4)?, dropped: message.dropped })
+    }
+
+    pub(super) fn content<T: DeserializeOwned>(&self) -> Option<T> {
+        parse(&self.content)
+    }
+}
+
+/// Kernels write what programs print, and that may be no UTF-8.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text).ok(),
+        Err(_) => serde_json::from_str(&String::from_utf8_lossy(bytes)).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(parts: &[&[u8]]) -> Message {
+        Message { frames: parts.iter().map(|p| Bytes::copy_from_slice(p)).collect(), dropped: 0 }
+    }
+
+    #[test]
+    fn a_kernels_words_are_read() {
+        let header = br#"{"msg_type": "stream", "msg_id": "x"}"#;
+        let read = Incoming::read(message(&[
+            b"kernel.x.stream",
+            DELIMITER,
+            b"",
+            header,
+            br#"{"msg_id": "ours"}"#,
+            b"{}",
+            b"{\"text\": \"a\xff\"}",
+        ]))
+        .unwrap();
+        assert_eq!((read.kind.as_str(), read.parent.as_str()), ("stream", "ours"));
+        assert_eq!(read.content::<Value>().unwrap(), json!({"text": "a\u{fffd}"}));
+        let welcome = Incoming::read(message(&[DELIMITER, b"", header, b"{}", b"{}", b"{}"])).unwrap();
+        assert_eq!(welcome.parent, "");
+        for broken in [&[b"x".as_slice()][..], &[DELIMITER, b"", b"{"], &[DELIMITER, b"", header, b"{}"], &[]] {
+            assert!(Incoming::read(message(broken)).is_none());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! AIO's `jupyter` service: code in Jupyter kernels, with results as notebooks have them.
+//!
+//! ```text
+//!  routes ─► service ─► session ─► kernel: a task that owns
+//!                         │          ├─ the process, started by `start` as the sandbox's user
+//!                         │          └─ three ZeroMQ sockets (`zmtp`), messages (`message`), their outputs (`outputs`)
+//!                         └─ spare: one kernel started ahead
+//! ```
+//!
+//! Nothing of it is there before the first call. Any kernel that is installed can be used; what it says is bounded, since
+//! it is the sandbox's user who speaks.
+
+mod kernel;
+mod kernelspec;
+mod message;
+mod outputs;
+mod routes;
+mod service;
+mod session;
+mod spare;
+mod start;
+mod types;
+mod zmtp;
+
+pub(crate) use kernel::Status;
+pub(crate) use outputs::MAX_STREAM_CHARS;
+pub use outputs::{JupyterOutput, MediaBundle};
+pub(crate) use routes::call_message;
+pub use routes::{JupyterApi, router};
+pub use service::{JupyterError, JupyterService};
+pub use start::StartError;
+pub use types::*;

@@ -1,0 +1,408 @@
+//! The service itself: sessions by id, and what is executed in them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::kernel::{Execution, Kernel, Status};
+use super::kernelspec::{self, KernelSpec};
+use super::session::{MAX_WAITING, Session, Slot};
+use super::spare::{self, Spares};
+use super::start::StartError;
+use super::types::*;
+use crate::SharedGuest;
+use crate::files::Failure;
+use crate::process::Budget;
+
+/// Sessions at a time, each with a kernel of some 60 MiB. When there are more, the one that was unused for longest ends.
+pub(super) const MAX_SESSIONS: usize = 10;
+/// A session that executes nothing ends after this time.
+pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Single executions at a time, each in a kernel of its own; the others wait in order.
+const MAX_SINGLE: usize = 4;
+/// Single executions that wait.
+const MAX_SINGLE_WAITING: usize = 64;
+/// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
+const MAX_RETAINED_BYTES: usize = 16 << 20;
+const MAX_ID_BYTES: usize = 128;
+/// The kernel that counts where nothing else is said.
+const USUAL_KERNEL: &str = "python3";
+
+#[derive(Debug, Error)]
+pub enum JupyterError {
+    #[error("session {0:?} not found")]
+    SessionNotFound(String),
+    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
+    BadId(String),
+    #[error("no Jupyter kernel is installed in this sandbox")]
+    NoKernels,
+    #[error("there is no kernel {name:?}; installed are {known}")]
+    NoKernel { name: String, known: String },
+    #[error("session {id:?} runs the kernel {has:?}, not {wanted:?}")]
+    OtherKernel { id: String, has: String, wanted: String },
+    #[error("directory {0:?} does not exist or can't be entered")]
+    NoDirectory(String),
+    #[error("the directory of a running kernel for {0:?} can't be changed from outside")]
+    FixedDirectory(String),
+    #[error("{MAX_SESSIONS} sessions execute code already; wait for one or delete one")]
+    TooManySessions,
+    #[error("{MAX_WAITING} calls wait for session {id:?} already")]
+    TooManyWaiting { id: String },
+    #[error("{MAX_SINGLE_WAITING} executions wait already")]
+    TooManySingle,
+    #[error("session {id:?} was busy with something else for {seconds} s: this code was not executed")]
+    Busy { id: String, seconds: u64 },
+    #[error(transparent)]
+    NotStarted(#[from] StartError),
+    #[error("could not look for kernels: {0}")]
+    NotLooked(#[from] Failure),
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    pub(crate) execution: Execution,
+    pub(crate) kernel_name: String,
+    /// None: a single execution.
+    pub(crate) session_id: Option<String>,
+    /// Its earlier kernel had ended; this one was started for the call.
+    pub(crate) restarted: Option<String>,
+}
+
+/// All sessions of the guest.
+#[derive(Debug)]
+pub struct JupyterService {
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    budget: Arc<Budget>,
+    spares: Spares,
+    single: Arc<Semaphore>,
+    single_waiting: Arc<Semaphore>,
+    /// A task ends sessions that are unused for too long; it runs while there are sessions.
+    reaper_runs: AtomicBool,
+}
+
+impl Default for JupyterService {
+    fn default() -> Self {
+        Self {
+            sessions: Mutex::default(),
+            budget: Budget::new(MAX_RETAINED_BYTES),
+            spares: Spares::default(),
+            single: Arc::new(Semaphore::new(MAX_SINGLE)),
+            single_waiting: Arc::new(Semaphore::new(MAX_SINGLE + MAX_SINGLE_WAITING)),
+            reaper_runs: AtomicBool::new(false),
+        }
+    }
+}
+
+impl JupyterService {
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    pub(super) fn spares(&self) -> &Spares {
+        &self.spares
+    }
+
+    /// Executes code in a session, which is made when it is not there.
+    pub(crate) async fn execute(&self, guest: &SharedGuest, request: &JupyterExecuteRequest) -> Result<Executed, JupyterError> {
+        let limit = Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs());
+        let asked = directory(guest, request.cwd.as_deref())?;
+        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
+        let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
+        let mut slot = session.turn(limit).await?;
+        session.touch();
+        let (is_new, restarted) = self.ready(guest, &session, &mut slot).await?;
+        let Some(kernel) = &slot.kernel else { return Err(JupyterError::SessionNotFound(session.id.clone())) };
+        let ran = match asked.filter(|dir| !is_new || *dir != session.cwd) {
+            Some(dir) => match spare::adapt(kernel, &session.spec, &json!({}), Some(&dir)).await {
+                Ok(None) => return Err(JupyterError::FixedDirectory(session.spec.language.clone())),
+                Ok(Some(changed)) if changed.status == Status::Error && changed.ended.is_none() => {
+                    return Err(JupyterError::NoDirectory(dir.display().to_string()));
+                }
+                Ok(Some(_)) => kernel.execute(request.code.clone(), false, limit).await,
+                Err(reason) => Err(reason),
+            },
+            None => kernel.execute(request.code.clone(), false, limit).await,
+        };
+        let execution = ran.unwrap_or_else(ended_before);
+        if execution.ended.is_some() {
+            slot.kernel = None;
+        }
+        session.touch();
+        let kernel_name = request.kernel_name.clone().unwrap_or_else(|| session.spec.name.clone());
+        Ok(Executed { execution, kernel_name, session_id: Some(session.id.clone()), restarted })
+    }
+
+    /// Executes code in a kernel of its own that ends with it.
+    pub(crate) async fn execute_once(
+        &self,
+        guest: &SharedGuest,
+        code: &str,
+        limit: Duration,
+        cwd: Option<&str>,
+    ) -> Result<Executed, JupyterError> {
+        let dir = directory(guest, cwd)?.unwrap_or_else(|| guest.default_dir());
+        let place = Arc::clone(&self.single_waiting).try_acquire_owned().map_err(|_| JupyterError::TooManySingle)?;
+        let turn = Arc::clone(&self.single).acquire_owned().await;
+        let spec = self.spec(guest, None).await?;
+        let kernel = match self.spares.take(guest, &spec, &dir).await {
+            Some(kernel) => kernel,
+            None => Kernel::start(guest, &spec, &dir, &self.budget).await?,
+        };
+        let execution = kernel.execute(code.to_owned(), false, limit).await.unwrap_or_else(ended_before);
+        let kernel_name = spec.name.clone();
+        let owner = Arc::clone(guest);
+        // Whoever executes once does so again: the next kernel starts while this one's answer is read.
+        tokio::spawn(async move {
+            kernel.shut_down().await;
+            drop((turn, place));
+            if let Err(error) = owner.jupyter.spares.start(&owner, &spec, Some(spare::SPARE_TIME)).await {
+                tracing::warn!(%error, "a spare kernel could not be started");
+            }
+        });
+        Ok(Executed { execution, kernel_name, session_id: None, restarted: None })
+    }
+
+    /// Starts a kernel for whoever comes first, and says whether one waits then.
+    pub async fn prepare(&self, guest: &SharedGuest) -> Result<bool, JupyterError> {
+        let spec = self.spec(guest, None).await?;
+        self.spares.start(guest, &spec, None).await?;
+        Ok(self.spares.is_there())
+    }
+
+    /// What was prepared is kept only for a while from now on.
+    pub fn expire_prepared(&self, guest: &SharedGuest) {
+        self.spares.expire(guest);
+    }
+
+    /// Makes a session with a started kernel; one that exists is returned as it is.
+    pub(crate) async fn create(
+        &self,
+        guest: &SharedGuest,
+        request: &JupyterCreateSessionRequest,
+    ) -> Result<JupyterCreateSessionResponse, JupyterError> {
+        let asked = directory(guest, request.cwd.as_deref())?;
+        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
+        let existed = id.is_some_and(|id| self.lock().contains_key(id));
+        let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
+        if !existed {
+            let mut slot = session.turn(Duration::from_secs(300)).await?;
+            self.ready(guest, &session, &mut slot).await?;
+        }
+        session.touch();
+        let what = if existed { "is there already" } else { "is ready" };
+        Ok(JupyterCreateSessionResponse {
+            session_id: session.id.clone(),
+            kernel_name: session.spec.name.clone(),
+            message: format!("Session {} {what}", session.id),
+        })
+    }
+
+    pub(crate) fn sessions(&self) -> BTreeMap<String, SessionInfo> {
+        self.lock().iter().map(|(id, session)| (id.clone(), session.info())).collect()
+    }
+
+    /// Ends a session with its kernel and all that this started.
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), JupyterError> {
+        let session = self.lock().remove(id);
+        session.ok_or_else(|| JupyterError::SessionNotFound(id.to_owned()))?.close().await;
+        Ok(())
+    }
+
+    /// Ends all; says how many there were.
+    pub(crate) async fn delete_all(&self) -> usize {
+        let all: Vec<_> = self.lock().drain().map(|(_, session)| session).collect();
+        let number = all.len();
+        let mut closing = tokio::task::JoinSet::new();
+        for session in all {
+            closing.spawn(async move { session.close().await });
+        }
+        closing.join_all().await;
+        number
+    }
+
+    pub(crate) async fn info(&self, guest: &SharedGuest) -> Result<JupyterInfoResponse, JupyterError> {
+        let installed = kernelspec::installed(guest).await?;
+        let default = default_kernel(guest, &installed).map(|spec| spec.name.clone()).unwrap_or_default();
+        let mut description = "Code in Jupyter kernels, whose state lasts as long as their session".to_owned();
+        let mut aliases: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
+        for (name, spec) in &installed {
+            aliases.entry(&spec.dir).or_default().push(name);
+        }
+        for names in aliases.values().filter(|names| names.len() > 1) {
+            description.push_str(&format!("; {} are names of one kernel", names.join(", ")));
+        }
+        Ok(JupyterInfoResponse {
+            default_kernel: default,
+            available_kernels: installed.into_keys().collect(),
+            active_sessions: self.lock().len(),
+            session_timeout_seconds: SESSION_TIMEOUT.as_secs(),
+            max_sessions: MAX_SESSIONS,
+            description,
+            kernel_detection: "the kernel.json files in Jupyter's data directories, read at each call".to_owned(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn spec(&self, guest: &SharedGuest, name: Option<&str>) -> Result<KernelSpec, JupyterError> {
+        let mut installed = kernelspec::installed(guest).await?;
+        if installed.is_empty() {
+            return Err(JupyterError::NoKernels);
+        }
+        let Some(name) = name else {
+            return default_kernel(guest, &installed).cloned().ok_or(JupyterError::NoKernels);
+        };
+        installed.remove(&name.to_ascii_lowercase()).ok_or_else(|| JupyterError::NoKernel {
+            name: name.chars().take(80).collect(),
+            known: installed.into_keys().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The session of that id, or a new one, and whether it runs that kernel.
+    async fn session_for(
+        &self,
+        guest: &SharedGuest,
+        id: Option<&str>,
+        kernel: Option<&str>,
+        cwd: Option<&Path>,
+    ) -> Result<Arc<Session>, JupyterError> {
+        if let Some(id) = id.filter(|id| id.len() > MAX_ID_BYTES) {
+            return Err(JupyterError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
+        }
+        let kernel = kernel.filter(|name| !name.is_empty());
+        let there = id.and_then(|id| self.lock().get(id).cloned());
+        if let Some(session) = &there
+            && kernel.is_none_or(|name| session.spec.name.eq_ignore_ascii_case(name))
+        {
+            return Ok(Arc::clone(session));
+        }
+        let spec = self.spec(guest, kernel).await?;
+        let session = match there {
+            Some(session) => session,
+            None => self.insert(guest, id, &spec, cwd)?,
+        };
+        if session.spec.dir != spec.dir {
+            return Err(JupyterError::OtherKernel { id: session.id.clone(), has: session.spec.name.clone(), wanted: spec.name });
+        }
+        Ok(session)
+    }
+
+    /// A new session without a kernel yet; if another call has made it meanwhile, that one.
+    fn insert(
+        &self,
+        guest: &SharedGuest,
+        id: Option<&str>,
+        spec: &KernelSpec,
+        cwd: Option<&Path>,
+    ) -> Result<Arc<Session>, JupyterError> {
+        let mut sessions = self.lock();
+        if let Some(session) = id.and_then(|id| sessions.get(id)) {
+            return Ok(Arc::clone(session));
+        }
+        if sessions.len() >= MAX_SESSIONS {
+            let idle = sessions.values().filter(|s| !s.is_busy());
+            let oldest = idle.min_by_key(|s| s.last_used()).map(|s| s.id.clone());
+            let oldest = sessions.remove(&oldest.ok_or(JupyterError::TooManySessions)?);
+            tokio::spawn(async move {
+                if let Some(session) = oldest {
+                    session.close().await;
+                }
+            });
+        }
+        let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
+        let session = Session::new(id.map_or_else(crate::random_id, str::to_owned), spec.clone(), cwd);
+        sessions.insert(session.id.clone(), Arc::clone(&session));
+        drop(sessions);
+        if !self.reaper_runs.swap(true, Ordering::Relaxed) {
+            let guest = Arc::downgrade(guest);
+            tokio::spawn(async move {
+                while let Some(next) = guest.upgrade().and_then(|g| g.jupyter.end_unused()) {
+                    tokio::time::sleep_until(next).await;
+                }
+            });
+        }
+        Ok(session)
+    }
+
+    /// Makes sure that the session has a living kernel: whether it is new, and why the one before had ended.
+    async fn ready(
+        &self,
+        guest: &SharedGuest,
+        session: &Arc<Session>,
+        slot: &mut Slot,
+    ) -> Result<(bool, Option<String>), JupyterError> {
+        let ended = match &slot.kernel {
+            Some(kernel) => match kernel.ended() {
+                Some(reason) => Some(reason),
+                None => return Ok((false, None)),
+            },
+            None if slot.had_kernel => Some("it had ended".to_owned()),
+            None => None,
+        };
+        slot.kernel = None;
+        let kernel = match self.spares.take(guest, &session.spec, &session.cwd).await {
+            Some(kernel) => kernel,
+            None => {
+                let starting = Kernel::start(guest, &session.spec, &session.cwd, &self.budget);
+                let started = tokio::select! {
+                    started = starting => started,
+                    () = session.closed.cancelled() => return Err(JupyterError::SessionNotFound(session.id.clone())),
+                };
+                started.inspect_err(|_| {
+                    // A session that never had a kernel is none.
+                    if !slot.had_kernel {
+                        self.lock().remove(&session.id);
+                    }
+                })?
+            }
+        };
+        kernel.stop_with(&session.closed);
+        slot.kernel = Some(kernel);
+        slot.had_kernel = true;
+        Ok((true, ended))
+    }
+
+    /// Ends the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
+    fn end_unused(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut sessions = self.lock();
+        let over = sessions.extract_if(|_, s| !s.is_busy() && s.last_used() + SESSION_TIMEOUT <= now);
+        for (_, session) in over {
+            tokio::spawn(async move { session.close().await });
+        }
+        let next = sessions.values().map(|s| (s.last_used() + SESSION_TIMEOUT).max(now + Duration::from_secs(30))).min();
+        self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
+        next
+    }
+}
+
+/// `PYTHON_VERSION`'s, else `python3`, else the first.
+fn default_kernel<'a>(guest: &SharedGuest, installed: &'a BTreeMap<String, KernelSpec>) -> Option<&'a KernelSpec> {
+    let env = guest.environment(&guest.user, &[]);
+    let version = env.iter().find(|(name, _)| name == "PYTHON_VERSION").map(|(_, value)| value.trim_start_matches("python"));
+    let named = version.map(|version| format!("python{}", version.split('.').take(2).collect::<Vec<_>>().join(".")));
+    let named = named.and_then(|name| installed.get(&name));
+    named.or_else(|| installed.get(USUAL_KERNEL)).or_else(|| installed.values().next())
+}
+
+fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, JupyterError> {
+    let Some(cwd) = cwd.filter(|dir| !dir.is_empty()) else { return Ok(None) };
+    let dir = guest.absolute(cwd);
+    if dir.is_dir() { Ok(Some(dir)) } else { Err(JupyterError::NoDirectory(dir.display().to_string())) }
+}
+
+/// A kernel that ended between two executions without having been noticed yet.
+fn ended_before(reason: String) -> Execution {
+    let error = super::outputs::JupyterOutput::error("KernelEnded", reason.clone());
+    Execution { status: Status::Error, execution_count: None, outputs: vec![error], msg_id: String::new(), ended: Some(reason) }
+}

@@ -1,0 +1,137 @@
+//! A kernel that is started before anybody asks, for the first session or the next single execution.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::kernel::{Execution, Kernel, Status};
+use super::kernelspec::KernelSpec;
+use super::service::JupyterError;
+use crate::SharedGuest;
+
+/// How long an unused one is kept after a single execution has asked for it.
+pub(super) const SPARE_TIME: Duration = Duration::from_secs(300);
+/// How long it may take to adapt it.
+const ADAPT: Duration = Duration::from_secs(10);
+/// What a program reads once, when it starts: with another value it must be started anew.
+const READ_AT_START: [&str; 8] = ["PYTHON", "LD_", "IPYTHON", "JUPYTER", "LC_", "LANG", "TZ", "HOME"];
+
+/// A started kernel and what it was started with.
+#[derive(Debug)]
+struct Spare {
+    kernel: Kernel,
+    /// The kernel's directory: its identity under all its names.
+    spec: PathBuf,
+    env: BTreeMap<String, String>,
+    cwd: PathBuf,
+    number: u64,
+}
+
+/// The place of the one spare kernel.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    spare: Option<Spare>,
+    is_starting: bool,
+    number: u64,
+}
+
+impl Spares {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one unless there is one. With a `time`, it ends after that when nobody has taken it.
+    pub(super) async fn start(&self, guest: &SharedGuest, spec: &KernelSpec, time: Option<Duration>) -> Result<(), JupyterError> {
+        {
+            let mut state = self.lock();
+            if state.is_starting || state.spare.as_ref().is_some_and(|spare| spare.kernel.ended().is_none()) {
+                return Ok(());
+            }
+            state.is_starting = true;
+        }
+        let cwd = guest.default_dir();
+        let env = environment(guest);
+        let started = Kernel::start(guest, spec, &cwd, guest.jupyter.budget()).await;
+        let mut state = self.lock();
+        state.is_starting = false;
+        state.number += 1;
+        let number = state.number;
+        let kernel = started.map_err(JupyterError::NotStarted)?;
+        state.spare = Some(Spare { kernel, spec: spec.dir.clone(), env, cwd, number });
+        drop(state);
+        if let Some(time) = time {
+            self.end_after(guest, number, time);
+        }
+        Ok(())
+    }
+
+    fn end_after(&self, guest: &SharedGuest, number: u64, time: Duration) {
+        let guest = std::sync::Arc::downgrade(guest);
+        let due = Instant::now() + time;
+        tokio::spawn(async move {
+            tokio::time::sleep_until(due).await;
+            if let Some(guest) = guest.upgrade() {
+                guest.jupyter.spares().lock().spare.take_if(|spare| spare.number == number);
+            }
+        });
+    }
+
+    /// Whether one waits.
+    pub(super) fn is_there(&self) -> bool {
+        self.lock().spare.as_ref().is_some_and(|spare| spare.kernel.ended().is_none())
+    }
+
+    /// From now on it ends when nobody takes it in time.
+    pub(super) fn expire(&self, guest: &SharedGuest) {
+        let number = self.lock().spare.as_ref().map(|spare| spare.number);
+        if let Some(number) = number {
+            self.end_after(guest, number, SPARE_TIME);
+        }
+    }
+
+    /// Takes it, if it is of this kind and can be made what it would be if it were started now.
+    pub(super) async fn take(&self, guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) -> Option<Kernel> {
+        let spare = self.lock().spare.take_if(|spare| spare.spec == spec.dir)?;
+        let wanted = environment(guest);
+        let changes: BTreeMap<&String, &String> = wanted.iter().filter(|(k, v)| spare.env.get(*k) != Some(*v)).collect();
+        let is_fit = spare.kernel.ended().is_none()
+            && spare.env.keys().all(|name| wanted.contains_key(name))
+            && !changes.keys().any(|name| READ_AT_START.iter().any(|start| name.starts_with(start)));
+        if !is_fit {
+            return None;
+        }
+        let cwd = (spare.cwd != cwd).then_some(cwd);
+        if changes.is_empty() && cwd.is_none() {
+            return Some(spare.kernel);
+        }
+        let adapted = adapt(&spare.kernel, spec, &json!(changes), cwd).await;
+        adapted.is_ok_and(|done| done.is_none_or(|execution| execution.status == Status::Ok)).then_some(spare.kernel)
+    }
+}
+
+fn environment(guest: &SharedGuest) -> BTreeMap<String, String> {
+    guest.environment(&guest.user, &[]).into_iter().collect()
+}
+
+/// Changes a running kernel's environment and directory. None: of this language that can't be done.
+pub(super) async fn adapt(
+    kernel: &Kernel,
+    spec: &KernelSpec,
+    env: &serde_json::Value,
+    cwd: Option<&Path>,
+) -> Result<Option<Execution>, String> {
+    if spec.language != "python" {
+        return Ok(None);
+    }
+    // An object of texts in JSON is a dictionary of the same in Python. No name of it stays behind.
+    let cwd = cwd.map_or_else(String::new, |dir| format!(", os.chdir({})", json!(dir.display().to_string())));
+    let code = format!("(lambda os: (os.environ.update({env}){cwd}))(__import__('os'))");
+    kernel.execute(code, true, ADAPT).await.map(Some)
+}

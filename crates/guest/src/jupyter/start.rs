@@ -1,0 +1,254 @@
+//! From a kernel's description to a process that answers.
+//!
+//! Its sockets stand in a directory of its own, which nobody but the user may enter; TCP ports could be anyone's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use rustix::fs::inotify;
+use serde_json::json;
+use thiserror::Error;
+use tokio::io::AsyncReadExt;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::kernelspec::KernelSpec;
+use super::message::{Incoming, Request};
+use super::zmtp::{Role, Socket};
+use crate::files::{Failure, Kind};
+use crate::process::{self, Command, Exit, OwnedProcess, ScratchDir};
+use crate::{Guest, SharedGuest};
+
+/// How long a kernel may take until it answers. Alone it takes half a second; many that start at once share the cores.
+const START: Duration = Duration::from_secs(60);
+/// How much is kept of what a kernel's process says on its own output, in bytes.
+const MAX_SAID: usize = 4 << 10;
+
+/// Numbers in the names of the sockets.
+const SHELL: u16 = 1;
+const IOPUB: u16 = 2;
+const STDIN: u16 = 3;
+const CONTROL: u16 = 4;
+const HEARTBEAT: u16 = 5;
+
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("the kernel could not be started: {0}")]
+    NotSpawned(#[from] SpawnError),
+    #[error("the kernel ended before it answered ({how}){}", told(.said))]
+    Ended { how: String, said: String },
+    #[error("the kernel did not answer within {START:?}{}", told(.said))]
+    TooSlow { said: String },
+    #[error("the kernel could not be reached: {what}: {source}")]
+    Io { what: &'static str, source: io::Error },
+}
+
+fn told(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
+}
+
+fn at(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::Io { what, source }
+}
+
+/// The end of what a process wrote on its own output, for whoever asks why it failed.
+#[derive(Debug, Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_owned()
+    }
+
+    fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn listen(self, mut pipe: Receiver) {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(&buffer[..n]);
+            let excess = kept.len().saturating_sub(MAX_SAID);
+            kept.drain(..excess);
+        }
+    }
+}
+
+/// A kernel's process.
+#[derive(Debug)]
+pub(super) struct Process {
+    owned: OwnedProcess,
+    said: Said,
+}
+
+impl Process {
+    pub(super) fn owned(&mut self) -> &mut OwnedProcess {
+        &mut self.owned
+    }
+
+    /// The end of what it wrote past its channels.
+    pub(super) fn last_words(&self) -> String {
+        self.said.text()
+    }
+}
+
+/// The connections to a kernel.
+#[derive(Debug)]
+pub(super) struct Channels {
+    /// Our name in messages.
+    pub(super) session: String,
+    pub(super) shell: Socket,
+    pub(super) iopub: Socket,
+    pub(super) control: Socket,
+}
+
+/// Starts a kernel's process and waits until it answers.
+pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) -> Result<(Process, Channels), StartError> {
+    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let connection = dir.path().join("connection.json");
+    let sockets = dir.path().join("s");
+    let text = json!({
+        "transport": "ipc", "ip": sockets, "key": "", "signature_scheme": "hmac-sha256", "kernel_name": spec.name,
+        "shell_port": SHELL, "iopub_port": IOPUB, "stdin_port": STDIN, "control_port": CONTROL, "hb_port": HEARTBEAT,
+    });
+    std::fs::write(&connection, text.to_string()).map_err(at("its connection file"))?;
+    let arrivals = Arrivals::of(dir.path()).map_err(at("its directory"))?;
+    let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+    let child = guest
+        .processes
+        .spawn(Command {
+            argv: spec.command(&connection),
+            env: guest.environment(&guest.user, &spec.env.clone().into_iter().collect::<Vec<_>>()),
+            cwd: cwd.display().to_string(),
+            user: &guest.user,
+            stdio: [process::dev_null().map_err(at("its input"))?, stdout.try_clone().map_err(at("its output"))?, stdout],
+            controlling_tty: false,
+        })
+        .await?;
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut process = Process { owned: OwnedProcess::new(child, dir), said: said.clone() };
+    let deadline = Instant::now() + START;
+    let reached = async {
+        let base = sockets.display().to_string();
+        arrivals.wait_for(&[SHELL, IOPUB, CONTROL].map(|n| format!("{base}-{n}"))).await.map_err(at("its sockets"))?;
+        let mut channels = connect(guest, &base).await.map_err(at("its sockets"))?;
+        greet(&mut channels).await.map_err(at("its first answer"))?;
+        Ok(channels)
+    };
+    let reached = tokio::select! {
+        reached = timeout_at(deadline, reached) => Some(reached),
+        _ = process.owned.wait() => None,
+    };
+    let failure = match reached {
+        Some(Ok(Ok(channels))) => {
+            // What it said on its way up is of no interest once it is there.
+            said.forget();
+            return Ok((process, channels));
+        }
+        Some(Ok(Err(error))) => match timeout(Duration::from_millis(500), process.owned.wait()).await {
+            Ok(_) => None,
+            Err(_) => Some(error),
+        },
+        Some(Err(_)) => Some(StartError::TooSlow { said: said.text() }),
+        None => None,
+    };
+    Err(match failure {
+        Some(failure) => failure,
+        None => {
+            // What it wrote before it ended is in the pipe; a child of it may hold that open.
+            drop(timeout(Duration::from_millis(200), listening).await);
+            let how = match process.owned.wait().await {
+                Exit::Code(code) => format!("exit code {code}"),
+                Exit::Signal(signal) => format!("signal {signal}"),
+            };
+            StartError::Ended { how, said: said.text() }
+        }
+    })
+}
+
+async fn connect(guest: &Guest, base: &str) -> io::Result<Channels> {
+    // The same for all: a kernel tells its clients apart by it.
+    let session = crate::random_id();
+    let mut sockets = Vec::with_capacity(3);
+    for (number, role) in [(SHELL, Role::Dealer), (IOPUB, Role::Subscriber), (CONTROL, Role::Dealer)] {
+        let stream = dial(guest, format!("{base}-{number}")).await?;
+        sockets.push(Socket::over(stream, role, session.as_bytes()).await?);
+    }
+    let mut sockets = sockets.into_iter();
+    match (sockets.next(), sockets.next(), sockets.next()) {
+        (Some(shell), Some(iopub), Some(control)) => Ok(Channels { session, shell, iopub, control }),
+        _ => unreachable!("three were made"),
+    }
+}
+
+/// With the rights of the user, whose directory it is: a link there must not lead us to a socket that the user can't reach.
+async fn dial(guest: &Guest, path: String) -> io::Result<UnixStream> {
+    loop {
+        let target = path.clone();
+        let dial = move |_: &_| std::os::unix::net::UnixStream::connect(&target).map_err(|e| Failure::io(e, &target));
+        match guest.files.workers.run(Kind::Brief, &guest.user, dial).await {
+            Ok(stream) => {
+                stream.set_nonblocking(true)?;
+                return UnixStream::from_std(stream);
+            }
+            // A socket's name is there a moment before it accepts; no event tells of that.
+            Err(failure) if failure.errno() == Some(rustix::io::Errno::CONNREFUSED) => sleep(Duration::from_millis(1)).await,
+            Err(failure) => return Err(io::Error::other(failure.to_string())),
+        }
+    }
+}
+
+/// Waits until requests are answered and what is published arrives.
+async fn greet(channels: &mut Channels) -> io::Result<()> {
+    let hello = || Request::new("greeting", "kernel_info_request", &json!({}));
+    channels.shell.send(&hello().frames).await?;
+    let (mut answers, mut publishes) = (false, false);
+    while !(answers && publishes) {
+        tokio::select! {
+            message = channels.shell.receive() => {
+                answers |= Incoming::read(message?).is_some_and(|incoming| incoming.kind == "kernel_info_reply");
+            }
+            message = channels.iopub.receive() => {
+                message?;
+                publishes = true;
+            }
+            // Older kernels don't greet subscribers, and what they published came too early: another request makes them speak.
+            () = sleep(Duration::from_millis(100)), if answers => channels.shell.send(&hello().frames).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Files that appear in a directory.
+struct Arrivals(AsyncFd<OwnedFd>);
+
+impl Arrivals {
+    fn of(dir: &Path) -> io::Result<Self> {
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&watch, dir, inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO)?;
+        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
+        let watch = AsyncFd::new(watch)?;
+        Ok(Self(watch))
+    }
+
+    /// Waits until all of these are there.
+    async fn wait_for(&self, paths: &[String]) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        while !paths.iter().all(|path| Path::new(path).exists()) {
+            let mut ready = self.0.readable().await?;
+            // Which they are doesn't matter: it looks again.
+            if let Ok(read) = ready.try_io(|watch| Ok(rustix::io::read(watch.get_ref(), &mut buffer)?)) {
+                read?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! AIO's `nodejs` service: JavaScript, in a process for each execution or in a session whose state lasts.
+//!
+//! ```text
+//!  routes ─► service ─┬─ once ───► process: Node.js with `driver.js`, as the sandbox's user
+//!                     └─ session ─►   ▲ code by a socket; what it prints by its own outputs
+//! ```
+//!
+//! Whatever Node.js is installed can be used. Nothing of it is there before the first call.
+
+mod process;
+mod routes;
+mod runtime;
+mod service;
+mod session;
+mod types;
+
+pub(crate) use routes::call_message;
+pub use routes::{NodeApi, router};
+pub use service::{NodeError, NodeService};
+pub use types::*;

@@ -1,0 +1,297 @@
+//! A Node.js process that evaluates what it is given: see `driver.js`.
+
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::spawner::{SpawnError, Stage};
+use bytes::BytesMut;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::runtime::Runtime;
+use super::service::NodeError;
+use crate::SharedGuest;
+use crate::jupyter::MAX_STREAM_CHARS;
+use crate::process::{self, Budget, Command, Exit, OwnedProcess, Retained, ScratchDir, Signal};
+
+/// What the process runs.
+const DRIVER: &str = include_str!("driver.js");
+/// How long a process may take until it is ready.
+const START: Duration = Duration::from_secs(60);
+/// The longest answer, in bytes: a result may have a MiB as text and another as JSON, both escaped.
+const MAX_ANSWER: usize = 16 << 20;
+/// The process ends an execution itself when its time is over; after so much longer it is made to.
+const LAG: Duration = Duration::from_millis(500);
+/// How long what was interrupted may go on before its process is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the output of an ended process may take to be read.
+const REST: Duration = Duration::from_millis(200);
+
+/// What became of an evaluation.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Answer {
+    pub(super) ok: bool,
+    /// Its time was over.
+    pub(super) late: bool,
+    pub(super) text: Option<String>,
+    pub(super) json: Option<Value>,
+    pub(super) ename: String,
+    pub(super) evalue: String,
+    pub(super) traceback: Vec<String>,
+    pub(super) cwd: Option<String>,
+}
+
+/// What an execution left.
+#[derive(Debug)]
+pub(super) struct Ran {
+    /// None: the process ended, or was killed, before it answered.
+    pub(super) answer: Option<Answer>,
+    pub(super) late: bool,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    /// How the process ended, if it did.
+    pub(super) exit: Option<Exit>,
+}
+
+/// How long a process is meant to live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// For one execution: it ends when the code has nothing left to do.
+    Once,
+    Session,
+}
+
+/// One of the two outputs of a process, read all the time.
+#[derive(Debug)]
+struct Output {
+    pipe: Arc<Receiver>,
+    kept: Arc<Mutex<Retained>>,
+    reading: tokio::task::JoinHandle<()>,
+}
+
+impl Output {
+    fn of(pipe: Receiver, budget: &Arc<Budget>) -> Self {
+        let pipe = Arc::new(pipe);
+        let kept = Arc::new(Mutex::new(Retained::new(budget)));
+        let reading = tokio::spawn(read_all(Arc::clone(&pipe), Arc::clone(&kept)));
+        Self { pipe, kept, reading }
+    }
+
+    /// What came since it was last asked for; all that is in the pipe now is among it.
+    fn take(&self, budget: &Arc<Budget>) -> String {
+        let rest = process::read_rest(&self.pipe);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(&rest);
+        let all = std::mem::replace(&mut *kept, Retained::new(budget));
+        all.read(0).text(Some(MAX_STREAM_CHARS))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+async fn read_all(pipe: Arc<Receiver>, kept: Arc<Mutex<Retained>>) {
+    let mut buffer = vec![0; 64 << 10];
+    while pipe.readable().await.is_ok() {
+        match pipe.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A started process.
+#[derive(Debug)]
+pub(super) struct NodeProcess {
+    owned: OwnedProcess,
+    control: UnixStream,
+    input: BytesMut,
+    stdout: Output,
+    stderr: Output,
+    budget: Arc<Budget>,
+}
+
+impl NodeProcess {
+    /// Starts one in a directory; it is ready when this answers.
+    pub(super) async fn start(
+        guest: &SharedGuest,
+        runtime: &Runtime,
+        mode: Mode,
+        cwd: &Path,
+        stdin: Option<String>,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, NodeError> {
+        let at = |what: &'static str| move |source| NodeError::Io { what, source };
+        let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+        let socket = dir.path().join("control");
+        let listener = UnixListener::bind(&socket).map_err(at("its socket"))?;
+        if rustix::process::geteuid().is_root() {
+            chown(&socket, Some(guest.user.uid), Some(guest.user.gid)).map_err(at("its socket"))?;
+        }
+        let (from_stdout, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+        let (from_stderr, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+        let (input, to_stdin) = match stdin {
+            Some(text) => {
+                let (read, write) = process::input_pipe(&guest.user).map_err(at("its input"))?;
+                (read, Some((write, text)))
+            }
+            None => (process::dev_null().map_err(at("its input"))?, None),
+        };
+        let mode = if mode == Mode::Once { "once" } else { "session" };
+        let argv = [&*runtime.program.to_string_lossy(), "-e", DRIVER, &*socket.to_string_lossy(), mode].map(str::to_owned);
+        let child = guest
+            .processes
+            .spawn(Command {
+                argv: argv.into(),
+                env: guest.environment(&guest.user, &[]),
+                cwd: cwd.display().to_string(),
+                user: &guest.user,
+                stdio: [input, stdout, stderr],
+                controlling_tty: false,
+            })
+            .await
+            .map_err(|error| match error {
+                SpawnError::Failed { stage: Stage::Directory, cwd, .. } => NodeError::NoDirectory(cwd),
+                error => NodeError::NotStarted(error),
+            })?;
+        if let Some((pipe, text)) = to_stdin {
+            tokio::spawn(feed(pipe, text));
+        }
+        let mut owned = OwnedProcess::new(child, dir);
+        let (stdout, stderr) = (Output::of(from_stdout, budget), Output::of(from_stderr, budget));
+        let accepted = tokio::select! {
+            accepted = timeout(START, listener.accept()) => Some(accepted),
+            _ = owned.wait() => None,
+        };
+        let failed = |said: String| NodeError::NotReady { said: said.trim().to_owned() };
+        let control = match accepted {
+            Some(Ok(accepted)) => accepted.map_err(at("its socket"))?.0,
+            Some(Err(_)) => return Err(failed(stderr.take(budget))),
+            None => return Err(failed(stderr.take(budget))),
+        };
+        let mut started = Self { owned, control, input: BytesMut::new(), stdout, stderr, budget: Arc::clone(budget) };
+        let ready = tokio::select! {
+            line = timeout(START, read_line(&mut started.control, &mut started.input)) => matches!(line, Ok(Ok(_))),
+            _ = started.owned.wait() => false,
+        };
+        if ready { Ok(started) } else { Err(failed(started.stderr.take(budget))) }
+    }
+
+    /// Evaluates code within a time. A process whose answer or end does not come is killed.
+    pub(super) async fn run(&mut self, code: &str, cwd: Option<&Path>, limit: Duration) -> Ran {
+        let mut line = json!({"code": code, "cwd": cwd, "milliseconds": limit.as_millis() as u64}).to_string();
+        line.push('\n');
+        let mut alarm = Instant::now() + limit + LAG;
+        let mut late = false;
+        let mut exit = None;
+        let answer = {
+            let Self { owned, control, input, .. } = self;
+            let exchange = async {
+                control.write_all(line.as_bytes()).await?;
+                read_line(control, input).await
+            };
+            tokio::pin!(exchange);
+            loop {
+                let pid = owned.pid();
+                tokio::select! {
+                    answer = &mut exchange => break answer.ok(),
+                    ended = owned.wait() => {
+                        exit = Some(ended);
+                        // Its answer may have been sent before it ended.
+                        break timeout(REST, &mut exchange).await.ok().and_then(Result::ok);
+                    }
+                    () = sleep_until(alarm) => {
+                        if late {
+                            tracing::debug!(pid, "killing a Node.js process that goes on after its interruption");
+                            break None;
+                        }
+                        late = true;
+                        alarm = Instant::now() + GRACE;
+                        owned.signal_group(Signal::INT);
+                    }
+                }
+            }
+        };
+        let answer: Option<Answer> = answer.and_then(|line| serde_json::from_slice(&line).ok());
+        if answer.is_none() {
+            exit = Some(self.end().await);
+        }
+        late |= answer.as_ref().is_some_and(|answer| answer.late);
+        let (stdout, stderr) = self.outputs();
+        Ran { answer, late, stdout, stderr, exit }
+    }
+
+    /// Waits until a process in mode `Once` has nothing left to do; whether its time was over before, and how it ended.
+    pub(super) async fn finish(&mut self, limit: Duration) -> (bool, Exit) {
+        match timeout(limit, self.owned.wait()).await {
+            Ok(exit) => {
+                self.read_to_end().await;
+                (false, exit)
+            }
+            Err(_) => (true, self.end().await),
+        }
+    }
+
+    /// What it wrote since it was last asked.
+    pub(super) fn outputs(&self) -> (String, String) {
+        (self.stdout.take(&self.budget), self.stderr.take(&self.budget))
+    }
+
+    /// Kills it with all that it started.
+    pub(super) async fn end(&mut self) -> Exit {
+        self.owned.end().await;
+        self.read_to_end().await;
+        self.owned.wait().await
+    }
+
+    /// Of an ended process. A child of it may hold its outputs open.
+    async fn read_to_end(&mut self) {
+        let both = async {
+            drop((&mut self.stdout.reading).await);
+            drop((&mut self.stderr.reading).await);
+        };
+        drop(timeout(REST, both).await);
+    }
+
+    /// How it ended; none while it lives.
+    pub(super) async fn ended(&mut self) -> Option<Exit> {
+        // A wait of no time: it only looks.
+        timeout(Duration::ZERO, self.owned.wait()).await.ok()
+    }
+}
+
+async fn feed(mut pipe: Sender, text: String) {
+    // Who does not read it, or ends before, needs no word of it.
+    drop(pipe.write_all(text.as_bytes()).await);
+}
+
+/// The next line. What was read of it is kept when the wait is given up.
+async fn read_line(stream: &mut UnixStream, input: &mut BytesMut) -> io::Result<Vec<u8>> {
+    let mut searched = 0;
+    loop {
+        if let Some(at) = input[searched..].iter().position(|b| *b == b'\n') {
+            return Ok(input.split_to(searched + at + 1).to_vec());
+        }
+        searched = input.len();
+        if searched > MAX_ANSWER {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        input.reserve(16 << 10);
+        if stream.read_buf(input).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The Node.js programs that are installed.
+
+use std::path::PathBuf;
+
+use super::service::NodeError;
+use crate::Guest;
+use crate::files::Kind;
+use crate::sandbox::programs;
+
+/// Major versions whose own commands are looked for.
+const MAJORS: std::ops::RangeInclusive<u32> = 12..=60;
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Runtime {
+    /// Such as `node24`.
+    pub(super) name: String,
+    /// Such as `24.21.0`.
+    pub(super) version: String,
+    pub(super) program: PathBuf,
+}
+
+/// All, the default first.
+pub(super) async fn installed(guest: &Guest) -> Result<Vec<Runtime>, NodeError> {
+    let env = guest.environment(&guest.user, &[]);
+    let look = move |_: &_| {
+        let names = ["node", "nodejs"].map(str::to_owned).into_iter();
+        let versioned = MAJORS.rev().map(|major| format!("node{major}"));
+        Ok(programs::find(names.chain(versioned), &programs::search_path(&env)))
+    };
+    let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await.map_err(NodeError::NotLooked)?;
+    let mut runtimes: Vec<Runtime> = Vec::new();
+    for program in found {
+        let Some(version) = guest.sandbox.of(guest, &program.file).await else { continue };
+        let name = format!("node{}", version.split('.').next().unwrap_or_default());
+        if runtimes.iter().all(|known| known.name != name) {
+            runtimes.push(Runtime { name, version, program: program.file });
+        }
+    }
+    Ok(runtimes)
+}
+
+/// The one that is asked for: `node24`, `v24`, `24`, also with more numbers behind.
+pub(super) fn choose(installed: Vec<Runtime>, version: Option<&str>) -> Result<Runtime, NodeError> {
+    let known = installed.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join(", ");
+    let Some(asked) = version.map(str::trim).filter(|v| !v.is_empty()) else {
+        return installed.into_iter().next().ok_or(NodeError::NoRuntime);
+    };
+    let lower = asked.to_ascii_lowercase();
+    let number = lower.trim_start_matches("node").trim_start_matches(['v', '@', '-']);
+    let name = format!("node{}", number.split('.').next().unwrap_or_default());
+    let chosen = installed.into_iter().find(|r| r.name == name);
+    chosen.ok_or_else(|| NodeError::NoVersion { asked: asked.chars().take(40).collect(), known })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_named_in_many_ways() {
+        let all = ["24.21.0", "18.20.4"].map(|version| Runtime {
+            name: format!("node{}", &version[..2]),
+            version: version.to_owned(),
+            program: PathBuf::new(),
+        });
+        for (asked, wanted) in [
+            (None, Some("node24")),
+            (Some(""), Some("node24")),
+            (Some("node18"), Some("node18")),
+            (Some("18"), Some("node18")),
+            (Some("v24.1"), Some("node24")),
+            (Some("node22"), None),
+            (Some("nonsense"), None),
+        ] {
+            assert_eq!(choose(all.to_vec(), asked).ok().map(|r| r.name).as_deref(), wanted, "{asked:?}");
+        }
+        assert!(matches!(choose(Vec::new(), None), Err(NodeError::NoRuntime)));
+    }
+}

@@ -1,0 +1,489 @@
+//! The service itself: single executions, and sessions by id.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use thiserror::Error;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::process::{Mode, NodeProcess, Ran};
+use super::runtime;
+use super::session::{Session, Slot};
+use super::types::*;
+use crate::SharedGuest;
+use crate::files::{Failure, Kind};
+use crate::process::{Budget, Exit};
+use crate::sandbox;
+
+/// Sessions at a time, each a process of some 45 MiB. When there are more, the one that was unused for longest ends.
+pub(super) const MAX_SESSIONS: usize = 16;
+/// Single executions at a time; the others wait in order.
+const MAX_SINGLE: usize = 8;
+/// Single executions that wait.
+const MAX_SINGLE_WAITING: usize = 64;
+/// Calls that wait for their turn in one session.
+pub(super) const MAX_WAITING: usize = 64;
+/// Files of an execution, and the bytes of them all.
+const MAX_FILES: usize = 1000;
+/// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
+const MAX_RETAINED_BYTES: usize = 16 << 20;
+const MAX_ID_BYTES: usize = 128;
+/// What `timeout` says of a command that it ended.
+const TIMED_OUT: i32 = 124;
+
+#[derive(Debug, Error)]
+pub enum NodeError {
+    #[error("session {0:?} not found")]
+    SessionNotFound(String),
+    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
+    BadId(String),
+    #[error("no Node.js is installed in this sandbox")]
+    NoRuntime,
+    #[error("Node.js {asked:?} is not installed; there are {known}")]
+    NoVersion { asked: String, known: String },
+    #[error("session {id:?} runs {has}, not {wanted}")]
+    OtherVersion { id: String, has: String, wanted: String },
+    #[error("directory {0:?} does not exist or can't be entered")]
+    NoDirectory(String),
+    #[error("{0:?} is no name for a file of the execution: use relative paths without `..`")]
+    BadFile(String),
+    #[error("an execution can bring {MAX_FILES} files")]
+    TooManyFiles,
+    #[error("the files could not be written: {0}")]
+    NotWritten(Failure),
+    #[error("standard input is for executions without a session")]
+    StdinInSession,
+    #[error("{MAX_SESSIONS} sessions execute code already; wait for one or delete one")]
+    TooManySessions,
+    #[error("{MAX_WAITING} calls wait for session {id:?} already")]
+    TooManyWaiting { id: String },
+    #[error("{MAX_SINGLE_WAITING} executions wait already")]
+    TooManySingle,
+    #[error("session {id:?} was busy with something else for {seconds} s: this code was not executed")]
+    Busy { id: String, seconds: u64 },
+    #[error("Node.js could not be started: {0}")]
+    NotStarted(SpawnError),
+    #[error("Node.js did not get ready; it said: {said}")]
+    NotReady { said: String },
+    #[error("Node.js could not be reached: {what}: {source}")]
+    Io { what: &'static str, source: std::io::Error },
+    #[error("could not look for Node.js: {0}")]
+    NotLooked(Failure),
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    pub(crate) response: NodeJSExecuteResponse,
+    /// Why the session's process ended by it.
+    pub(crate) ended: Option<String>,
+    /// The session's earlier process had ended; this one was started for the call.
+    pub(crate) restarted: Option<String>,
+}
+
+/// All sessions of the guest.
+#[derive(Debug)]
+pub struct NodeService {
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    budget: Arc<Budget>,
+    single: Semaphore,
+    single_waiting: Semaphore,
+    /// A task ends sessions that are unused for too long; it runs while there are sessions.
+    reaper_runs: AtomicBool,
+    /// A session's time has become shorter.
+    sooner: Notify,
+}
+
+impl Default for NodeService {
+    fn default() -> Self {
+        Self {
+            sessions: Mutex::default(),
+            budget: Budget::new(MAX_RETAINED_BYTES),
+            single: Semaphore::new(MAX_SINGLE),
+            single_waiting: Semaphore::new(MAX_SINGLE + MAX_SINGLE_WAITING),
+            reaper_runs: AtomicBool::new(false),
+            sooner: Notify::new(),
+        }
+    }
+}
+
+impl NodeService {
+    /// Executes code in a process or a session of its own, or in one that is there.
+    pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
+        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
+        if id.is_none() && request.stateful != Some(true) {
+            return self.execute_once(guest, request).await;
+        }
+        if request.stdin.as_deref().is_some_and(|text| !text.is_empty()) {
+            return Err(NodeError::StdinInSession);
+        }
+        let limit = limit(&request);
+        let cwd = directory(guest, request.cwd.as_deref())?;
+        let session = self.session_for(guest, id, request.version.as_deref(), cwd.as_deref(), DEFAULT_IDLE).await?.0;
+        let mut slot = session.turn(limit).await?;
+        session.touch();
+        let restarted = self.ready(guest, &session, &mut slot).await?;
+        let place = cwd.clone().unwrap_or_else(|| session.cwd());
+        write_files(guest, &place, request.files.unwrap_or_default()).await?;
+        let Slot { process: Some(process), executions, .. } = &mut *slot else {
+            return Err(NodeError::SessionNotFound(session.id.clone()));
+        };
+        *executions += 1;
+        let count = *executions;
+        let ran = tokio::select! {
+            ran = process.run(&request.code, cwd.as_deref(), limit) => ran,
+            () = session.closed.cancelled() => return Err(NodeError::SessionNotFound(session.id.clone())),
+        };
+        if let Some(cwd) = ran.answer.as_ref().and_then(|answer| answer.cwd.as_deref()) {
+            session.set_cwd(cwd.into());
+        }
+        let ended = ran.exit.map(|exit| how(exit, ran.late));
+        if ended.is_some() {
+            slot.process = None;
+        }
+        session.touch();
+        let mut response = response(request.code, ran);
+        response.execution_count = Some(count);
+        response.session_id = Some(session.id.clone());
+        if let Some(reason) = &ended {
+            response.outputs.push(error_output("SessionEnded", reason.clone(), Vec::new()));
+        }
+        Ok(Executed { response, ended, restarted })
+    }
+
+    async fn execute_once(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
+        let _place = self.single_waiting.try_acquire().map_err(|_| NodeError::TooManySingle)?;
+        let _turn = self.single.acquire().await;
+        let limit = limit(&request);
+        let runtime = runtime::choose(runtime::installed(guest).await?, request.version.as_deref())?;
+        // Removed at the end, unless it is the caller's own.
+        let (_own, dir) = match directory(guest, request.cwd.as_deref())? {
+            Some(dir) => (None, dir),
+            None => {
+                let own = crate::process::ScratchDir::new(&guest.user)
+                    .map_err(|source| NodeError::Io { what: "its directory", source })?;
+                let path = own.path().to_owned();
+                (Some(own), path)
+            }
+        };
+        write_files(guest, &dir, request.files.unwrap_or_default()).await?;
+        let mut process = NodeProcess::start(guest, &runtime, Mode::Once, &dir, request.stdin, &self.budget).await?;
+        let begun = Instant::now();
+        let mut ran = process.run(&request.code, None, limit).await;
+        let exit = match ran.exit {
+            Some(exit) => exit,
+            None if ran.late => process.end().await,
+            None => {
+                // Timers, servers and children that the code left behind belong to it.
+                let (late, exit) = process.finish(limit.saturating_sub(begun.elapsed())).await;
+                ran.late |= late;
+                exit
+            }
+        };
+        let (stdout, stderr) = process.outputs();
+        ran.stdout.push_str(&stdout);
+        ran.stderr.push_str(&stderr);
+        let (late, answered) = (ran.late, ran.answer.is_some());
+        let mut response = response(request.code, ran);
+        response.exit_code = if late { TIMED_OUT } else { exit.shell_code() };
+        if response.status == "ok" && response.exit_code != 0 {
+            response.status = "error";
+        }
+        // `process.exit(0)` ends it without an answer, and is no error.
+        if !answered && !late && exit == Exit::Code(0) {
+            response.status = "ok";
+        }
+        Ok(Executed { response, ended: None, restarted: None })
+    }
+
+    /// Makes a session with a started process; one that exists is returned as it is.
+    pub(crate) async fn create(
+        &self,
+        guest: &SharedGuest,
+        request: NodeJSCreateSessionRequest,
+        version: Option<&str>,
+    ) -> Result<NodeJSCreateSessionResponse, NodeError> {
+        let id = request.session_id.as_deref().filter(|id| !id.is_empty());
+        let cwd = directory(guest, request.cwd.as_deref())?;
+        let idle = request.max_idle_time.unwrap_or(DEFAULT_IDLE);
+        let (session, created) = self.session_for(guest, id, version, cwd.as_deref(), idle).await?;
+        if created {
+            let mut slot = session.turn(Duration::from_secs(300)).await?;
+            self.ready(guest, &session, &mut slot).await?;
+        }
+        Ok(NodeJSCreateSessionResponse {
+            session_id: session.id.clone(),
+            created,
+            message: Some(if created { "Session is ready" } else { "Session is there already" }.to_owned()),
+            session: Some(session.info()),
+        })
+    }
+
+    pub(crate) fn sessions(&self, version: Option<&str>) -> BTreeMap<String, NodeJSSessionInfo> {
+        let sessions = self.lock();
+        let theirs = sessions.values().filter(|session| session.is_of(version));
+        theirs.map(|session| (session.id.clone(), session.info())).collect()
+    }
+
+    pub(crate) fn info_of(&self, id: &str, version: Option<&str>) -> Result<NodeJSSessionInfo, NodeError> {
+        Ok(self.find(id, version)?.info())
+    }
+
+    /// Changes a session's times or directory.
+    pub(crate) async fn update(
+        &self,
+        guest: &SharedGuest,
+        id: &str,
+        version: Option<&str>,
+        request: NodeJSUpdateSessionRequest,
+    ) -> Result<NodeJSSessionInfo, NodeError> {
+        let session = self.find(id, version)?;
+        if let Some(dir) = directory(guest, request.cwd.as_deref())? {
+            let mut slot = session.turn(Duration::from_secs(30)).await?;
+            if let Some(process) = &mut slot.process {
+                // An evaluation of nothing, there.
+                let moved = process.run("", Some(&dir), Duration::from_secs(10)).await;
+                if moved.exit.is_some() {
+                    slot.process = None;
+                } else if moved.answer.is_none_or(|answer| !answer.ok) {
+                    return Err(NodeError::NoDirectory(dir.display().to_string()));
+                }
+            }
+            session.set_cwd(dir);
+        }
+        if let Some(seconds) = request.max_idle_time {
+            session.set_max_idle(seconds);
+        }
+        session.touch();
+        self.sooner.notify_one();
+        Ok(session.info())
+    }
+
+    /// Ends a session with its process and all that this started.
+    pub(crate) async fn delete(&self, id: &str, version: Option<&str>) -> Result<(), NodeError> {
+        let session = self.find(id, version)?;
+        self.lock().remove(id);
+        session.close().await;
+        Ok(())
+    }
+
+    pub(crate) async fn info(&self, guest: &SharedGuest) -> NodeJSRuntimeInfo {
+        let about = "JavaScript in Node.js: each execution in a process of its own, or in a session whose state lasts";
+        let empty =
+            NodeJSRuntimeInfo { supported_languages: vec!["javascript"], description: about.to_owned(), ..Default::default() };
+        let installed = match runtime::installed(guest).await {
+            Ok(installed) if installed.is_empty() => {
+                return NodeJSRuntimeInfo { error: Some(NodeError::NoRuntime.to_string()), ..empty };
+            }
+            Ok(installed) => installed,
+            Err(error) => return NodeJSRuntimeInfo { error: Some(error.to_string()), ..empty },
+        };
+        let packages = sandbox::nodejs_packages(guest).await.unwrap_or_default();
+        let npm = packages.iter().find(|package| package.name == "npm").map(|npm| npm.version.clone());
+        let global = packages.into_iter().map(|p| NodeJSPackageInfo { name: p.name, version: p.version }).collect();
+        NodeJSRuntimeInfo {
+            node_version: format!("v{}", installed[0].version),
+            npm_version: npm.unwrap_or_default(),
+            current_version: Some(installed[0].name.clone()),
+            available_versions: installed.into_iter().map(|runtime| runtime.name).collect(),
+            global_packages: global,
+            ..empty
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &str, version: Option<&str>) -> Result<Arc<Session>, NodeError> {
+        let found = self.lock().get(id).filter(|session| session.is_of(version)).cloned();
+        found.ok_or_else(|| NodeError::SessionNotFound(id.to_owned()))
+    }
+
+    /// The session of that id or a new one, and whether it is new.
+    async fn session_for(
+        &self,
+        guest: &SharedGuest,
+        id: Option<&str>,
+        version: Option<&str>,
+        cwd: Option<&Path>,
+        idle: i64,
+    ) -> Result<(Arc<Session>, bool), NodeError> {
+        if let Some(id) = id.filter(|id| id.len() > MAX_ID_BYTES) {
+            return Err(NodeError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
+        }
+        let there = id.and_then(|id| self.lock().get(id).cloned());
+        if let Some(session) = there {
+            return fits(session, version).map(|session| (session, false));
+        }
+        let runtime = runtime::choose(runtime::installed(guest).await?, version)?;
+        let mut sessions = self.lock();
+        // Another call may have made it meanwhile.
+        if let Some(session) = id.and_then(|id| sessions.get(id)) {
+            return fits(Arc::clone(session), version).map(|session| (session, false));
+        }
+        if sessions.len() >= MAX_SESSIONS {
+            let idle = sessions.values().filter(|s| !s.is_busy());
+            let oldest = idle.min_by_key(|s| s.last_used()).map(|s| s.id.clone());
+            if let Some(oldest) = sessions.remove(&oldest.ok_or(NodeError::TooManySessions)?) {
+                tokio::spawn(async move { oldest.close().await });
+            }
+        }
+        let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
+        let session = Session::new(id.map_or_else(crate::random_id, str::to_owned), runtime, cwd, idle);
+        sessions.insert(session.id.clone(), Arc::clone(&session));
+        drop(sessions);
+        self.sooner.notify_one();
+        if !self.reaper_runs.swap(true, Ordering::Relaxed) {
+            let guest = Arc::downgrade(guest);
+            tokio::spawn(async move {
+                while let Some((owner, next)) = guest.upgrade().and_then(|g| g.nodejs.end_unused().map(|next| (g, next))) {
+                    let wait = next.saturating_duration_since(Instant::now());
+                    drop(timeout(wait, owner.nodejs.sooner.notified()).await);
+                }
+            });
+        }
+        Ok((session, true))
+    }
+
+    /// Makes sure that the session has a living process; why the one before had ended, if there was one.
+    async fn ready(&self, guest: &SharedGuest, session: &Session, slot: &mut Slot) -> Result<Option<String>, NodeError> {
+        let ended = match &mut slot.process {
+            Some(process) => match process.ended().await {
+                Some(exit) => Some(how(exit, false)),
+                None => return Ok(None),
+            },
+            None => slot.had_process.then(|| "it had ended".to_owned()),
+        };
+        slot.process = None;
+        let dir = session.cwd();
+        let started = NodeProcess::start(guest, session.runtime(), Mode::Session, &dir, None, &self.budget).await;
+        slot.process = Some(started.inspect_err(|_| {
+            // A session that never had a process is none.
+            if !slot.had_process {
+                self.lock().remove(&session.id);
+            }
+        })?);
+        slot.had_process = true;
+        Ok(ended)
+    }
+
+    /// Ends the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
+    fn end_unused(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut sessions = self.lock();
+        for (_, session) in sessions.extract_if(|_, s| !s.is_busy() && s.due() <= now) {
+            tokio::spawn(async move { session.close().await });
+        }
+        let next = sessions.values().map(|s| s.due().max(now + Duration::from_secs(5))).min();
+        self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
+        next
+    }
+}
+
+fn fits(session: Arc<Session>, version: Option<&str>) -> Result<Arc<Session>, NodeError> {
+    if session.is_of(version) {
+        return Ok(session);
+    }
+    let wanted = version.unwrap_or_default().chars().take(40).collect();
+    Err(NodeError::OtherVersion { id: session.id.clone(), has: session.runtime().name.clone(), wanted })
+}
+
+fn limit(request: &NodeJSExecuteRequest) -> Duration {
+    Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs())
+}
+
+fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, NodeError> {
+    let Some(cwd) = cwd.filter(|dir| !dir.is_empty()) else { return Ok(None) };
+    let dir = guest.absolute(cwd);
+    if dir.is_dir() { Ok(Some(dir)) } else { Err(NodeError::NoDirectory(dir.display().to_string())) }
+}
+
+/// Puts the files of an execution below its directory, with the rights of the user.
+async fn write_files(guest: &SharedGuest, dir: &Path, files: BTreeMap<String, String>) -> Result<(), NodeError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    if files.len() > MAX_FILES {
+        return Err(NodeError::TooManyFiles);
+    }
+    let is_inside = |name: &str| {
+        let mut parts = Path::new(name).components();
+        !name.is_empty() && !name.contains('\0') && parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    };
+    if let Some(name) = files.keys().find(|name| !is_inside(name)) {
+        return Err(NodeError::BadFile(name.chars().take(200).collect()));
+    }
+    let dir = dir.to_owned();
+    let write = move |_: &_| {
+        for (name, text) in &files {
+            let path = dir.join(name);
+            let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, text));
+            written.map_err(|error| Failure::io(error, &path.to_string_lossy()))?;
+        }
+        Ok(())
+    };
+    guest.files.workers.run(Kind::Brief, &guest.user, write).await.map_err(NodeError::NotWritten)
+}
+
+fn how(exit: Exit, late: bool) -> String {
+    match exit {
+        _ if late => "it went on after it was interrupted, and was killed".to_owned(),
+        Exit::Code(code) => format!("it ended with exit code {code}"),
+        Exit::Signal(9) => "it was killed (signal 9), perhaps for want of memory".to_owned(),
+        Exit::Signal(signal) => format!("it was ended by signal {signal}"),
+    }
+}
+
+fn error_output(ename: &str, evalue: String, traceback: Vec<String>) -> NodeJSOutput {
+    NodeJSOutput {
+        output_type: "error",
+        ename: Some(ename.to_owned()),
+        evalue: Some(evalue),
+        traceback: Some(traceback),
+        ..Default::default()
+    }
+}
+
+/// What was printed first, then the result or the error.
+fn response(code: String, ran: Ran) -> NodeJSExecuteResponse {
+    let Ran { answer, late, stdout, stderr, exit } = ran;
+    let stream = |name: &'static str, text: &String| {
+        let output = NodeJSOutput { output_type: "stream", name: Some(name), text: Some(text.clone()), ..Default::default() };
+        (!text.is_empty()).then_some(output)
+    };
+    let mut outputs: Vec<NodeJSOutput> = stream("stdout", &stdout).into_iter().chain(stream("stderr", &stderr)).collect();
+    let ok = answer.as_ref().is_some_and(|answer| answer.ok);
+    if let Some(answer) = answer {
+        if !answer.ok {
+            outputs.push(error_output(&answer.ename, answer.evalue, answer.traceback));
+        } else if let Some(text) = answer.text {
+            let json = answer.json.map(|json| ("application/json", json));
+            let plain = ("text/plain", serde_json::Value::String(text.clone()));
+            let data = Some([plain].into_iter().chain(json).collect());
+            outputs.push(NodeJSOutput { output_type: "execute_result", text: Some(text), data, ..Default::default() });
+        }
+    }
+    let (status, exit_code) = match (late, ok, exit) {
+        (true, ..) => ("timeout", TIMED_OUT),
+        (_, true, _) => ("ok", 0),
+        (_, false, Some(exit)) => ("error", exit.shell_code()),
+        (_, false, None) => ("error", 1),
+    };
+    NodeJSExecuteResponse {
+        language: "javascript",
+        status,
+        execution_count: None,
+        outputs,
+        code,
+        stdout,
+        stderr,
+        exit_code,
+        session_id: None,
+    }
+}
