@@ -15,7 +15,7 @@ use crate::{ControlConfig, ControlError, SpecOverlay};
 /// The template that is always there.
 const BUILT_IN: &str = "aio";
 /// Services that a template may ask for: those that every guest has.
-const SERVICES: [&str; 4] = ["sandbox", "shell", "bash", "file"];
+const SERVICES: [&str; 7] = ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"];
 /// The most bytes of one file.
 const MAX_FILE: u64 = 1 << 20;
 /// The most files of the directory that a listing reads.

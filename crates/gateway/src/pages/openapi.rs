@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arenite_guest::{bash, files, sandbox, shell, skills, util};
+use arenite_guest::{bash, code, files, jupyter, nodejs, sandbox, shell};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -50,6 +51,14 @@ fn document() -> Value {
         util::UtilApi::openapi(),
     ];
     for part in parts {
+    for part in [
+        bash::BashApi::openapi(),
+        files::FilesApi::openapi(),
+        sandbox::SandboxApi::openapi(),
+        jupyter::JupyterApi::openapi(),
+        nodejs::NodeApi::openapi(),
+        code::CodeApi::openapi(),
+    ] {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.
@@ -135,6 +144,9 @@ fn tag(document: &mut Value) {
         "auth" => "Who may call",
         "skills" => "Skills: instructions for agents, with what belongs to them",
         "util" => "Conversion of documents and pages to Markdown",
+        "jupyter" => "Code in Jupyter kernels, with results as notebooks have them",
+        "nodejs" => "JavaScript in Node.js",
+        "code" => "Code, whatever its language",
         _ => "",
     };
     let mut names: Vec<String> = Vec::new();
@@ -162,7 +174,15 @@ mod tests {
     #[test]
     fn the_document_is_whole() {
         let document = document();
-        for path in ["/v1/shell/exec", "/v1/bash/exec", "/v1/file/read", "/v1/sandbox"] {
+        for path in [
+            "/v1/shell/exec",
+            "/v1/bash/exec",
+            "/v1/file/read",
+            "/v1/sandbox",
+            "/v1/jupyter/execute",
+            "/v1/nodejs/sessions",
+            "/v1/code/info",
+        ] {
             assert!(document["paths"][path].is_object(), "{path}");
         }
         let mut ids = BTreeSet::new();
