@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::http::between;
+use crate::http::optional_within;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -21,7 +21,7 @@ pub struct CodeExecuteRequest {
     pub language: Language,
     pub code: String,
     /// Seconds after which the execution is interrupted; absent: 30.
-    #[serde(default, deserialize_with = "between::<1, 300, _>")]
+    #[serde(default, deserialize_with = "optional_within::<_, 1, 300>")]
     #[schema(minimum = 1, maximum = 300)]
     pub timeout: Option<i64>,
     /// The directory of execution.

@@ -18,30 +18,44 @@ pub(super) const MAX_RESULTS: usize = 10_000;
 /// The longest glob, in bytes.
 const MAX_GLOB: usize = 4096;
 
+/// File list request
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct FileListRequest {
-    /// Directory to list.
+    /// Directory path to list
     pub path: String,
+    /// Whether to list recursively
     #[serde(default)]
+    #[schema(default = false)]
     pub recursive: Option<bool>,
-    /// Default: true.
+    /// Whether to show hidden files
     #[serde(default)]
+    #[schema(default = true)]
     pub show_hidden: Option<bool>,
-    /// Only files with one of these extensions, with or without the dot.
+    /// Filter by file extensions (e.g., ['.py', '.txt'])
+    ///
+    /// With or without the dot. Directories are left out then.
     #[serde(default)]
     pub file_types: Option<Vec<String>>,
-    /// For `recursive`: 1 is the directory itself; 64 at most.
+    /// Maximum depth for recursive listing
+    ///
+    /// 1 is the directory itself; 64 at most.
     #[serde(default)]
-    pub max_depth: Option<u64>,
-    /// Default: true.
+    pub max_depth: Option<i64>,
+    /// Whether to include file size information
     #[serde(default)]
+    #[schema(default = true)]
     pub include_size: Option<bool>,
+    /// Whether to include file permissions
     #[serde(default)]
+    #[schema(default = false)]
     pub include_permissions: Option<bool>,
-    /// `name` (default), `size`, `modified` or `type`.
+    /// Sort by: name, size, modified, type
     #[serde(default)]
+    #[schema(default = "name")]
     pub sort_by: Option<String>,
+    /// Sort in descending order
     #[serde(default)]
+    #[schema(default = false)]
     pub sort_desc: Option<bool>,
 }
 
@@ -118,7 +132,7 @@ fn extension(name: &str) -> &str {
     stem.rfind('.').map_or("", |at| &stem[at..])
 }
 
-fn modified_time(stat: &Stat) -> Option<String> {
+pub(super) fn modified_time(stat: &Stat) -> Option<String> {
     let time = jiff::Timestamp::new(stat.st_mtime, i32::try_from(stat.st_mtime_nsec).ok()?).ok()?;
     Some(time.to_string())
 }
@@ -146,7 +160,7 @@ pub(super) fn list(root: &Root, start: &Path, request: &FileListRequest, work: &
     let depth = match (request.recursive.unwrap_or(false), request.max_depth) {
         (false, _) => 1,
         (true, None) => MAX_DEPTH,
-        (true, Some(depth)) => usize::try_from(depth).unwrap_or(MAX_DEPTH).min(MAX_DEPTH),
+        (true, Some(depth)) => usize::try_from(depth.max(1)).unwrap_or(MAX_DEPTH).min(MAX_DEPTH),
     };
     let hidden = request.show_hidden.unwrap_or(true);
     let types: Option<Vec<String>> = request.file_types.as_ref().filter(|t| !t.is_empty()).map(|types| {
@@ -196,15 +210,15 @@ pub(super) fn list(root: &Root, start: &Path, request: &FileListRequest, work: &
 
 /// A glob over paths relative to the start, with Python's meaning: `*` stays in its directory, a leading `**/` may be
 /// nothing, and hidden names must be asked for.
-struct Pattern {
-    glob: GlobMatcher,
+pub(super) struct Pattern {
+    pub(super) glob: GlobMatcher,
     /// How deep a match can stand; unbounded with `**`.
-    depth: usize,
-    hidden: bool,
+    pub(super) depth: usize,
+    pub(super) hidden: bool,
 }
 
 impl Pattern {
-    fn parse(text: &str) -> Result<Self, Failure> {
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let text = text.strip_prefix("./").unwrap_or(text);
         if text.is_empty() || text.len() > MAX_GLOB {
             return Err(Failure::invalid(format!("glob must have 1 to {MAX_GLOB} bytes")));

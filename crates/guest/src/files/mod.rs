@@ -3,7 +3,7 @@
 //! ```text
 //!  routes, transfer (HTTP) ─► service, edits, exchange ─► worker: a thread with the user's rights
 //!                                                            ├─ resolve: path → descriptors under the root
-//!                                                            ├─ text, listing, walk: reading
+//!                                                            ├─ text, listing, glob, grep, walk: reading
 //!                                                            ├─ store: writing, whole or not at all
 //!                                                            └─ document: opened here, read in a confined process
 //! ```
@@ -15,6 +15,8 @@ mod editor;
 mod edits;
 mod error;
 mod exchange;
+mod glob;
+mod grep;
 mod history;
 mod listing;
 mod resolve;
@@ -31,11 +33,13 @@ pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplace
 pub use edits::edit;
 pub use error::{Failure, FileError, FileOperationError, Operation};
 pub use exchange::{Download, FileUploadResult, Upload, open_download};
+pub use glob::{FileGlobRequest, FileGlobResult, GlobFileInfo};
+pub use grep::{FileGrepRequest, FileGrepResult, GrepMatch};
 pub use listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 pub use routes::{FilesApi, router};
 pub use service::{
     FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
-    FileWriteRequest, FileWriteResult, Files, find, list, read, replace, search, write,
+    FileWriteRequest, FileWriteResult, Files, find, glob, grep, list, read, replace, search, write,
 };
 pub use text::FileContentEncoding;
 pub(crate) use worker::Kind;

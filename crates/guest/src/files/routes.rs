@@ -14,6 +14,8 @@ use utoipa::{OpenApi, ToSchema};
 use super::editor::{StrReplaceEditorRequest, StrReplaceEditorResult};
 use super::edits;
 use super::error::{FileError, FileOperationError, Operation};
+use super::glob::{FileGlobRequest, FileGlobResult};
+use super::grep::{FileGrepRequest, FileGrepResult};
 use super::listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 use super::service::{
     self, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
@@ -31,6 +33,8 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/file/replace", post(replace))
         .route("/v1/file/search", post(search))
         .route("/v1/file/find", post(find))
+        .route("/v1/file/grep", post(grep))
+        .route("/v1/file/glob", post(glob))
         .route("/v1/file/list", post(list))
         .route("/v1/file/str_replace_editor", post(str_replace_editor))
         .route("/v1/file/download", get(transfer::download))
@@ -41,7 +45,7 @@ pub fn router() -> Router<SharedGuest> {
 /// The part of the OpenAPI document that this service answers for.
 #[derive(OpenApi)]
 #[openapi(
-    paths(read, write, replace, search, find, list, str_replace_editor, transfer::download, transfer::upload),
+    paths(read, write, replace, search, find, grep, glob, list, str_replace_editor, transfer::download, transfer::upload),
     components(schemas(FileOperationError, FileInfo))
 )]
 #[derive(Debug)]
@@ -75,6 +79,7 @@ fn neutral(error: &FileError) -> Map<String, Value> {
         Operation::Edit | Operation::View => {
             json!({"output": "", "prev_exist": false, "error": error.to_string()})
         }
+        Operation::Grep | Operation::Glob => json!({"pattern": ""}),
         Operation::Find | Operation::List | Operation::Download => json!({}),
     };
     match fields {
@@ -117,6 +122,12 @@ pub(super) fn http_failure(error: &FileError) -> Response {
     (status, failed::<()>(error)).into_response()
 }
 
+const SHALLOW: &str = "only the directory itself was searched; put **/ before the pattern to search below it too";
+
+fn is_shallow(pattern: &str) -> bool {
+    !pattern.contains("**") && !pattern.contains('/')
+}
+
 fn cut(truncated: bool, advice: &str) -> Option<String> {
     truncated.then(|| format!("there is more than fits into one answer: {advice}"))
 }
@@ -156,14 +167,43 @@ async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearch
 #[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
     request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
 async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
-    let shallow = !request.glob.contains("**") && !request.glob.contains('/');
+    let shallow = is_shallow(&request.glob);
     answer(service::find(&guest, request).await, |result| {
         let hint = if result.files.is_empty() && shallow {
-            Some("only the directory itself was searched; put **/ before the pattern to search below it too".to_owned())
+            Some(SHALLOW.to_owned())
         } else {
             cut(result.truncated, "use a deeper path or a narrower pattern")
         };
         (format!("Found {} files", result.files.len()), hint)
+    })
+}
+
+/// Multi-file content search (grep) with regex or fixed string support
+///
+/// As ripgrep does it: hidden and binary files and those that `.gitignore`, `.ignore` and `.rgignore` name are passed over,
+/// unless `include` names them; a file given as `path` is searched whatever it is.
+#[utoipa::path(post, path = "/v1/file/grep", tag = "file", operation_id = "grep_files", request_body = FileGrepRequest,
+    responses((status = 200, body = Envelope<Outcome<FileGrepResult>>)))]
+async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<FileGrepResult>> {
+    answer(service::grep(&guest, request).await, |result| {
+        let files = result.files_matched.unwrap_or(0);
+        (format!("Found {} matches in {files} files", result.match_count), result.note.clone())
+    })
+}
+
+/// Enhanced file glob matching with optional metadata
+///
+/// As in Python: `*` stays in its directory, and `**/` stands for any number of directories.
+#[utoipa::path(post, path = "/v1/file/glob", tag = "file", operation_id = "glob_files", request_body = FileGlobRequest,
+    responses((status = 200, body = Envelope<Outcome<FileGlobResult>>)))]
+async fn glob(State(guest): State<SharedGuest>, Body(request): Body<FileGlobRequest>) -> Envelope<Outcome<FileGlobResult>> {
+    let shallow = is_shallow(&request.pattern);
+    answer(service::glob(&guest, request).await, |result| {
+        let hint = match result.files.is_empty() && shallow {
+            true => Some(SHALLOW.to_owned()),
+            false => cut(result.truncated, "use a deeper path, a narrower pattern or a larger max_results"),
+        };
+        (format!("Found {} files", result.total_count), hint)
     })
 }
 

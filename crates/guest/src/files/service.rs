@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::{Failure, FileError, Operation};
+use super::glob::{self, FileGlobRequest, FileGlobResult};
+use super::grep::{self, FileGrepRequest, FileGrepResult};
 use super::history::History;
 use super::listing::{self, FileFindRequest, FileFindResult, FileListRequest, FileListResult};
 use super::resolve::{Place, Root, absolute};
@@ -293,6 +295,24 @@ pub async fn find(guest: &Guest, request: FileFindRequest) -> Result<FileFindRes
     let path = request.path.clone();
     run(guest, Operation::Find, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
         listing::find(root, Path::new(&target.shown), &request, work)
+    })
+    .await
+}
+
+/// Searches the content of files.
+pub async fn grep(guest: &Guest, request: FileGrepRequest) -> Result<FileGrepResult, FileError> {
+    let path = request.path.clone();
+    run(guest, Operation::Grep, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+        grep::grep(root, Path::new(&target.shown), &request, work)
+    })
+    .await
+}
+
+/// Finds files by a glob, with what is to be known of them.
+pub async fn glob(guest: &Guest, request: FileGlobRequest) -> Result<FileGlobResult, FileError> {
+    let path = request.path.clone();
+    run(guest, Operation::Glob, Kind::Scan, &guest.user, &path, move |_, root, target, work| {
+        glob::glob(root, Path::new(&target.shown), &request, work)
     })
     .await
 }

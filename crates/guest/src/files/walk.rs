@@ -14,9 +14,9 @@ use super::worker::Work;
 /// The deepest directory that a walk enters, counted from its start.
 pub(super) const MAX_DEPTH: usize = 64;
 /// The most entries that one walk looks at.
-const MAX_ENTRIES: u64 = 1_000_000;
+pub(super) const MAX_ENTRIES: u64 = 1_000_000;
 /// The most directories that wait to be entered.
-const MAX_WAITING: usize = 100_000;
+pub(super) const MAX_WAITING: usize = 100_000;
 const SYSFS_MAGIC: u32 = 0x6265_6572;
 
 /// One thing in the tree.
@@ -58,7 +58,7 @@ pub(super) enum Walked {
     Cut,
 }
 
-fn is_kernel_interface(dir: &OwnedFd) -> bool {
+pub(super) fn is_kernel_interface(dir: &OwnedFd) -> bool {
     rustix::fs::fstatfs(dir).is_ok_and(|fs| {
         let kind = fs.f_type as u64;
         kind == PROC_SUPER_MAGIC as u64 || kind == u64::from(SYSFS_MAGIC)

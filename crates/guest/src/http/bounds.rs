@@ -1,13 +1,29 @@
-//! Numbers that a schema bounds.
+//! Numbers with bounds, refused as FastAPI refuses them: for `#[serde(deserialize_with)]`.
 
-use serde::{Deserialize, Deserializer};
+use serde::de::{Deserialize, Deserializer, Error};
 
-/// For `deserialize_with`: an integer, or null, from `LEAST` to `MOST`; anything else is answered with 422.
-pub fn between<'de, const LEAST: i64, const MOST: i64, D: Deserializer<'de>>(input: D) -> Result<Option<i64>, D::Error> {
-    let number: Option<i64> = Option::deserialize(input)?;
-    match number {
-        Some(n) if n < LEAST => Err(serde::de::Error::custom(format!("Input should be greater than or equal to {LEAST}"))),
-        Some(n) if n > MOST => Err(serde::de::Error::custom(format!("Input should be less than or equal to {MOST}"))),
-        number => Ok(number),
+/// A number from `MIN` to `MAX`, or null.
+pub fn optional_within<'de, D, const MIN: i64, const MAX: i64>(deserializer: D) -> Result<Option<i64>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    Option::<i64>::deserialize(deserializer)?.map(check::<D::Error, MIN, MAX>).transpose()
+}
+
+/// A number from `MIN` to `MAX`.
+pub fn within<'de, D, const MIN: i64, const MAX: i64>(deserializer: D) -> Result<i64, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    check::<D::Error, MIN, MAX>(i64::deserialize(deserializer)?)
+}
+
+fn check<E: Error, const MIN: i64, const MAX: i64>(number: i64) -> Result<i64, E> {
+    if number < MIN {
+        Err(E::custom(format!("Input should be greater than or equal to {MIN}")))
+    } else if number > MAX {
+        Err(E::custom(format!("Input should be less than or equal to {MAX}")))
+    } else {
+        Ok(number)
     }
 }

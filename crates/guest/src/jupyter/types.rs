@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::outputs::JupyterOutput;
-use crate::http::between;
+use crate::http::optional_within;
 
 /// Seconds that an execution may take unless asked otherwise.
 pub(crate) const DEFAULT_TIMEOUT: i64 = 30;
@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_TIMEOUT: i64 = 30;
 pub struct JupyterExecuteRequest {
     pub code: String,
     /// Seconds after which the execution is interrupted.
-    #[serde(default, deserialize_with = "between::<1, 300, _>")]
+    #[serde(default, deserialize_with = "optional_within::<_, 1, 300>")]
     #[schema(default = 30, minimum = 1, maximum = 300)]
     pub timeout: Option<i64>,
     /// One of `/v1/jupyter/info`. Absent: the session's; of a new session the default.

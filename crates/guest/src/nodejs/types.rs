@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::between;
+use crate::http::optional_within;
 
 /// Seconds that an execution may take unless asked otherwise.
 pub(crate) const DEFAULT_TIMEOUT: i64 = 30;
@@ -17,7 +17,7 @@ pub(super) const DEFAULT_IDLE: i64 = 86_400;
 pub struct NodeJSExecuteRequest {
     pub code: String,
     /// Seconds after which the execution is interrupted.
-    #[serde(default, deserialize_with = "between::<1, 300, _>")]
+    #[serde(default, deserialize_with = "optional_within::<_, 1, 300>")]
     #[schema(default = 30, minimum = 1, maximum = 300)]
     pub timeout: Option<i64>,
     /// Standard input of the process. Not in a session, whose process has read its input already.

@@ -8,5 +8,6 @@ mod guest;
 mod hostile;
 mod reading;
 mod rights;
+mod searching;
 mod transfer;
 mod writing;
