@@ -59,6 +59,8 @@ fn document() -> Value {
         nodejs::NodeApi::openapi(),
         code::CodeApi::openapi(),
     ] {
+    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), files::WatchApi::openapi(), sandbox::SandboxApi::openapi()]
+    {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.
@@ -140,6 +142,7 @@ fn tag(document: &mut Value) {
         "shell" => "Interactive shells that last",
         "bash" => "Commands as processes of their own, with separate streams",
         "file" => "Files: read, write, edit, find and transfer",
+        "file-watch" => "Files as they change",
         "sandbox" => "The sandbox itself: what it is and what it has",
         "auth" => "Who may call",
         "skills" => "Skills: instructions for agents, with what belongs to them",

@@ -26,6 +26,7 @@ mod store;
 mod text;
 mod transfer;
 mod walk;
+mod watch;
 mod worker;
 
 pub use document::open_document;
@@ -42,4 +43,5 @@ pub use service::{
     FileWriteRequest, FileWriteResult, Files, find, glob, grep, list, read, replace, search, write,
 };
 pub use text::FileContentEncoding;
+pub use watch::{FileEvent, FileEventType, WatchApi};
 pub(crate) use worker::Kind;

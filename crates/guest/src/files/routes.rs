@@ -21,7 +21,7 @@ use super::service::{
     self, FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
     FileWriteRequest, FileWriteResult,
 };
-use super::transfer;
+use super::{transfer, watch};
 use crate::SharedGuest;
 use crate::http::{Body, Envelope};
 
@@ -40,6 +40,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/file/download", get(transfer::download))
         // Its body streams to disk, which alone bounds it.
         .route("/v1/file/upload", post(transfer::upload).layer(DefaultBodyLimit::disable()))
+        .merge(watch::router())
 }
 
 /// The part of the OpenAPI document that this service answers for.
@@ -80,7 +81,7 @@ fn neutral(error: &FileError) -> Map<String, Value> {
             json!({"output": "", "prev_exist": false, "error": error.to_string()})
         }
         Operation::Grep | Operation::Glob => json!({"pattern": ""}),
-        Operation::Find | Operation::List | Operation::Download => json!({}),
+        Operation::Find | Operation::Watch | Operation::List | Operation::Download => json!({}),
     };
     match fields {
         Value::Object(fields) => fields,

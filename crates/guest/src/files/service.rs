@@ -16,6 +16,7 @@ use super::listing::{self, FileFindRequest, FileFindResult, FileListRequest, Fil
 use super::resolve::{Place, Root, absolute};
 use super::store::{self, Existing};
 use super::text::{self, FileContentEncoding};
+use super::watch::Watches;
 use super::worker::{Kind, Work, Workers};
 use crate::Guest;
 use crate::users::User;
@@ -35,11 +36,17 @@ pub struct Files {
     pub(crate) workers: Workers,
     writers: [Mutex<()>; LOCKS],
     history: Mutex<History>,
+    pub(super) watches: Watches,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Self { workers: Workers::default(), writers: [const { Mutex::new(()) }; LOCKS], history: Mutex::default() }
+        Self {
+            workers: Workers::default(),
+            writers: [const { Mutex::new(()) }; LOCKS],
+            history: Mutex::default(),
+            watches: Watches::default(),
+        }
     }
 }
 

@@ -10,4 +10,5 @@ mod reading;
 mod rights;
 mod searching;
 mod transfer;
+mod watching;
 mod writing;

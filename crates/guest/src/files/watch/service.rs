@@ -1,0 +1,246 @@
+//! Watchers, in plain Rust.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::io::Errno;
+use serde::{Deserialize, Deserializer, Serialize};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use super::super::error::{Failure, FileError, Operation};
+use super::super::service::run;
+use super::super::worker::Kind;
+use super::feed::{Feed, FileEventType, Page};
+use super::selection::Selection;
+use super::tree::Tree;
+use super::watcher::Watcher;
+use crate::SharedGuest;
+use crate::http::within;
+
+/// The most watchers.
+const MAX_WATCHERS: usize = 32;
+/// The most calls of `wait` at a time.
+const MAX_WAITS: usize = 64;
+
+/// All watchers.
+#[derive(Debug)]
+pub(in super::super) struct Watches {
+    watchers: Mutex<BTreeMap<String, Entry>>,
+    pub(super) waits: Arc<Semaphore>,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Self { watchers: Mutex::default(), waits: Arc::new(Semaphore::new(MAX_WAITS)) }
+    }
+}
+
+impl Watches {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    info: Info,
+    feed: Arc<Feed>,
+    stop: CancellationToken,
+}
+
+/// What a watcher was asked to do.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Info {
+    pub(super) watcher_id: String,
+    pub(super) path: String,
+    pub(super) recursive: bool,
+    pub(super) exclude: Vec<String>,
+    pub(super) include_patterns: Vec<String>,
+    /// Milliseconds.
+    pub(super) debounce: i64,
+    pub(super) created_at: Timestamp,
+    /// Directories that were watched at the beginning.
+    pub(super) directories: usize,
+}
+
+/// The same, and how far it is.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Listed {
+    #[serde(flatten)]
+    pub(super) info: Info,
+    pub(super) cursor: u64,
+    pub(super) closed: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_exclude() -> Vec<String> {
+    let usual = [".git", "node_modules", "__pycache__", ".venv", "*.pyc", "*.pyo", ".DS_Store", "*.swp", "*.swo"];
+    usual.map(str::to_owned).into()
+}
+
+fn default_debounce() -> i64 {
+    300
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub(super) struct CreateWatchRequest {
+    /// Path of the file or directory to watch
+    pub(super) path: String,
+    /// Whether to recursively watch subdirectories
+    #[serde(default = "yes")]
+    pub(super) recursive: bool,
+    /// Directory or glob patterns to exclude
+    ///
+    /// Replaces the default.
+    #[serde(default = "default_exclude")]
+    pub(super) exclude: Vec<String>,
+    /// Debounce window in milliseconds
+    #[serde(default = "default_debounce", deserialize_with = "within::<_, 50, 5000>")]
+    #[schema(minimum = 50, maximum = 5000)]
+    pub(super) debounce: i64,
+    /// Glob filters; empty means all events are included
+    #[serde(default)]
+    pub(super) include_patterns: Vec<String>,
+}
+
+fn default_limit() -> i64 {
+    100
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub(super) struct PollRequest {
+    /// Cursor returned by the previous call; only events with seq > cursor are returned
+    #[serde(default, deserialize_with = "within::<_, 0, { i64::MAX }>")]
+    #[schema(minimum = 0)]
+    pub(super) cursor: i64,
+    /// The same, as older clients call it.
+    #[serde(default, deserialize_with = "crate::http::optional_within::<_, 0, { i64::MAX }>")]
+    #[schema(ignore)]
+    pub(super) since: Option<i64>,
+    /// Maximum number of events to return
+    #[serde(default = "default_limit", deserialize_with = "within::<_, 1, 1000>")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub(super) limit: i64,
+    /// Long-poll wait time in seconds; 0 returns immediately
+    #[serde(default, deserialize_with = "within::<_, 0, 60>")]
+    #[schema(minimum = 0, maximum = 60)]
+    pub(super) timeout: i64,
+}
+
+fn default_wait() -> i64 {
+    30
+}
+
+fn all_types() -> Vec<FileEventType> {
+    use FileEventType::{Chmod, Create, Remove, Rename, Write};
+    vec![Create, Write, Remove, Rename, Chmod]
+}
+
+/// Nothing chosen would wait for nothing: it is taken for all.
+fn some_types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileEventType>, D::Error> {
+    let types = Vec::deserialize(deserializer)?;
+    Ok(if types.is_empty() { all_types() } else { types })
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = FileWatchWaitRequest)]
+pub(super) struct WaitRequest {
+    /// File path to wait for (exact match)
+    pub(super) path: String,
+    /// Maximum wait time in seconds
+    #[serde(default = "default_wait", deserialize_with = "within::<_, 1, 300>")]
+    #[schema(minimum = 1, maximum = 300)]
+    pub(super) timeout: i64,
+    /// Event types to watch
+    #[serde(default = "all_types", deserialize_with = "some_types")]
+    pub(super) event_types: Vec<FileEventType>,
+}
+
+/// Why there is no watcher.
+#[derive(Debug)]
+pub(super) enum WatchError {
+    TooMany,
+    NotFound(String),
+    File(FileError),
+}
+
+impl From<FileError> for WatchError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+fn too_many(guest: &SharedGuest) -> Result<(), WatchError> {
+    if guest.files.watches.lock().len() < MAX_WATCHERS { Ok(()) } else { Err(WatchError::TooMany) }
+}
+
+/// Starts a watcher.
+pub(super) async fn create(guest: &SharedGuest, request: CreateWatchRequest) -> Result<Info, WatchError> {
+    too_many(guest)?;
+    let CreateWatchRequest { path, recursive, exclude, debounce, include_patterns } = request;
+    let (excluded, included) = (exclude.clone(), include_patterns.clone());
+    let opened = run(guest, Operation::Watch, Kind::Brief, &guest.user, &path, move |_, root, target, _| {
+        let shown = std::path::Path::new(&target.shown);
+        let select = |dir: &std::path::Path| Selection::new(dir, &excluded, &included);
+        Tree::open(root, shown, recursive, select).map(|(tree, selection)| (tree, selection, target.shown))
+    });
+    let (tree, selection, path) = opened.await?;
+    let unnamed = |_| FileError { operation: Operation::Watch, path: path.clone(), failure: Failure::os(Errno::IO, &*path) };
+    let watcher_id = format!("w-{:016x}", getrandom::u64().map_err(unnamed)?);
+    let (feed, stop) = (Arc::new(Feed::default()), CancellationToken::new());
+    let directories = tree.directories();
+    let info =
+        Info { watcher_id, path, recursive, exclude, include_patterns, debounce, created_at: Timestamp::now(), directories };
+    {
+        let mut watchers = guest.files.watches.lock();
+        // Others may have come while the tree was walked.
+        if watchers.len() >= MAX_WATCHERS {
+            return Err(WatchError::TooMany);
+        }
+        let entry = Entry { info: info.clone(), feed: feed.clone(), stop: stop.clone() };
+        watchers.insert(info.watcher_id.clone(), entry);
+    }
+    let debounce = Duration::from_millis(debounce.unsigned_abs());
+    tokio::spawn(Watcher { tree, selection, feed, debounce, stop }.run(guest.clone()));
+    Ok(info)
+}
+
+pub(super) fn list(guest: &SharedGuest) -> Vec<Listed> {
+    let watchers = guest.files.watches.lock();
+    let listed = |entry: &Entry| Listed { info: entry.info.clone(), cursor: entry.feed.cursor(), closed: entry.feed.is_closed() };
+    watchers.values().map(listed).collect()
+}
+
+/// A watcher's events, and what it was asked to do.
+pub(super) fn feed(guest: &SharedGuest, id: &str) -> Result<(Info, Arc<Feed>), WatchError> {
+    let watchers = guest.files.watches.lock();
+    let entry = watchers.get(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
+    Ok((entry.info.clone(), entry.feed.clone()))
+}
+
+/// Events after a cursor; waits for some, if told to.
+pub(super) async fn poll(guest: &SharedGuest, id: &str, request: PollRequest) -> Result<Page, WatchError> {
+    let (_, feed) = feed(guest, id)?;
+    let cursor = request.since.unwrap_or(0).max(request.cursor).unsigned_abs();
+    let limit = usize::try_from(request.limit).unwrap_or(1);
+    if request.timeout == 0 {
+        return Ok(feed.after(cursor, limit));
+    }
+    let until = tokio::time::Instant::now() + Duration::from_secs(request.timeout.unsigned_abs());
+    Ok(feed.wait(cursor, limit, Some(until)).await)
+}
+
+/// Stops a watcher and forgets its events.
+pub(super) fn stop(guest: &SharedGuest, id: &str) -> Result<Info, WatchError> {
+    let entry = guest.files.watches.lock().remove(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
+    entry.stop.cancel();
+    entry.feed.close();
+    Ok(entry.info)
+}
