@@ -50,6 +50,7 @@ mod create;
 mod error;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
+mod farewell;
 mod lease;
 mod life;
 mod overlay;

@@ -59,6 +59,7 @@ impl Core {
             }
             self.show(entry, deleting);
         }
+        self.say_farewell(&entry.id, state).await;
         let destroy = self.engine.destroy(&entry.id);
         self.bounded("the removal", &entry.name, destroy).await?;
         self.store.remove(&entry.id).await.map_err(ControlError::store("forget a sandbox"))?;

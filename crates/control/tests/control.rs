@@ -159,6 +159,38 @@ async fn a_delete_cancels_a_create_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_deleted_sandbox_runs_its_hooks_and_a_stuck_one_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    for paused in [false, true] {
+        control.create(&tenant(), named("demo")).await.unwrap();
+        engine.serve(|_, mut stream| async move {
+            let mut request = [0; 1024];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(request[..read].starts_with(b"POST /internal/shutdown HTTP/1.1\r\n"));
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        });
+        if paused {
+            control.pause(&tenant(), &name("demo")).await.unwrap();
+        }
+        let begun = std::time::Instant::now();
+        control.delete(&tenant(), &name("demo")).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(300), "the hooks were not waited for");
+    }
+    control.create(&tenant(), named("demo")).await.unwrap();
+    engine.serve(|_, stream| async move {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        drop(stream);
+    });
+    let begun = std::time::Instant::now();
+    control.delete(&tenant(), &name("demo")).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(engine.ids().is_empty());
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_does_not_leave_a_create_half_done() {
     let engine = FakeEngine::new();
     engine.delay(Point::BeforeCreate, Duration::from_millis(20));

@@ -11,6 +11,7 @@ mod build_step;
 pub mod confined;
 pub mod code;
 pub mod files;
+pub mod hooks;
 pub mod http;
 mod inside;
 pub mod jupyter;
@@ -66,6 +67,8 @@ pub struct Guest {
     pub nodejs: nodejs::NodeService,
     /// Editor histories and the threads that touch files.
     pub files: Arc<files::Files>,
+    /// What runs at the sandbox's end.
+    pub hooks: hooks::Hooks,
     /// Versions of programs, once asked for.
     pub sandbox: sandbox::Versions,
     /// Registered skills.
@@ -101,6 +104,7 @@ impl Guest {
             jupyter: Default::default(),
             nodejs: Default::default(),
             files: Arc::default(),
+            hooks: Default::default(),
             sandbox: Default::default(),
             skills: Default::default(),
             confined: Default::default(),

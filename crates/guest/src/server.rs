@@ -10,8 +10,10 @@ use std::time::Instant;
 
 use arenite_isolation::{descriptors, spawner};
 use arenite_model::protocol::{self, GuestConfig, Hello};
-use axum::http::{HeaderName, HeaderValue, Response};
-use axum::routing::get;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 
 use crate::inside::InsideSteps;
@@ -19,6 +21,7 @@ use crate::process::Processes;
 use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell};
 use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skills, util};
 use crate::{Guest, SharedGuest, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, hooks, main_command, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -64,7 +67,10 @@ pub fn run(start: Start) -> io::Result<()> {
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?));
         make_workdir(&guest);
+        // Who calls meanwhile waits in the listener's queue.
+        hooks::before_services(&guest).await;
         main_command::start(guest.clone());
+        hooks::when_ready(guest.clone());
         let steps = InsideSteps::default();
         let app = router().with_state(guest.clone());
         let inside = app.clone().layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
@@ -117,6 +123,7 @@ fn router() -> Router<SharedGuest> {
         .merge(jupyter::router())
         .merge(nodejs::router())
         .merge(code::router())
+        .merge(hooks::router())
 }
 
 /// Routes for the gateway alone.
@@ -131,8 +138,21 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         };
         std::future::ready(Json(hello))
     };
+    let ending = guest.clone();
     Router::new()
+        .route(protocol::SHUTDOWN_PATH, post(move || std::future::ready(shutdown(&ending))))
         .route(protocol::HELLO_PATH, get(hello))
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
         .merge(ports::router())
+}
+
+/// Runs what is to be run at the sandbox's end.
+fn shutdown(guest: &SharedGuest) -> Response<Body> {
+    let Some(hooks) = hooks::shutdown(guest) else { return StatusCode::NO_CONTENT.into_response() };
+    let end = futures_util::stream::once(async move {
+        // A hook that panicked is a hook that ended.
+        drop(hooks.await);
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(b"done\n"))
+    });
+    Body::from_stream(end).into_response()
 }

@@ -21,6 +21,11 @@ pub const PORTS_PATH: &str = "/internal/ports/";
 pub const PORT_UPGRADE: &str = "arenite-port";
 /// Ports on the sandbox's loopback that are no preview: the guest's own, and those of what it starts for itself.
 pub const INTERNAL_PORTS: [u16; 1] = [INSIDE_PORT];
+/// `POST`, before the guest is killed: runs the sandbox's shutdown hooks. 204 when there are none; else 200 at once, with a
+/// body that ends when they have ended, [`SHUTDOWN_SECONDS`] later at most.
+pub const SHUTDOWN_PATH: &str = "/internal/shutdown";
+/// How long all shutdown hooks of a sandbox may take together, in seconds.
+pub const SHUTDOWN_SECONDS: u64 = 30;
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use arenite_guest::{bash, files, sandbox, shell, skills, util};
 use arenite_guest::{bash, code, files, jupyter, nodejs, sandbox, shell};
+use arenite_guest::{bash, files, hooks, sandbox, shell};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -61,6 +62,13 @@ fn document() -> Value {
     ] {
     for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), files::WatchApi::openapi(), sandbox::SandboxApi::openapi()]
     {
+    for part in [
+        bash::BashApi::openapi(),
+        files::FilesApi::openapi(),
+        files::WatchApi::openapi(),
+        sandbox::SandboxApi::openapi(),
+        hooks::HooksApi::openapi(),
+    ] {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.

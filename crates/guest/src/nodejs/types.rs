@@ -78,7 +78,7 @@ pub struct NodeJSCreateSessionRequest {
     pub session_id: Option<String>,
     pub cwd: Option<String>,
     /// Seconds without a call after which the session ends.
-    #[serde(default, deserialize_with = "between::<60, 86_400, _>")]
+    #[serde(default, deserialize_with = "optional_within::<_, 60, 86_400>")]
     #[schema(default = 86400, minimum = 60, maximum = 86400)]
     pub max_idle_time: Option<i64>,
 }
@@ -86,7 +86,7 @@ pub struct NodeJSCreateSessionRequest {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct NodeJSUpdateSessionRequest {
     /// Seconds without a call after which the session ends.
-    #[serde(default, deserialize_with = "between::<60, 86_400, _>")]
+    #[serde(default, deserialize_with = "optional_within::<_, 60, 86_400>")]
     #[schema(minimum = 60, maximum = 86400)]
     pub max_idle_time: Option<i64>,
     /// Where its next execution goes on.

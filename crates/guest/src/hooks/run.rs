@@ -1,0 +1,95 @@
+//! Running them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use arenite_model::protocol::SHUTDOWN_SECONDS;
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+
+use super::service::{SHUTDOWN, SandboxHook, list};
+use crate::SharedGuest;
+use crate::main_command::LOG_DIR;
+use crate::process::{Command, Signal, kill_members, seconds};
+
+/// Time of a hook at the sandbox's beginning, in seconds.
+pub(super) const START_SECONDS: f64 = 60.0;
+
+/// Runs what must be done before the first call, one after the other.
+pub(crate) async fn before_services(guest: &SharedGuest) {
+    for event in ["init", "pre_services"] {
+        for hook in list(guest, event) {
+            run(guest, &hook, Duration::MAX).await;
+        }
+    }
+}
+
+/// Runs what is to be done once calls are taken.
+pub(crate) fn when_ready(guest: SharedGuest) {
+    let hooks = list(&guest, "post_ready");
+    if !hooks.is_empty() {
+        tokio::spawn(async move { join_all(hooks.iter().map(|hook| run(&guest, hook, Duration::MAX))).await });
+    }
+}
+
+/// Begins the hooks of the sandbox's end: the lower priority first, equal ones at once, and all within
+/// [`SHUTDOWN_SECONDS`]. They run on when nobody waits. None: there is nothing to do.
+pub(crate) fn shutdown(guest: &SharedGuest) -> Option<tokio::task::JoinHandle<()>> {
+    let hooks = list(guest, SHUTDOWN);
+    if hooks.is_empty() {
+        return None;
+    }
+    let guest = guest.clone();
+    Some(tokio::spawn(async move {
+        let until = Instant::now() + Duration::from_secs(SHUTDOWN_SECONDS);
+        for equal in hooks.chunk_by(|a, b| a.priority == b.priority) {
+            join_all(equal.iter().map(|hook| run(&guest, hook, until.saturating_duration_since(Instant::now())))).await;
+        }
+    }))
+}
+
+fn log() -> io::Result<File> {
+    fs::create_dir_all(LOG_DIR)?;
+    OpenOptions::new().create(true).append(true).open(format!("{LOG_DIR}/hooks.log"))
+}
+
+/// Runs one within its time and `left`. How it went is told in the log.
+async fn run(guest: &SharedGuest, hook: &SandboxHook, left: Duration) {
+    let outcome = match attempt(guest, hook, seconds(hook.timeout).min(left)).await {
+        Ok(outcome) => outcome,
+        Err(error) => format!("could not run: {error}"),
+    };
+    let line = format!("arenite: hook {} ({}): {outcome}\n", hook.name, hook.event);
+    if let Err(error) = log().and_then(|mut log| log.write_all(line.as_bytes())) {
+        tracing::error!(%error, line, "the log of hooks could not be written");
+    }
+}
+
+async fn attempt(
+    guest: &SharedGuest,
+    hook: &SandboxHook,
+    limit: Duration,
+) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    if limit.is_zero() {
+        return Ok("not run: no time was left".to_owned());
+    }
+    let null = || File::options().read(true).write(true).open("/dev/null");
+    let output = OwnedFd::from(log().or_else(|_| null())?);
+    let command = Command {
+        argv: vec!["sh".to_owned(), "-c".to_owned(), hook.command.clone()],
+        env: guest.environment(&guest.user, &[("HOOK_EVENT".to_owned(), hook.event.clone())]),
+        cwd: guest.default_dir().display().to_string(),
+        user: &guest.user,
+        stdio: [null()?.into(), output.try_clone()?, output],
+        controlling_tty: false,
+    };
+    let mut child = guest.processes.spawn(command).await?;
+    if let Ok(exit) = timeout(limit, child.wait()).await {
+        return Ok(format!("ended: {exit:?}"));
+    }
+    let (pid, marker) = (child.pid, child.marker.clone());
+    tokio::task::spawn_blocking(move || kill_members(Some(pid), &marker, Signal::KILL)).await?;
+    Ok(format!("killed after {:.1} s", limit.as_secs_f64()))
+}

@@ -1,0 +1,169 @@
+//! The registered hooks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use utoipa::ToSchema;
+
+use crate::Guest;
+
+/// The most hooks of the API.
+const MAX_HOOKS: usize = 64;
+/// The longest name and command, in characters.
+const MAX_NAME: usize = 64;
+const MAX_COMMAND: usize = 4096;
+/// Time of a hook that says nothing of it, in seconds.
+pub(super) const TIMEOUT_SECONDS: f64 = 10.0;
+pub(super) const PRIORITY: i64 = 100;
+/// The event that the API may register for.
+pub(super) const SHUTDOWN: &str = "shutdown";
+
+/// A registered lifecycle hook.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SandboxHook {
+    /// Unique name for this hook
+    pub name: String,
+    /// Lifecycle event: "shutdown"
+    #[schema(default = "shutdown")]
+    pub event: String,
+    /// Shell command to execute
+    #[schema(max_length = 4096)]
+    pub command: String,
+    /// Per-hook timeout in seconds
+    #[schema(default = 10.0)]
+    pub timeout: f64,
+    /// Execution priority (lower = earlier). Same priority hooks run in parallel
+    #[schema(default = 100)]
+    pub priority: i64,
+    /// Registration source: "env" or "api"
+    #[schema(default = "api")]
+    pub source: String,
+}
+
+fn shutdown() -> String {
+    SHUTDOWN.to_owned()
+}
+
+fn timeout() -> f64 {
+    TIMEOUT_SECONDS
+}
+
+fn priority() -> i64 {
+    PRIORITY
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub(super) struct RegisterHookRequest {
+    /// Unique name for this hook
+    #[serde(deserialize_with = "name")]
+    #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
+    pub(super) name: String,
+    /// Lifecycle event: "shutdown"
+    #[serde(default = "shutdown")]
+    #[schema(default = "shutdown")]
+    pub(super) event: String,
+    /// Shell command to execute
+    #[serde(deserialize_with = "command")]
+    #[schema(max_length = 4096)]
+    pub(super) command: String,
+    /// Per-hook timeout in seconds
+    #[serde(default = "timeout")]
+    #[schema(default = 10.0)]
+    pub(super) timeout: f64,
+    /// Execution priority (lower = earlier). Same priority hooks run in parallel
+    #[serde(default = "priority")]
+    #[schema(default = 100)]
+    pub(super) priority: i64,
+}
+
+fn name<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    match text.len() {
+        1..=MAX_NAME if text.bytes().all(fits) => Ok(text),
+        _ => Err(serde::de::Error::custom(format!("String should have 1 to {MAX_NAME} letters, digits, _ or -"))),
+    }
+}
+
+fn command<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.chars().count() <= MAX_COMMAND {
+        true => Ok(text),
+        false => Err(serde::de::Error::custom(format!("String should have at most {MAX_COMMAND} characters"))),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(super) enum HookError {
+    #[error("there is no event {0:?}: hooks are for \"shutdown\"")]
+    UnknownEvent(String),
+    #[error("the timeout of a hook must be more than 0 seconds")]
+    NoTime,
+    #[error("the hook {0:?} comes from the environment and can't be changed")]
+    FromEnvironment(String),
+    #[error("there is no hook {0:?}")]
+    NotFound(String),
+    #[error("there are {MAX_HOOKS} hooks, which is as many as there may be")]
+    TooMany,
+}
+
+/// Hooks of the API, by name.
+#[derive(Debug, Default)]
+pub struct Hooks(Mutex<BTreeMap<String, SandboxHook>>);
+
+impl Hooks {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SandboxHook>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The hooks of the sandbox's own environment.
+fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
+    ["init", "pre_services", "post_ready", SHUTDOWN].into_iter().filter_map(|event| {
+        let name = format!("RUN_HOOK_{}", event.to_uppercase());
+        let command = guest.config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
+        // What prepares a sandbox may take longer than what ends it.
+        let timeout = if event == SHUTDOWN { TIMEOUT_SECONDS } else { super::run::START_SECONDS };
+        let (event, source) = (event.to_owned(), "env".to_owned());
+        Some(SandboxHook { name, event, command, timeout, priority: PRIORITY, source })
+    })
+}
+
+/// The hooks of an event, in the order in which they run.
+pub(super) fn list(guest: &Guest, event: &str) -> Vec<SandboxHook> {
+    let mut hooks: Vec<_> = of_environment(guest).chain(guest.hooks.lock().values().cloned()).collect();
+    hooks.retain(|hook| hook.event == event);
+    hooks.sort_by_key(|hook| hook.priority);
+    hooks
+}
+
+/// Registers a hook. One of the same name is replaced: a call that is repeated changes nothing.
+pub(super) fn register(guest: &Guest, request: RegisterHookRequest) -> Result<SandboxHook, HookError> {
+    let RegisterHookRequest { name, event, command, timeout, priority } = request;
+    if event != SHUTDOWN {
+        return Err(HookError::UnknownEvent(event));
+    }
+    if timeout.is_nan() || timeout <= 0.0 {
+        return Err(HookError::NoTime);
+    }
+    if of_environment(guest).any(|hook| hook.name == name) {
+        return Err(HookError::FromEnvironment(name));
+    }
+    let mut hooks = guest.hooks.lock();
+    if hooks.len() >= MAX_HOOKS && !hooks.contains_key(&name) {
+        return Err(HookError::TooMany);
+    }
+    let hook = SandboxHook { name: name.clone(), event, command, timeout, priority, source: "api".to_owned() };
+    hooks.insert(name, hook.clone());
+    Ok(hook)
+}
+
+pub(super) fn remove(guest: &Guest, name: &str) -> Result<SandboxHook, HookError> {
+    match guest.hooks.lock().remove(name) {
+        Some(hook) => Ok(hook),
+        None if of_environment(guest).any(|hook| hook.name == name) => Err(HookError::FromEnvironment(name.to_owned())),
+        None => Err(HookError::NotFound(name.to_owned())),
+    }
+}
