@@ -34,7 +34,7 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let user = User::find(&name).or_else(|| (name == "root").then(User::root));
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
         let processes = Processes::start(socket, Vec::new()).map_err(|e| e.to_string())?;
-        let guest = Guest { user, ..Guest::new(config, processes) };
+        let guest = Guest { user, ..Guest::new(config, processes, Default::default()) };
         let stdio =
             || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {

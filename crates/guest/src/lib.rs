@@ -19,6 +19,7 @@ mod log;
 mod main_command;
 mod ports;
 pub mod nodejs;
+pub mod observe;
 pub mod process;
 pub mod sandbox;
 pub mod server;
@@ -30,6 +31,7 @@ pub mod util;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arenite_isolation::counters::Counters;
 use arenite_model::protocol::GuestConfig;
 
 /// What `arenite guest` does: becomes the server of a sandbox, runs one step of an image build, or reads what the server does
@@ -69,6 +71,8 @@ pub struct Guest {
     pub files: Arc<files::Files>,
     /// What runs at the sandbox's end.
     pub hooks: hooks::Hooks,
+    /// What is known of the use of resources.
+    pub observe: observe::Observer,
     /// Versions of programs, once asked for.
     pub sandbox: sandbox::Versions,
     /// Registered skills.
@@ -88,7 +92,7 @@ fn random_id() -> String {
 
 impl Guest {
     /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
-    pub fn new(config: GuestConfig, processes: process::Processes) -> Self {
+    pub fn new(config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
         let wanted = config.user.as_deref();
         let user = users::User::find(wanted.unwrap_or("gem"));
         if let (None, Some(name)) = (&user, wanted) {
@@ -105,6 +109,7 @@ impl Guest {
             nodejs: Default::default(),
             files: Arc::default(),
             hooks: Default::default(),
+            observe: observe::Observer::new(counters),
             sandbox: Default::default(),
             skills: Default::default(),
             confined: Default::default(),

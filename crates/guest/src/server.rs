@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arenite_isolation::counters::Counters;
 use arenite_isolation::{descriptors, spawner};
 use arenite_model::protocol::{self, GuestConfig, Hello};
 use axum::body::{Body, Bytes};
@@ -22,6 +23,7 @@ use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell
 use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skills, util};
 use crate::{Guest, SharedGuest, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
 use crate::{Guest, SharedGuest, bash, files, hooks, main_command, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, hooks, main_command, observe, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -35,10 +37,14 @@ pub struct Start {
     pub work_entrances: Vec<OwnedFd>,
     /// Where processes inside the sandbox reach the same API.
     pub inside: Option<SocketAddr>,
+    /// What the sandbox's cgroups count.
+    pub counters: Counters,
 }
 
 impl Start {
     /// Takes the listener, the spawner's socket and the configuration and the workload's cgroups from `ARENITE_{LISTEN,SPAWNER,CONFIG,WORK_n}_FD`.
+    /// Takes the listener, the spawner's socket and the configuration from `ARENITE_{LISTEN,SPAWNER,CONFIG}_FD`,
+    /// and the files of the sandbox's cgroups.
     pub fn from_environment() -> io::Result<Self> {
         let config = match descriptors::inherited("ARENITE_CONFIG_FD")? {
             Some(fd) => serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(fd)))?,
@@ -52,6 +58,7 @@ impl Start {
                 .map_while(|n| descriptors::inherited(&spawner::entrance_variable(n)).transpose())
                 .collect::<Result<_, _>>()?,
             inside: Some(([127, 0, 0, 1], protocol::INSIDE_PORT).into()),
+            counters: Counters::inherited()?,
         })
     }
 }
@@ -66,6 +73,7 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?));
+        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner)?, start.counters));
         make_workdir(&guest);
         // Who calls meanwhile waits in the listener's queue.
         hooks::before_services(&guest).await;
@@ -124,6 +132,7 @@ fn router() -> Router<SharedGuest> {
         .merge(nodejs::router())
         .merge(code::router())
         .merge(hooks::router())
+        .merge(observe::router())
 }
 
 /// Routes for the gateway alone.

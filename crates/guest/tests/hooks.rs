@@ -86,12 +86,15 @@ async fn they_run_in_order_and_equal_ones_at_once() {
 
 #[tokio::test]
 async fn hooks_of_the_environment_run_at_the_beginning_and_stay() {
-    let guest = Guest::start_with(json!({
-        "RUN_HOOK_INIT": "sleep 0.3; echo init >> $HOME/said",
-        "RUN_HOOK_PRE_SERVICES": "echo before >> $HOME/said; exit 1",
-        "RUN_HOOK_POST_READY": "echo ready >> $HOME/said",
-        "RUN_HOOK_SHUTDOWN": "echo end >> $HOME/said",
-    }))
+    let guest = Guest::start_with(
+        "root",
+        &[
+            ("RUN_HOOK_INIT", "sleep 0.3; echo init >> $HOME/said"),
+            ("RUN_HOOK_PRE_SERVICES", "echo before >> $HOME/said; exit 1"),
+            ("RUN_HOOK_POST_READY", "echo ready >> $HOME/said"),
+            ("RUN_HOOK_SHUTDOWN", "echo end >> $HOME/said"),
+        ],
+    )
     .await;
     let said = || std::fs::read_to_string(guest.dir.join("said")).unwrap_or_default().replace('\n', " ");
     let hooks = guest.get("/v1/sandbox/hooks").await;

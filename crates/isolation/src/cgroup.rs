@@ -123,7 +123,12 @@ impl Cgroups {
         dirs.into_iter().map(|d| d.join(&self.prefix).join(id)).collect()
     }
 
-    fn dir(&self, controller: &str, id: &str) -> PathBuf {
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The host directory of one sandbox for a controller.
+    pub(crate) fn dir(&self, controller: &str, id: &str) -> PathBuf {
         let root = match &self.layout {
             Layout::V2 { root } => root,
             Layout::V1 { memory, pids, cpu, cpuacct, freezer } => match controller {

@@ -241,11 +241,15 @@ impl Shared {
         host.records.write(&record).map_err(|e| at("record", e))?;
         stages.done("record");
 
+        let counters = host.cgroups.counters(id.as_str());
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
             .map(|l| l.as_fd())
             .chain([upper.as_fd(), host.guest.as_fd(), listener.as_fd(), config.as_fd()])
+            .chain(counters.iter().map(|(_, file)| file.as_fd()))
             .collect();
+        let inherit = ["ARENITE_LISTEN_FD", "ARENITE_CONFIG_FD"].into_iter();
+        let inherit = inherit.chain(counters.iter().map(|(counter, _)| counter.variable())).map(str::to_owned).collect();
         let begin = Begin {
             layers: layers.len(),
             upper: "upper".to_owned(),
@@ -254,7 +258,7 @@ impl Shared {
             shm_bytes: spec.resources.shm_bytes,
             open_files: host.config.open_files,
             argv: vec!["arenite".to_owned(), "guest".to_owned()],
-            inherit: vec!["ARENITE_LISTEN_FD".to_owned(), "ARENITE_CONFIG_FD".to_owned()],
+            inherit,
             scratch: Vec::new(),
             binds: Vec::new(),
         };

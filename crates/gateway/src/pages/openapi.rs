@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arenite_guest::{bash, files, sandbox, shell, skills, util};
 use arenite_guest::{bash, code, files, jupyter, nodejs, sandbox, shell};
 use arenite_guest::{bash, files, hooks, sandbox, shell};
+use arenite_guest::{bash, files, hooks, observe, sandbox, shell};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};

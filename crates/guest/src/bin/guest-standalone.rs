@@ -32,5 +32,5 @@ fn main() -> io::Result<()> {
         Some(path) => (Some(UnixListener::bind(path)?.into()), None),
         None => (None, Some(address.parse().map_err(io::Error::other)?)),
     };
-    run(Start { config, host_listener, spawner: None, work_entrances: Vec::new(), inside })
+    run(Start { config, host_listener, spawner: None, work_entrances: Vec::new(), inside, counters: Default::default() })
 }
