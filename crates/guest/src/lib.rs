@@ -10,6 +10,7 @@ pub mod bash;
 mod build_step;
 pub mod confined;
 pub mod code;
+mod dial;
 pub mod files;
 pub mod hooks;
 pub mod http;
@@ -20,6 +21,7 @@ mod main_command;
 mod ports;
 pub mod nodejs;
 pub mod observe;
+pub mod mcp;
 pub mod process;
 pub mod sandbox;
 pub mod server;
@@ -73,6 +75,8 @@ pub struct Guest {
     pub hooks: hooks::Hooks,
     /// What is known of the use of resources.
     pub observe: observe::Observer,
+    /// MCP servers.
+    pub mcp: mcp::McpService,
     /// Versions of programs, once asked for.
     pub sandbox: sandbox::Versions,
     /// Registered skills.
@@ -110,6 +114,7 @@ impl Guest {
             files: Arc::default(),
             hooks: Default::default(),
             observe: observe::Observer::new(counters),
+            mcp: Default::default(),
             sandbox: Default::default(),
             skills: Default::default(),
             confined: Default::default(),

@@ -24,6 +24,7 @@ use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skill
 use crate::{Guest, SharedGuest, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
 use crate::{Guest, SharedGuest, bash, files, hooks, main_command, sandbox, shell};
 use crate::{Guest, SharedGuest, bash, files, hooks, main_command, observe, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, main_command, mcp, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -133,6 +134,7 @@ fn router() -> Router<SharedGuest> {
         .merge(code::router())
         .merge(hooks::router())
         .merge(observe::router())
+        .merge(mcp::router())
 }
 
 /// Routes for the gateway alone.

@@ -1,0 +1,220 @@
+//! Which servers there are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use axum::http::Uri;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::service::McpError;
+use crate::Guest;
+use crate::files::{Failure, Kind};
+use crate::process::seconds;
+
+/// The image's file. `MCP_SERVERS_FILE` in the sandbox's environment names another.
+pub const FILE: &str = "/opt/gem/mcp-servers.json";
+/// The most bytes of that file.
+const MAX_BYTES: u64 = 1 << 20;
+/// The most servers.
+pub(super) const MAX_SERVERS: usize = 64;
+/// Until a server has answered its handshake: less than the 60 s after which AIO's clients give up.
+const CONNECT_TIMEOUT: f64 = 50.0;
+const CALL_TIMEOUT: f64 = 300.0;
+const LONGEST_CALL: Duration = Duration::from_secs(3600);
+
+/// One server, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    pub transport: Transport,
+    /// What a hub puts before the names of its tools.
+    pub prefix: Option<String>,
+    /// Left out of lists; callable all the same.
+    pub hidden: bool,
+    /// For its start and the handshake.
+    pub connect_timeout: Duration,
+    /// For one call, or for listing its tools.
+    pub call_timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// A program that speaks on its standard input and output.
+    Stdio { command: String, args: Vec<String>, env: Vec<(String, String)>, cwd: Option<String> },
+    /// Streamable HTTP.
+    Http { url: String, headers: Vec<(String, String)> },
+}
+
+/// An entry as it is written: other clients' spellings are taken too, and fields that nobody knows are passed over.
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+struct Entry {
+    url: Option<String>,
+    headers: BTreeMap<String, String>,
+    command: Option<String>,
+    args: Vec<String>,
+    env: BTreeMap<String, String>,
+    cwd: Option<String>,
+    prefix: Option<String>,
+    hidden: bool,
+    disabled: bool,
+    #[serde(alias = "connectTimeout")]
+    connect_timeout: f64,
+    #[serde(alias = "call_timeout")]
+    timeout: f64,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            url: None,
+            headers: BTreeMap::new(),
+            command: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            prefix: None,
+            hidden: false,
+            disabled: false,
+            connect_timeout: CONNECT_TIMEOUT,
+            timeout: CALL_TIMEOUT,
+        }
+    }
+}
+
+/// All servers by name; one whose entry is wrong says why when it is used.
+pub(super) type Servers = BTreeMap<String, Result<ServerConfig, String>>;
+
+/// Reads them: the file, then `EXTRA_MCP_SERVERS` over it, of which `MCP_FILTER_SERVERS` leaves the named ones.
+pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
+    let variable = |name: &str| guest.config.env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
+    let named = variable("MCP_SERVERS_FILE");
+    let path = named.unwrap_or(FILE).to_owned();
+    let read = {
+        let path = path.clone();
+        guest.files.workers.run(Kind::Brief, &guest.user, move |_| read(&path)).await
+    };
+    let wrong = |place: &str, why: String| McpError::Configuration { place: place.to_owned(), why };
+    let mut servers = Servers::new();
+    match read {
+        Ok(text) => add(&mut servers, &text).map_err(|why| wrong(&path, why))?,
+        Err(Failure::Os { errno: Errno::NOENT | Errno::NOTDIR, .. }) if named.is_none() => {}
+        Err(failure) => return Err(wrong(&path, failure.to_string())),
+    }
+    if let Some(extra) = variable("EXTRA_MCP_SERVERS") {
+        add(&mut servers, extra.as_bytes()).map_err(|why| wrong("EXTRA_MCP_SERVERS", why))?;
+    }
+    if let Some(filter) = variable("MCP_FILTER_SERVERS") {
+        servers.retain(|name, _| filter.split(',').any(|wanted| wanted.trim() == name));
+    }
+    if servers.len() > MAX_SERVERS {
+        return Err(wrong(&path, format!("{} servers are configured; the most is {MAX_SERVERS}", servers.len())));
+    }
+    Ok(servers)
+}
+
+fn read(path: &str) -> Result<Vec<u8>, Failure> {
+    let fail = |e: Errno| Failure::os(e, path);
+    // So that a pipe can't hold us.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = open(path, flags, Mode::empty()).map_err(fail)?;
+    if FileType::from_raw_mode(fstat(&file).map_err(fail)?.st_mode) != FileType::RegularFile {
+        return Err(Failure::invalid("it is not a regular file"));
+    }
+    let mut text = Vec::new();
+    let read = File::from(file).take(MAX_BYTES + 1).read_to_end(&mut text);
+    read.map_err(|e| fail(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Failure::invalid(format!("it is larger than {MAX_BYTES} bytes")));
+    }
+    Ok(text)
+}
+
+/// Adds what a JSON text says: a map by name, or one under `mcpServers`.
+fn add(servers: &mut Servers, text: &[u8]) -> Result<(), String> {
+    let mut map: serde_json::Map<String, Value> =
+        serde_json::from_slice(text).map_err(|e| format!("it is not a JSON object: {e}"))?;
+    if let Some(inner) = map.remove("mcpServers") {
+        map = serde_json::from_value(inner).map_err(|_| "`mcpServers` is not an object".to_owned())?;
+    }
+    for (name, entry) in map {
+        match server(entry) {
+            Ok(None) => drop(servers.remove(&name)),
+            Ok(Some(server)) => drop(servers.insert(name, Ok(server))),
+            Err(why) => drop(servers.insert(name, Err(why))),
+        }
+    }
+    Ok(())
+}
+
+/// None for a disabled one.
+fn server(entry: Value) -> Result<Option<ServerConfig>, String> {
+    let entry: Entry = serde_json::from_value(entry).map_err(|e| e.to_string())?;
+    if entry.disabled {
+        return Ok(None);
+    }
+    let transport = match (entry.command, entry.url) {
+        (Some(command), None) if !command.is_empty() => {
+            Transport::Stdio { command, args: entry.args, env: entry.env.into_iter().collect(), cwd: entry.cwd }
+        }
+        (None, Some(url)) => {
+            let parsed: Uri = url.parse().map_err(|e| format!("{url:?} is no URL: {e}"))?;
+            if parsed.scheme_str() != Some("http") || parsed.host().is_none_or(str::is_empty) {
+                return Err(format!("{url:?} is not an http:// URL"));
+            }
+            Transport::Http { url, headers: entry.headers.into_iter().collect() }
+        }
+        _ => return Err("it needs either `command` or `url`".to_owned()),
+    };
+    Ok(Some(ServerConfig {
+        transport,
+        prefix: entry.prefix,
+        hidden: entry.hidden,
+        connect_timeout: seconds(entry.connect_timeout).min(LONGEST_CALL),
+        call_timeout: seconds(entry.timeout).min(LONGEST_CALL),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Servers {
+        let mut servers = Servers::new();
+        add(&mut servers, text.as_bytes()).unwrap();
+        servers
+    }
+
+    #[test]
+    fn both_layouts_are_read_and_wrong_entries_keep_their_reason() {
+        let inner = r#"{"a": {"command": "x", "args": ["1"], "env": {"K": "v"}, "timeout": 3, "type": "stdio"},
+            "b": {"url": "http://127.0.0.1:8100/mcp", "prefix": "p", "hidden": true, "connectTimeout": 2.5},
+            "c": {}, "d": {"url": "https://x"}, "e": {"command": "x", "url": "http://x"}, "f": {"args": 3},
+            "off": {"command": "x", "disabled": true}}"#;
+        let flat = parsed(inner);
+        assert_eq!(flat, parsed(&format!(r#"{{"mcpServers": {inner}}}"#)));
+        assert_eq!(flat.keys().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "d", "e", "f"]);
+        let a = flat["a"].as_ref().unwrap();
+        assert_eq!((a.hidden, a.call_timeout), (false, Duration::from_secs(3)));
+        let b = flat["b"].as_ref().unwrap();
+        assert_eq!((b.hidden, b.prefix.as_deref()), (true, Some("p")));
+        assert_eq!(b.connect_timeout, Duration::from_millis(2500));
+        for name in ["c", "d", "e", "f"] {
+            assert!(flat[name].is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_comes_later_wins_and_may_switch_off() {
+        let mut servers = parsed(r#"{"a": {"command": "x"}, "b": {"command": "x"}}"#);
+        add(&mut servers, br#"{"a": {"command": "y"}, "b": {"disabled": true}}"#).unwrap();
+        assert_eq!(servers.len(), 1);
+        assert!(matches!(&servers["a"].as_ref().unwrap().transport, Transport::Stdio { command, .. } if command == "y"));
+        assert!(add(&mut servers, b"[]").is_err());
+        assert!(add(&mut servers, b"{").is_err());
+    }
+}

@@ -1,0 +1,23 @@
+//! MCP servers that run in the sandbox or are reached from it, for AIO's `mcp` routes.
+//!
+//! ```text
+//!  named ──first call──► starting ──handshake──► connected ──its end──► named
+//!    ▲                      │                        │
+//!    └── failed, told ──────┘      new configuration ┘ (ended, then started anew by the next call)
+//! ```
+//!
+//! Which servers there are is read anew for each call: from the image's file, the environment over it. A server is
+//! started by the first call that needs it, as the sandbox's user, and stays until it ends or its configuration changes.
+//! A call that was under way when a server died is not repeated: nobody knows how far it came.
+
+mod config;
+mod connection;
+mod http_client;
+mod process;
+mod routes;
+mod service;
+mod types;
+
+pub use config::{FILE, ServerConfig, Transport};
+pub use routes::{McpApi, router};
+pub use service::{McpError, McpService};

@@ -1,0 +1,145 @@
+//! A server's process: started as the sandbox's user, with what it says on standard error kept for error messages.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::spawner::{SpawnError, Stage};
+use rustix::fs::{Gid, Uid, fchown};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::geteuid;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use crate::Guest;
+use crate::process::{self, Child, Command, Exit, Signal};
+
+/// Bytes kept of standard error: the last ones.
+const KEPT_STDERR: usize = 8 << 10;
+/// How long a server may take to end when its input is closed, and again after `TERM`.
+const GRACE: Duration = Duration::from_secs(2);
+
+type Tail = Arc<Mutex<VecDeque<u8>>>;
+
+/// A running server. Dropping it ends the process and what it started.
+#[derive(Debug)]
+pub(super) struct Process {
+    stderr: Tail,
+    ended: watch::Receiver<Option<Exit>>,
+    _stop: oneshot::Sender<()>,
+}
+
+/// The ends that the guest speaks by.
+pub(super) struct Streams {
+    pub(super) stdout: Receiver,
+    pub(super) stdin: Sender,
+}
+
+impl Process {
+    pub(super) async fn start(
+        guest: &Guest,
+        argv: Vec<String>,
+        env: &[(String, String)],
+        cwd: String,
+    ) -> Result<(Self, Streams), SpawnError> {
+        let user = &guest.user;
+        let pipes = || -> io::Result<_> {
+            let (stdin, to_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+            let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+            let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+            if user.uid != 0 && geteuid().is_root() {
+                // A pipe is its maker's; without this the server could not open /dev/stderr.
+                for pipe in [&stdin, &stdout, &stderr] {
+                    fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
+                }
+            }
+            let streams = Streams { stdout: Receiver::from_owned_fd(from_stdout)?, stdin: Sender::from_owned_fd(to_stdin)? };
+            Ok(([stdin, stdout, stderr], streams, Receiver::from_owned_fd(from_stderr)?))
+        };
+        let failed = |source| SpawnError::Failed {
+            program: argv.first().cloned().unwrap_or_default(),
+            cwd: cwd.clone(),
+            stage: Stage::Descriptors,
+            source,
+        };
+        let (stdio, streams, from_stderr): ([OwnedFd; 3], _, _) = pipes().map_err(failed)?;
+        let env = guest.environment(user, env);
+        let command = Command { argv, env, cwd, user, stdio, controlling_tty: false };
+        let child = guest.processes.spawn(command).await?;
+        let stderr = Tail::default();
+        let (end, ended) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel();
+        tokio::spawn(keep(child, from_stderr, stderr.clone(), end, stopped));
+        Ok((Self { stderr, ended, _stop: stop }, streams))
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// How it ended, if it did, and the last it said on standard error, for an error message.
+    pub(super) async fn account(&self) -> String {
+        // What it says and its end come by other ways than the failure that is to be explained.
+        let mut ended = self.ended.clone();
+        let _ = timeout(Duration::from_millis(200), ended.wait_for(Option::is_some)).await;
+        let exit = *self.ended.borrow();
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = String::from_utf8_lossy(&tail.iter().copied().collect::<Vec<u8>>()).trim().to_owned();
+        let mut account = match exit {
+            Some(Exit::Code(code)) => format!("; it ended with code {code}"),
+            Some(Exit::Signal(signal)) => format!("; it was ended by signal {signal}"),
+            None => String::new(),
+        };
+        if !said.is_empty() {
+            account = format!("{account}; its standard error ends with: {said}");
+        }
+        account
+    }
+}
+
+/// Follows the process to its end, and ends it when nobody needs it any more.
+async fn keep(
+    mut child: Child,
+    mut from_stderr: Receiver,
+    stderr: Tail,
+    end: watch::Sender<Option<Exit>>,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let mut buffer = vec![0; 4096];
+    let mut open = true;
+    let mut signals = [Signal::TERM, Signal::KILL].into_iter();
+    let mut deadline = None;
+    let exit = loop {
+        tokio::select! {
+            exit = child.wait() => break exit,
+            read = from_stderr.read(&mut buffer), if open => match read {
+                Ok(0) | Err(_) => open = false,
+                Ok(n) => note(&stderr, &buffer[..n]),
+            },
+            _ = &mut stopped, if deadline.is_none() => deadline = Some(tokio::time::Instant::now() + GRACE),
+            () = tokio::time::sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)), if deadline.is_some() => {
+                let signal = signals.next().unwrap_or(Signal::KILL);
+                let (leader, marker) = (child.pid, child.marker.clone());
+                tokio::task::spawn_blocking(move || process::kill_members(Some(leader), &marker, signal));
+                deadline = Some(tokio::time::Instant::now() + GRACE);
+            }
+        }
+    };
+    while let Ok(n @ 1..) = from_stderr.try_read(&mut buffer) {
+        note(&stderr, &buffer[..n]);
+    }
+    end.send_replace(Some(exit));
+    // What it leaves behind may hold its output open, and nobody speaks to that.
+    tokio::task::spawn_blocking(move || process::kill_members(None, &child.marker, Signal::KILL));
+}
+
+fn note(tail: &Tail, bytes: &[u8]) {
+    let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    tail.extend(bytes);
+    let excess = tail.len().saturating_sub(KEPT_STDERR);
+    tail.drain(..excess);
+}
