@@ -8,8 +8,8 @@
 
 pub mod bash;
 mod build_step;
-pub mod confined;
 pub mod code;
+pub mod confined;
 mod dial;
 pub mod files;
 pub mod hooks;
@@ -18,10 +18,10 @@ mod inside;
 pub mod jupyter;
 mod log;
 mod main_command;
-mod ports;
+pub mod mcp;
 pub mod nodejs;
 pub mod observe;
-pub mod mcp;
+mod ports;
 pub mod process;
 pub mod sandbox;
 pub mod server;

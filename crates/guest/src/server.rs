@@ -19,12 +19,10 @@ use axum::{Json, Router, middleware};
 
 use crate::inside::InsideSteps;
 use crate::process::Processes;
-use crate::{Guest, SharedGuest, bash, files, main_command, ports, sandbox, shell};
-use crate::{Guest, SharedGuest, bash, files, main_command, sandbox, shell, skills, util};
-use crate::{Guest, SharedGuest, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
-use crate::{Guest, SharedGuest, bash, files, hooks, main_command, sandbox, shell};
-use crate::{Guest, SharedGuest, bash, files, hooks, main_command, observe, sandbox, shell};
-use crate::{Guest, SharedGuest, bash, files, main_command, mcp, sandbox, shell};
+use crate::{
+    Guest, SharedGuest, bash, code, files, hooks, jupyter, main_command, mcp, nodejs, observe, ports, sandbox, shell, skills,
+    util,
+};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -73,8 +71,7 @@ pub fn run(start: Start) -> io::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
-        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?));
-        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner)?, start.counters));
+        let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
         make_workdir(&guest);
         // Who calls meanwhile waits in the listener's queue.
         hooks::before_services(&guest).await;

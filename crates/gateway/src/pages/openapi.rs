@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arenite_guest::{bash, files, sandbox, shell, skills, util};
-use arenite_guest::{bash, code, files, jupyter, nodejs, sandbox, shell};
-use arenite_guest::{bash, files, hooks, sandbox, shell};
-use arenite_guest::{bash, files, hooks, observe, sandbox, shell};
+use arenite_guest::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, sandbox, shell, skills, util};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -44,32 +41,22 @@ fn prefix(path: &str) -> &str {
 
 fn document() -> Value {
     let mut whole = shell::ShellApi::openapi();
-    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), sandbox::SandboxApi::openapi(), AuthApi::openapi()] {
     let parts = [
         bash::BashApi::openapi(),
         files::FilesApi::openapi(),
-        sandbox::SandboxApi::openapi(),
-        skills::SkillsApi::openapi(),
-        util::UtilApi::openapi(),
-    ];
-    for part in parts {
-    for part in [
-        bash::BashApi::openapi(),
-        files::FilesApi::openapi(),
-        sandbox::SandboxApi::openapi(),
+        files::WatchApi::openapi(),
         jupyter::JupyterApi::openapi(),
         nodejs::NodeApi::openapi(),
         code::CodeApi::openapi(),
-    ] {
-    for part in [bash::BashApi::openapi(), files::FilesApi::openapi(), files::WatchApi::openapi(), sandbox::SandboxApi::openapi()]
-    {
-    for part in [
-        bash::BashApi::openapi(),
-        files::FilesApi::openapi(),
-        files::WatchApi::openapi(),
         sandbox::SandboxApi::openapi(),
         hooks::HooksApi::openapi(),
-    ] {
+        observe::ObserveApi::openapi(),
+        skills::SkillsApi::openapi(),
+        mcp::McpApi::openapi(),
+        util::UtilApi::openapi(),
+        AuthApi::openapi(),
+    ];
+    for part in parts {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.

@@ -18,71 +18,71 @@ use crate::http::optional_within;
 /// The most globs of `exclude`.
 const MAX_EXCLUDED: usize = 256;
 
-/// Enhanced file glob request
+/// Which files to find, by their names.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct FileGlobRequest {
-    /// Base directory path
+    /// Where the walk began.
     pub path: String,
-    /// Glob pattern (**, *, ?, [...])
+    /// Such as `**/*.rs`, relative to `path`.
     pub pattern: String,
-    /// Glob patterns to exclude
+    /// Globs of what is left out.
     ///
     /// As in a `.gitignore`: a plain name counts at every depth, and of a directory leaves out all that is in it.
     #[serde(default)]
     pub exclude: Option<Vec<String>>,
-    /// Whether to include hidden files
+    /// Also what begins with a dot.
     #[serde(default)]
     #[schema(default = false)]
     pub include_hidden: Option<bool>,
-    /// Only return files (not directories)
+    /// Leave directories out.
     #[serde(default)]
     #[schema(default = true)]
     pub files_only: Option<bool>,
-    /// Whether to include size and modified time
+    /// With size and time of each.
     #[serde(default)]
     #[schema(default = true)]
     pub include_metadata: Option<bool>,
-    /// Maximum number of results
+    /// The most to show.
     #[serde(default, deserialize_with = "optional_within::<_, 1, 50000>")]
     #[schema(default = 5000, minimum = 1, maximum = 50000)]
     pub max_results: Option<i64>,
-    /// Sort by: path, name, size, modified
+    /// `path`, `name`, `size` or `modified`.
     #[serde(default)]
     #[schema(default = "path")]
     pub sort_by: Option<String>,
-    /// Sort in descending order
+    /// The other way round.
     #[serde(default)]
     #[schema(default = false)]
     pub sort_desc: Option<bool>,
 }
 
-/// Glob matched file info
+/// A file that a glob found.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct GlobFileInfo {
-    /// Full file path
+    /// Absolute.
     pub path: String,
-    /// File name
+    /// The last part of its path.
     pub name: String,
-    /// Whether it's a directory
+    /// It is a directory.
     pub is_directory: bool,
-    /// File size in bytes
+    /// Bytes.
     pub size: Option<u64>,
-    /// Last modified time (ISO format)
+    /// When its content changed, in ISO 8601.
     pub modified_time: Option<String>,
 }
 
-/// Enhanced glob result
+/// What a glob found.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct FileGlobResult {
-    /// Base directory path
+    /// Where the walk began.
     pub path: String,
-    /// Glob pattern used
+    /// As it was asked.
     pub pattern: String,
-    /// List of matched files
+    /// In the order asked for.
     pub files: Vec<GlobFileInfo>,
-    /// Total number of matches
+    /// How many there are, shown or not.
     pub total_count: usize,
-    /// Whether results were truncated
+    /// There are more than are shown.
     pub truncated: bool,
 }
 

@@ -18,42 +18,42 @@ pub(super) const MAX_RESULTS: usize = 10_000;
 /// The longest glob, in bytes.
 const MAX_GLOB: usize = 4096;
 
-/// File list request
+/// Which directory to list, and how.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct FileListRequest {
-    /// Directory path to list
+    /// The directory.
     pub path: String,
-    /// Whether to list recursively
+    /// Also directories below.
     #[serde(default)]
     #[schema(default = false)]
     pub recursive: Option<bool>,
-    /// Whether to show hidden files
+    /// Also what begins with a dot.
     #[serde(default)]
     #[schema(default = true)]
     pub show_hidden: Option<bool>,
-    /// Filter by file extensions (e.g., ['.py', '.txt'])
+    /// Extensions to show, such as `.py`.
     ///
     /// With or without the dot. Directories are left out then.
     #[serde(default)]
     pub file_types: Option<Vec<String>>,
-    /// Maximum depth for recursive listing
+    /// How deep `recursive` goes.
     ///
     /// 1 is the directory itself; 64 at most.
     #[serde(default)]
     pub max_depth: Option<i64>,
-    /// Whether to include file size information
+    /// With the size of each.
     #[serde(default)]
     #[schema(default = true)]
     pub include_size: Option<bool>,
-    /// Whether to include file permissions
+    /// With the permissions of each.
     #[serde(default)]
     #[schema(default = false)]
     pub include_permissions: Option<bool>,
-    /// Sort by: name, size, modified, type
+    /// `name`, `size`, `modified` or `type`.
     #[serde(default)]
     #[schema(default = "name")]
     pub sort_by: Option<String>,
-    /// Sort in descending order
+    /// The other way round.
     #[serde(default)]
     #[schema(default = false)]
     pub sort_desc: Option<bool>,

@@ -179,7 +179,7 @@ async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequ
     })
 }
 
-/// Multi-file content search (grep) with regex or fixed string support
+/// Search the content of files.
 ///
 /// As ripgrep does it: hidden and binary files and those that `.gitignore`, `.ignore` and `.rgignore` name are passed over,
 /// unless `include` names them; a file given as `path` is searched whatever it is.
@@ -192,7 +192,7 @@ async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequ
     })
 }
 
-/// Enhanced file glob matching with optional metadata
+/// Find files by their names.
 ///
 /// As in Python: `*` stays in its directory, and `**/` stands for any number of directories.
 #[utoipa::path(post, path = "/v1/file/glob", tag = "file", operation_id = "glob_files", request_body = FileGlobRequest,

@@ -33,7 +33,7 @@ impl From<HookError> for ApiError {
     }
 }
 
-/// Register a lifecycle hook. Currently supported events: shutdown.
+/// Have a command run when the sandbox ends.
 ///
 /// It runs by `sh -c` as the sandbox's user before the sandbox is deleted. All of them together have 30 seconds.
 #[utoipa::path(post, path = "/v1/sandbox/hooks", tag = "sandbox", operation_id = "register_hook_v1_sandbox_hooks_post",
@@ -54,14 +54,14 @@ struct ListQuery {
     event: String,
 }
 
-/// List registered lifecycle hooks, optionally filtered by event.
+/// The hooks of an event, in the order in which they run.
 #[utoipa::path(get, path = "/v1/sandbox/hooks", tag = "sandbox", operation_id = "list_hooks_v1_sandbox_hooks_get",
     params(ListQuery), responses((status = 200, body = Envelope<Vec<SandboxHook>>)))]
 async fn list(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<ListQuery>) -> Reply<Vec<SandboxHook>> {
     ok(service::list(&guest, &query.event))
 }
 
-/// Remove a hook by name. ENV hooks cannot be removed.
+/// Forget a hook; those of the environment stay.
 #[utoipa::path(delete, path = "/v1/sandbox/hooks/{name}", tag = "sandbox",
     operation_id = "remove_hook_v1_sandbox_hooks__name__delete", params(("name" = String, Path)),
     responses((status = 200, body = Envelope<serde_json::Value>)))]

@@ -20,24 +20,24 @@ pub(super) const PRIORITY: i64 = 100;
 /// The event that the API may register for.
 pub(super) const SHUTDOWN: &str = "shutdown";
 
-/// A registered lifecycle hook.
+/// A command that runs when the sandbox ends.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SandboxHook {
-    /// Unique name for this hook
+    /// Its name; there is one of each.
     pub name: String,
-    /// Lifecycle event: "shutdown"
+    /// `shutdown` is the one there is.
     #[schema(default = "shutdown")]
     pub event: String,
-    /// Shell command to execute
+    /// For bash.
     #[schema(max_length = 4096)]
     pub command: String,
-    /// Per-hook timeout in seconds
+    /// Seconds that it may take.
     #[schema(default = 10.0)]
     pub timeout: f64,
-    /// Execution priority (lower = earlier). Same priority hooks run in parallel
+    /// Lower ones go first; equal ones run together.
     #[schema(default = 100)]
     pub priority: i64,
-    /// Registration source: "env" or "api"
+    /// `api`, or `env` for one of the environment, which stays.
     #[schema(default = "api")]
     pub source: String,
 }
@@ -56,23 +56,23 @@ fn priority() -> i64 {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(super) struct RegisterHookRequest {
-    /// Unique name for this hook
+    /// Its name; there is one of each.
     #[serde(deserialize_with = "name")]
     #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
     pub(super) name: String,
-    /// Lifecycle event: "shutdown"
+    /// `shutdown` is the one there is.
     #[serde(default = "shutdown")]
     #[schema(default = "shutdown")]
     pub(super) event: String,
-    /// Shell command to execute
+    /// For bash.
     #[serde(deserialize_with = "command")]
     #[schema(max_length = 4096)]
     pub(super) command: String,
-    /// Per-hook timeout in seconds
+    /// Seconds that it may take.
     #[serde(default = "timeout")]
     #[schema(default = 10.0)]
     pub(super) timeout: f64,
-    /// Execution priority (lower = earlier). Same priority hooks run in parallel
+    /// Lower ones go first; equal ones run together.
     #[serde(default = "priority")]
     #[schema(default = 100)]
     pub(super) priority: i64,

@@ -5,5 +5,5 @@ mod bounds;
 mod envelope;
 
 pub use body::{Body, QueryArgs, missing};
-pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};
 pub use bounds::{optional_within, within};
+pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};

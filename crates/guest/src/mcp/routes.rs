@@ -67,7 +67,7 @@ async fn servers(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<S
 /// All tools of a server, which is started when it isn't running.
 #[utoipa::path(get, path = "/v1/mcp/{server_name}/tools", tag = "mcp",
     operation_id = "list_mcp_tools_v1_mcp__server_name__tools_get",
-    params(("server_name" = String, Path, description = "Name of the MCP server")),
+    params(("server_name" = String, Path, description = "The server")),
     responses((status = 200, body = Envelope<types::ListToolsResult>)))]
 async fn tools(State(guest): State<SharedGuest>, Path(server_name): Path<String>) -> Reply<rmcp::model::ListToolsResult> {
     ok(guest.mcp.tools(&guest, &server_name).await?)
@@ -76,7 +76,7 @@ async fn tools(State(guest): State<SharedGuest>, Path(server_name): Path<String>
 /// Calls a tool of a server with the body as its arguments. A tool's own failure is a result with `isError`.
 #[utoipa::path(post, path = "/v1/mcp/{server_name}/tools/{tool_name}", tag = "mcp",
     operation_id = "execute_mcp_tool_v1_mcp__server_name__tools__tool_name__post",
-    params(("server_name" = String, Path, description = "Name of the MCP server"),
+    params(("server_name" = String, Path, description = "The server"),
         ("tool_name" = String, Path, description = "Name of the tool")),
     request_body = types::ToolArguments, responses((status = 200, body = Envelope<types::CallToolResult>)))]
 async fn call(

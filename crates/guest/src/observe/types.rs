@@ -139,17 +139,17 @@ pub struct ObserveStartRequest {
     #[serde(default)]
     #[schema(default = "capture")]
     pub mode: ObserveStartMode,
-    /// Optional key for idempotent retries of the same start request
+    /// A word of the caller's: asked again with it, the same session is answered.
     #[serde(default, deserialize_with = "key")]
     #[schema(max_length = 128)]
     pub idempotency_key: Option<String>,
-    /// Optional session duration in seconds
+    /// Seconds after which it ends by itself.
     pub duration_seconds: Option<i64>,
-    /// Sampling interval in seconds
+    /// Seconds from one sample to the next.
     pub interval_seconds: Option<f64>,
-    /// Whether to sample process rows
+    /// Sample the processes too.
     pub include_processes: Option<bool>,
-    /// Whether to sample disk usage
+    /// Sample the disk too.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub include_disk: bool,
@@ -169,7 +169,7 @@ pub struct ObservationStartResult {
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct ObserveStopRequest {
-    /// Optional active session id to stop
+    /// Absent: the one that runs.
     pub session_id: Option<String>,
 }
 
@@ -186,13 +186,13 @@ fn manual() -> String {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct ObserveExportRequest {
-    /// Optional key for idempotent retries of the same export request
+    /// A word of the caller's: asked again with it, the same report is answered.
     #[serde(default, deserialize_with = "key")]
     #[schema(max_length = 128)]
     pub idempotency_key: Option<String>,
-    /// Optional session id to export
+    /// Absent: the session that runs, else the last one.
     pub session_id: Option<String>,
-    /// Export reason
+    /// Why, for the report's list.
     #[serde(default = "manual")]
     #[schema(default = "manual")]
     pub reason: String,

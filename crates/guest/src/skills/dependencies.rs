@@ -48,13 +48,13 @@ static NODEJS: LazyLock<Regex> = LazyLock::new(|| {
 /// What came of an installer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DependencyCommandResult {
-    /// Executed dependency command
+    /// The command, word by word.
     pub command: Vec<String>,
-    /// Whether the command succeeded
+    /// It ended with 0.
     pub success: bool,
-    /// Standard output from command
+    /// What it wrote to standard output.
     pub stdout: Option<String>,
-    /// Standard error from command
+    /// What it wrote to standard error.
     pub stderr: Option<String>,
 }
 

@@ -15,14 +15,14 @@ use super::{MAX_SKILLS, SKILL_FILE};
 /// A registered skill.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct SkillMetadata {
-    /// Skill name
+    /// The skill's name.
     pub name: String,
-    /// Absolute path to the skill directory
+    /// Its directory.
     pub path: String,
-    /// Metadata parsed from SKILL.md front matter
+    /// The front matter of its SKILL.md.
     #[schema(required = false, value_type = std::collections::HashMap<String, Value>)]
     pub metadata: Map<String, Value>,
-    /// Dependency commands for the skill
+    /// What was run to install what it needs.
     #[schema(required = false)]
     pub dependency_commands: Vec<DependencyCommandResult>,
 }

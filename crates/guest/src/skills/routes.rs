@@ -44,16 +44,16 @@ pub(super) struct RegisterBody {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SkillRegistrationResult {
-    /// Number of registered skills
+    /// How many were found.
     count: usize,
-    /// Registered skills and metadata
+    /// Those that were found.
     #[schema(required = false)]
     registered: Vec<SkillMetadata>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SkillMetadataCollection {
-    /// Collection of skill metadata entries
+    /// By name.
     #[schema(required = false)]
     skills: Vec<SkillMetadata>,
 }
@@ -67,11 +67,11 @@ pub(super) struct ClearedSkills {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SkillContentResult {
-    /// Skill name
+    /// The skill's name.
     name: String,
-    /// Absolute path to the skill directory
+    /// Its directory.
     path: String,
-    /// Skill content excluding front matter
+    /// SKILL.md without its front matter.
     content: String,
 }
 

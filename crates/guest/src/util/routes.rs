@@ -24,7 +24,7 @@ pub struct UtilApi;
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct UtilConvertToMarkdownRequest {
-    /// The URI of the resource to convert
+    /// http, https, file or data.
     uri: String,
 }
 

@@ -12,18 +12,18 @@ const MAX_LINE_BYTES: usize = 16 << 10;
 /// The most bytes of lines in one answer.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Single grep match
+/// A line that matches.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct GrepMatch {
-    /// File path containing the match
+    /// The file, absolute.
     pub file: String,
-    /// Line number (1-based)
+    /// From 1.
     pub line_number: u64,
-    /// Content of the matched line
+    /// Without its end.
     pub line_content: String,
-    /// Lines before the match
+    /// Those that stand before it.
     pub context_before: Option<Vec<String>>,
-    /// Lines after the match
+    /// Those that follow it.
     pub context_after: Option<Vec<String>>,
 }
 

@@ -54,76 +54,76 @@ const FIRST_PASS: Duration = Duration::from_secs(40);
 /// The most bytes of file names that are kept between the passes.
 const MAX_KEPT_BYTES: usize = 8 << 20;
 
-/// File grep (multi-file content search) request
+/// What to search files for.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct FileGrepRequest {
-    /// File or directory path to search
+    /// A file, or a directory with what is in it.
     pub path: String,
-    /// Search pattern (regex or fixed string)
+    /// A regular expression, or text with `fixed_strings`.
     pub pattern: String,
-    /// File glob filters to include (e.g., ["*.py", "*.ts"])
+    /// Globs of the files to read, such as `*.py`; none: all.
     #[serde(default)]
     pub include: Option<Vec<String>>,
-    /// Glob patterns to exclude (e.g., ["node_modules", "*.min.js"])
+    /// Globs of files and directories that are left out.
     #[serde(default)]
     pub exclude: Option<Vec<String>>,
-    /// Case insensitive search
+    /// Take capital and small letters as one.
     #[serde(default)]
     #[schema(default = false)]
     pub case_insensitive: Option<bool>,
-    /// Treat pattern as literal string, not regex
+    /// `pattern` is text and no expression.
     #[serde(default)]
     #[schema(default = false)]
     pub fixed_strings: Option<bool>,
-    /// Number of lines before each match (-B)
+    /// Lines to show before each match.
     #[serde(default, deserialize_with = "optional_within::<_, 0, 20>")]
     #[schema(default = 0, minimum = 0, maximum = 20)]
     pub context_before: Option<i64>,
-    /// Number of lines after each match (-A)
+    /// Lines to show after each match.
     #[serde(default, deserialize_with = "optional_within::<_, 0, 20>")]
     #[schema(default = 0, minimum = 0, maximum = 20)]
     pub context_after: Option<i64>,
-    /// Maximum number of matches to return
+    /// The most matches to show.
     #[serde(default, deserialize_with = "optional_within::<_, 1, 10000>")]
     #[schema(default = 500, minimum = 1, maximum = 10000)]
     pub max_results: Option<i64>,
-    /// Skip files larger than this size (e.g., 1M, 500K)
+    /// Larger files are passed over: bytes, or with K, M or G.
     #[serde(default)]
     #[schema(default = "1M")]
     pub max_file_size: Option<String>,
-    /// Enable multiline matching where . matches newlines and patterns can span lines (rg -U --multiline-dotall)
+    /// A match may span lines, and `.` matches their ends.
     #[serde(default)]
     #[schema(default = false)]
     pub multiline: Option<bool>,
-    /// Skip first N matches before returning results (for pagination)
+    /// Matches to pass over: for the next page, those already seen.
     #[serde(default, deserialize_with = "optional_within::<_, 0, { i64::MAX }>")]
     #[schema(default = 0, minimum = 0)]
     pub offset: Option<i64>,
-    /// File type filter using ripgrep type aliases (e.g., "py", "js", "rust", "go"). Maps to rg --type.
+    /// A type as ripgrep knows them, such as `py` or `rust`.
     #[serde(default, rename = "type")]
     pub file_type: Option<String>,
-    /// Search recursively
+    /// Also in directories below.
     #[serde(default)]
     #[schema(default = true)]
     pub recursive: Option<bool>,
 }
 
-/// Multi-file grep result
+/// What a search through files found.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct FileGrepResult {
-    /// Search directory path
+    /// Where the search began.
     pub path: String,
-    /// Search pattern used
+    /// As it was asked.
     pub pattern: String,
-    /// List of matches
+    /// By file, then by line.
     pub matches: Vec<GrepMatch>,
-    /// Total number of matches
+    /// How many there are, shown or not.
     pub match_count: u64,
-    /// Number of files searched
+    /// Files that were read.
     pub files_searched: Option<u64>,
-    /// Number of files with matches
+    /// Files in which something was found.
     pub files_matched: Option<u64>,
-    /// Whether results were truncated
+    /// There are more than are shown.
     pub truncated: bool,
     /// What is not in the answer and why.
     #[serde(skip)]

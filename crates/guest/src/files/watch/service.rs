@@ -91,22 +91,25 @@ fn default_debounce() -> i64 {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(super) struct CreateWatchRequest {
-    /// Path of the file or directory to watch
+    /// A file or directory.
     pub(super) path: String,
-    /// Whether to recursively watch subdirectories
+    /// Also what lies in its directories, at any depth.
     #[serde(default = "yes")]
+    #[schema(default = yes)]
     pub(super) recursive: bool,
-    /// Directory or glob patterns to exclude
+    /// What is not watched: names of directories, or globs.
     ///
     /// Replaces the default.
     #[serde(default = "default_exclude")]
+    #[schema(default = default_exclude)]
     pub(super) exclude: Vec<String>,
-    /// Debounce window in milliseconds
+    /// Milliseconds to wait for more before events are told; what cancels out in them is left out.
     #[serde(default = "default_debounce", deserialize_with = "within::<_, 50, 5000>")]
-    #[schema(minimum = 50, maximum = 5000)]
+    #[schema(default = default_debounce, minimum = 50, maximum = 5000)]
     pub(super) debounce: i64,
-    /// Glob filters; empty means all events are included
+    /// Globs of what is told; empty: everything.
     #[serde(default)]
+    #[schema(default = json!([]))]
     pub(super) include_patterns: Vec<String>,
 }
 
@@ -116,21 +119,21 @@ fn default_limit() -> i64 {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(super) struct PollRequest {
-    /// Cursor returned by the previous call; only events with seq > cursor are returned
+    /// The `cursor` of the call before: later events are answered.
     #[serde(default, deserialize_with = "within::<_, 0, { i64::MAX }>")]
-    #[schema(minimum = 0)]
+    #[schema(default = 0, minimum = 0)]
     pub(super) cursor: i64,
     /// The same, as older clients call it.
     #[serde(default, deserialize_with = "crate::http::optional_within::<_, 0, { i64::MAX }>")]
     #[schema(ignore)]
     pub(super) since: Option<i64>,
-    /// Maximum number of events to return
+    /// The most events of one answer.
     #[serde(default = "default_limit", deserialize_with = "within::<_, 1, 1000>")]
-    #[schema(minimum = 1, maximum = 1000)]
+    #[schema(default = default_limit, minimum = 1, maximum = 1000)]
     pub(super) limit: i64,
-    /// Long-poll wait time in seconds; 0 returns immediately
+    /// Seconds to wait when there is none yet.
     #[serde(default, deserialize_with = "within::<_, 0, 60>")]
-    #[schema(minimum = 0, maximum = 60)]
+    #[schema(default = 0, minimum = 0, maximum = 60)]
     pub(super) timeout: i64,
 }
 
@@ -152,14 +155,15 @@ fn some_types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileEven
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = FileWatchWaitRequest)]
 pub(super) struct WaitRequest {
-    /// File path to wait for (exact match)
+    /// The file, which need not be there yet.
     pub(super) path: String,
-    /// Maximum wait time in seconds
+    /// Seconds to wait.
     #[serde(default = "default_wait", deserialize_with = "within::<_, 1, 300>")]
-    #[schema(minimum = 1, maximum = 300)]
+    #[schema(default = default_wait, minimum = 1, maximum = 300)]
     pub(super) timeout: i64,
-    /// Event types to watch
+    /// What to wait for.
     #[serde(default = "all_types", deserialize_with = "some_types")]
+    #[schema(default = all_types)]
     pub(super) event_types: Vec<FileEventType>,
 }
 
