@@ -6,6 +6,7 @@ mod floor;
 mod http;
 mod memory;
 mod report;
+mod search;
 mod stream;
 
 use std::path::{Path, PathBuf};
@@ -114,6 +115,9 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
     }
     if wanted("stream") {
         report.push(stream::measure(args.port, &mut api, work)?);
+    }
+    if wanted("grep") {
+        report.push(search::measure(&mut api)?);
     }
     if args.soak {
         soak(&mut api, &mut report)?;

@@ -67,6 +67,7 @@ pub(crate) const TO_TEST: &[Need] = &[
 pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },
     Need { present: Present::AnyOf(&["nginx"]), package: "nginx-light", why: "proxied streams are compared with it" },
+    Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
 ];
 
 /// Installs what is missing where that can be done, else says what to install.

@@ -105,6 +105,11 @@ impl Connection {
         serde_json::from_slice(&answer).attempt(|| format!("{method} {path} answered no JSON"))
     }
 
+    /// A call that has to succeed, with JSON both ways.
+    pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.json("POST", path, body)
+    }
+
     /// Gets a path's body into `sink`.
     pub(super) fn download(&mut self, path: &str, sink: &mut impl Write) -> Result<u64, Failure> {
         let head = self.send("GET", path, b"")?;

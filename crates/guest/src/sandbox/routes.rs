@@ -83,14 +83,27 @@ async fn ping() -> Reply<&'static str> {
 #[derive(Debug, Serialize)]
 struct Capabilities {
     version: &'static str,
-    services: [&'static str; 7],
-    files: [&'static str; 9],
+    services: &'static [&'static str],
+    files: &'static [&'static str],
 }
 
 async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
-        services: ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"],
-        files: ["read", "write", "replace", "search", "find", "list", "upload", "download", "str_replace_editor"],
+        services: &["sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "util"],
+        files: &[
+            "read",
+            "write",
+            "replace",
+            "search",
+            "find",
+            "grep",
+            "glob",
+            "list",
+            "watch",
+            "upload",
+            "download",
+            "str_replace_editor",
+        ],
     })
 }
