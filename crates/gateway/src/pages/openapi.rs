@@ -57,6 +57,7 @@ fn document() -> Value {
         AuthApi::openapi(),
     ];
     for part in parts {
+    ] {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.
