@@ -152,6 +152,7 @@ fn control_config(config: &Config) -> ControlConfig {
     let mut control = ControlConfig::new(config.data_dir.clone(), config.default_image.clone());
     control.templates_dir = config.templates_dir.clone();
     control.environments_file = config.environments_file.clone();
+    control.pools = config.pool.iter().map(|pool| (pool.name.clone(), pool.number as usize)).collect();
     let limits = &mut control.limits;
     limits.max_concurrent_creates = config.max_concurrent_creates as usize;
     limits.create_queue = config.create_queue as usize;

@@ -21,6 +21,8 @@ pub struct ControlConfig {
     pub templates_dir: Option<PathBuf>,
     /// Agent-Sandbox's environments: a JSON array of `{name, image, description}`.
     pub environments_file: Option<PathBuf>,
+    /// Sandboxes to keep made ahead: a template or image, and how many. Beside what templates say of themselves.
+    pub pools: Vec<(String, usize)>,
     /// How long the disk of a lost or failed sandbox is kept when its own time isn't up before.
     pub lost_keep: Duration,
     /// How long one step of the engine may take (create, destroy, pause, resume).
@@ -37,6 +39,7 @@ impl ControlConfig {
             limits: Limits::default(),
             templates_dir: None,
             environments_file: None,
+            pools: Vec::new(),
             lost_keep: Duration::from_secs(24 * 60 * 60),
             engine_timeout: Duration::from_secs(120),
         }

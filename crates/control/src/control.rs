@@ -49,6 +49,7 @@ impl Control {
             tokio::spawn(Arc::clone(&core).listen(ended)).abort_handle(),
             tokio::spawn(Arc::clone(&core).reap_all()).abort_handle(),
             tokio::spawn(Arc::clone(&core).store_activity()).abort_handle(),
+            tokio::spawn(Arc::clone(&core).keep_pools()).abort_handle(),
         ];
         Ok(Arc::new(Self { core, tasks }))
     }
@@ -141,6 +142,8 @@ impl Control {
             sandboxes,
             creates_ok: read(&tally.created),
             creates_failed: read(&tally.failed),
+            creates_from_pool: read(&tally.adopted),
+            pooled: self.core.pool.len() as u64,
             creates_refused: read(&tally.refused),
             creating: self.core.admission.under_way() as u64,
             queued: self.core.admission.queued() as u64,
@@ -183,6 +186,7 @@ impl Control {
         if remove_sandboxes {
             self.remove_all().await;
         }
+        core.close_pools().await;
         core.flush_activity().await;
         core.engine.close().await;
         core.store.close().await;

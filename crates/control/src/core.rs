@@ -11,6 +11,7 @@ use tokio::sync::{OwnedRwLockReadGuard, broadcast};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::lease::Activity;
+use crate::pool::Pool;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::store::Store;
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
+    pub(crate) pool: Pool,
     pub(crate) deadlines: Deadlines,
     pub(crate) activity: Arc<Activity>,
     pub(crate) tally: Tally,
@@ -41,6 +43,7 @@ pub(crate) struct Core {
 pub(crate) struct Tally {
     pub(crate) created: AtomicU64,
     pub(crate) failed: AtomicU64,
+    pub(crate) adopted: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) deleted: AtomicU64,
     pub(crate) reaped_timeout: AtomicU64,
@@ -62,6 +65,7 @@ impl Core {
         Self {
             templates: Templates::new(&config),
             admission: Admission::new(config.limits.clone()),
+            pool: Pool::default(),
             deadlines: Deadlines::default(),
             activity: Arc::new(Activity::new(clock)),
             tally: Tally::default(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_engine::{Created, EngineError};
 use arenite_model::{NetworkMode, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
 use tokio::time::Instant;
 
@@ -203,9 +204,14 @@ impl Core {
         mut stages: Vec<(String, f64)>,
     ) -> Result<Sandbox, ControlError> {
         let mut since = Instant::now();
-        let id = tokio::time::timeout(self.config.engine_timeout, self.engine.reserve()).await.map_err(|_| {
-            ControlError::Exhausted { reason: "the engine has no id to give".to_owned(), retry_after: Duration::from_secs(5) }
-        })??;
+        let ahead = self.pool.take(&spec);
+        let is_ahead = ahead.is_some();
+        let id = match ahead {
+            Some(id) => id,
+            None => tokio::time::timeout(self.config.engine_timeout, self.engine.reserve()).await.map_err(|_| {
+                ControlError::Exhausted { reason: "the engine has no id to give".to_owned(), retry_after: Duration::from_secs(5) }
+            })??,
+        };
         stage(&mut stages, "reserve", &mut since);
         let name = match &place.name {
             Some(name) => name.clone(),
@@ -238,11 +244,11 @@ impl Core {
             return Err(ControlError::AlreadyExists { name: entry.name.clone() });
         }
         self.announce(&entry, Some(SandboxState::Creating));
-        match self.build(place, &entry, stages, since).await {
+        match self.build(place, &entry, is_ahead, stages, since).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
                 // An engine that failed by itself has left nothing.
-                let left = !matches!(error, ControlError::Engine(_));
+                let left = is_ahead || !matches!(error, ControlError::Engine(_));
                 self.discard(&entry, left).await;
                 Err(error)
             }
@@ -254,6 +260,7 @@ impl Core {
         &self,
         place: &Place,
         entry: &Entry,
+        is_ahead: bool,
         mut stages: Vec<(String, f64)>,
         mut since: Instant,
     ) -> Result<Sandbox, ControlError> {
@@ -264,7 +271,7 @@ impl Core {
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
-        let create = self.engine.create(&entry.id, &entry.name, &creating.spec);
+        let create = self.begin(entry, is_ahead, &creating.spec);
         let created = self.bounded("the creation", &entry.name, create).await?;
         place.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
@@ -280,6 +287,23 @@ impl Core {
         self.show(entry, running.clone());
         entry.open();
         Ok(running)
+    }
+
+    /// Has the engine make the sandbox, or give away the one that it has made ahead.
+    async fn begin(&self, entry: &Entry, is_ahead: bool, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        if is_ahead {
+            match self.engine.adopt(&entry.id, &entry.name, spec).await {
+                Ok(created) => {
+                    count(&self.tally.adopted);
+                    return Ok(created);
+                }
+                Err(error) => {
+                    tracing::warn!(id = %entry.id, %error, "a sandbox made ahead could not be given away; making another");
+                    self.engine.destroy(&entry.id).await?;
+                }
+            }
+        }
+        self.engine.create(&entry.id, &entry.name, spec).await
     }
 
     /// Takes back what a create has begun.

@@ -25,6 +25,8 @@ pub type Guest = Arc<dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Outpu
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Point {
     Reserve,
+    Prepare,
+    Adopt,
     /// Before anything of the sandbox is made.
     BeforeCreate,
     /// The sandbox is made, and control has not heard of it.
@@ -42,6 +44,8 @@ pub enum Point {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     Reserve(SandboxId),
+    Prepare(SandboxId),
+    Adopt(SandboxId),
     Create(SandboxId),
     Destroy(SandboxId),
     Pause(SandboxId),
@@ -250,6 +254,26 @@ impl Engine for FakeEngine {
             return Err(error);
         }
         Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("fake", Duration::from_micros(1))] })
+    }
+
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        self.pass(Point::Prepare).await?;
+        let id = SandboxId::random();
+        let mut state = self.state();
+        state.calls.push(Call::Prepare(id.clone()));
+        state.live.insert(id.clone(), Live::Running);
+        state.specs.insert(id.clone(), spec.clone());
+        Ok(id)
+    }
+
+    async fn adopt(&self, id: &SandboxId, _name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.state().calls.push(Call::Adopt(id.clone()));
+        self.pass(Point::Adopt).await?;
+        if !self.is_running(id) {
+            return Err(EngineError::NotFound { id: id.clone() });
+        }
+        self.state().specs.insert(id.clone(), spec.clone());
+        Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("adopt", Duration::from_micros(1))] })
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {

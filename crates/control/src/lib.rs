@@ -35,6 +35,12 @@
 //! engine did not find is lost. Idle time starts anew with the server, since nobody could call while it was down; life
 //! time does not.
 //!
+//! # Made ahead
+//!
+//! For specs that the configuration or a template names, whole sandboxes are kept ready (`pool`). A create whose spec
+//! asks for the same image, resources and network takes one, which then becomes what was asked for. Until then it is in
+//! no row, belongs to nobody, and does not survive the server.
+//!
 //! # Time
 //!
 //! One task sleeps until the next deadline of any sandbox. A sandbox with a lease is not idle.
@@ -54,6 +60,7 @@ mod farewell;
 mod lease;
 mod life;
 mod overlay;
+mod pool;
 mod reaper;
 mod recovery;
 mod registry;

@@ -150,7 +150,9 @@ impl Core {
             match ended.recv().await {
                 Ok(Ended { id, reason }) => {
                     let entry = self.registry().by_id(&id).cloned();
-                    if let Some(entry) = entry {
+                    if entry.is_none() {
+                        self.drop_from_pool(id).await;
+                    } else if let Some(entry) = entry {
                         // Each by itself: one that is being changed must not keep the others waiting.
                         tokio::spawn(Arc::clone(&self).ended(entry, reason));
                     }

@@ -59,6 +59,10 @@ pub struct Counters {
     pub sandboxes: Vec<(SandboxState, u64)>,
     pub creates_ok: u64,
     pub creates_failed: u64,
+    /// Of those made: given away from a pool.
+    pub creates_from_pool: u64,
+    /// Sandboxes that wait in pools.
+    pub pooled: u64,
     /// Refused by admission.
     pub creates_refused: u64,
     /// Creates under way in the engine.

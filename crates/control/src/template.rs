@@ -16,6 +16,8 @@ use crate::{ControlConfig, ControlError, SpecOverlay};
 const BUILT_IN: &str = "aio";
 /// Services that a template may ask for: those that every guest has.
 const SERVICES: [&str; 7] = ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"];
+/// The most sandboxes of one template that are kept made ahead.
+pub(crate) const MAX_POOL: usize = 256;
 /// The most bytes of one file.
 const MAX_FILE: u64 = 1 << 20;
 /// The most files of the directory that a listing reads.
@@ -28,6 +30,8 @@ pub struct Template {
     pub description: String,
     /// Services of the guest that it needs; a template that needs one there isn't can't be used.
     pub services: Vec<String>,
+    /// How many sandboxes of it are kept made ahead.
+    pub pool: usize,
     pub spec: SandboxSpec,
 }
 
@@ -125,6 +129,7 @@ impl Templates {
             name: BUILT_IN.to_owned(),
             description: "shell, bash and files on the default image".to_owned(),
             services: Vec::new(),
+            pool: 0,
             spec: SandboxSpec::of_image(self.default_image.clone()),
         }
     }
@@ -182,11 +187,18 @@ impl Templates {
         if let Some(unknown) = services.iter().find(|s| !SERVICES.contains(&s.as_str())) {
             return Err(format!("the guest has no service {unknown:?}; it has {}", SERVICES.join(", ")));
         }
+        let pool = match take("pool") {
+            None => 0,
+            Some(toml::Value::Integer(n)) => {
+                usize::try_from(n).ok().filter(|n| *n <= MAX_POOL).ok_or(format!("pool is from 0 to {MAX_POOL}"))?
+            }
+            Some(_) => return Err("pool is not a number".to_owned()),
+        };
         let overlay: SpecOverlay = toml::Value::Table(table).try_into().map_err(|e| e.to_string())?;
         let mut spec = SandboxSpec::of_image(self.default_image.clone());
         overlay.lay_over(&mut spec);
         spec.check().map_err(|e| e.to_string())?;
-        Ok(Template { name: name.to_owned(), description, services, spec })
+        Ok(Template { name: name.to_owned(), description, services, pool, spec })
     }
 
     fn of_environments<'a>(&self, cache: &'a mut Cache) -> Option<&'a Environments> {
@@ -224,6 +236,7 @@ fn read_environments(path: &Path) -> Environments {
                     name: entry.name.clone(),
                     description: entry.description,
                     services: Vec::new(),
+                    pool: 0,
                     spec: SandboxSpec::of_image(image),
                 })
                 .map_err(|e: arenite_model::IdError| e.to_string());

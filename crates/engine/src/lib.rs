@@ -34,6 +34,21 @@ pub trait Engine: Send + Sync + 'static {
     /// On failure nothing of the sandbox is left.
     async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
+    /// Makes a sandbox before anybody asks, with what takes long to start in it started. [`Engine::adopt`] gives it away;
+    /// until then a start of the server removes it. On failure nothing of it is left.
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        Err(EngineError::Unsupported {
+            what: format!("making a sandbox of {} ahead", spec.image),
+            reason: format!("the engine {} makes them only when they are asked for", self.name()),
+        })
+    }
+
+    /// Makes a prepared sandbox what is asked for: its name, host name, environment, directory and main command. Image,
+    /// resources and network are those that it was prepared with. After a failure, destroy it.
+    async fn adopt(&self, id: &SandboxId, _name: &SandboxName, _spec: &SandboxSpec) -> Result<Created, EngineError> {
+        Err(EngineError::NotFound { id: id.clone() })
+    }
+
     /// Ends every process of the sandbox, however it was spawned, and removes its disk. Fine to repeat; fine for a lost sandbox.
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError>;
 

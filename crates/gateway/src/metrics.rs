@@ -181,6 +181,13 @@ fn control(page: &mut Page, counters: &arenite_control::Counters) {
     {
         page.labelled("arenite_sandbox_creates_total", &[("result", result)], count);
     }
+    page.single(
+        "arenite_sandbox_creates_from_pool_total",
+        "counter",
+        "Creates that took a sandbox made ahead.",
+        counters.creates_from_pool,
+    );
+    page.single("arenite_sandbox_pool", "gauge", "Sandboxes made ahead that wait.", counters.pooled);
     page.single("arenite_sandbox_creating", "gauge", "Creates that the engine works on.", counters.creating);
     page.single("arenite_sandbox_create_queue", "gauge", "Creates that wait for their turn.", counters.queued);
     page.single("arenite_sandbox_deletes_total", "counter", "Sandboxes deleted, for whatever reason.", counters.deleted);

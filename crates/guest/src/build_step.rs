@@ -38,9 +38,9 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let stdio =
             || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {
-            argv: guest.config.args.clone(),
+            argv: guest.config().args.clone(),
             env: guest.environment(&guest.user, &[]),
-            cwd: guest.config.workdir.clone().unwrap_or_else(|| "/".to_owned()),
+            cwd: guest.config().workdir.clone().unwrap_or_else(|| "/".to_owned()),
             user: &guest.user,
             stdio: stdio().map_err(|e| e.to_string())?,
             controlling_tty: false,

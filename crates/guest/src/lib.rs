@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod bash;
 mod build_step;
 pub mod code;
@@ -31,7 +32,8 @@ pub mod users;
 pub mod util;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::GuestConfig;
@@ -54,7 +56,10 @@ pub fn main() -> std::io::Result<()> {
 /// What every service shares.
 #[derive(Debug)]
 pub struct Guest {
-    pub config: GuestConfig,
+    /// Replaced once in a sandbox that was made before anybody asked.
+    config: RwLock<Arc<GuestConfig>>,
+    /// It was made before anybody asked, and nobody has asked yet.
+    is_nobodys: AtomicBool,
     /// Starts and reaps processes.
     pub processes: process::Processes,
     /// Who commands run as.
@@ -103,7 +108,8 @@ impl Guest {
             tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
         }
         Self {
-            config,
+            config: RwLock::new(Arc::new(config)),
+            is_nobodys: AtomicBool::new(false),
             processes,
             user: user.unwrap_or_else(users::User::root),
             root_user: users::User::root(),
@@ -121,9 +127,19 @@ impl Guest {
         }
     }
 
+    /// What the guest was told to be.
+    pub fn config(&self) -> Arc<GuestConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells it anew: what is started from now on gets the new environment and directory.
+    fn set_config(&self, config: GuestConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
     /// The default directory of commands, in this order: configured, the user's home, `/`.
     pub fn default_dir(&self) -> PathBuf {
-        let configured = self.config.workdir.as_deref().map(PathBuf::from);
+        let configured = self.config().workdir.as_deref().map(PathBuf::from);
         configured.into_iter().chain([self.user.home.clone()]).find(|d| d.is_dir()).unwrap_or_else(|| "/".into())
     }
 
@@ -147,7 +163,7 @@ impl Guest {
         ]
         .map(|(k, v)| (k.to_owned(), v))
         .into();
-        env.extend(self.config.env.clone());
+        env.extend(self.config().env.clone());
         env.extend(extra.iter().cloned());
         env.into_iter().collect()
     }

@@ -12,7 +12,7 @@ pub(crate) const LOG_DIR: &str = "/var/log/arenite";
 
 /// Starts it, if there is one. What goes wrong is told in its log, where people look for it.
 pub(crate) fn start(guest: SharedGuest) {
-    if guest.config.args.is_empty() {
+    if guest.config().args.is_empty() {
         return;
     }
     tokio::spawn(async move {
@@ -35,7 +35,7 @@ fn log() -> io::Result<File> {
 async fn run(guest: &SharedGuest) -> Result<crate::process::Exit, Box<dyn std::error::Error + Send + Sync>> {
     let output = OwnedFd::from(log()?);
     let command = Command {
-        argv: guest.config.args.clone(),
+        argv: guest.config().args.clone(),
         env: guest.environment(&guest.user, &[]),
         cwd: guest.default_dir().display().to_string(),
         user: &guest.user,

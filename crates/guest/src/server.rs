@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,6 +23,7 @@ use crate::{
     Guest, SharedGuest, bash, code, files, hooks, jupyter, main_command, mcp, nodejs, observe, ports, sandbox, shell, skills,
     util,
 };
+use crate::{Guest, SharedGuest, ahead, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -108,10 +109,10 @@ pub fn run(start: Start) -> io::Result<()> {
 }
 
 /// A configured directory that the image does not have is made, the user's own, as Dockerfiles' WORKDIR does.
-fn make_workdir(guest: &Guest) {
-    let Some(dir) = guest.config.workdir.as_deref().map(Path::new).filter(|d| !d.is_dir()) else { return };
+pub(crate) fn make_workdir(guest: &Guest) {
+    let Some(dir) = guest.config().workdir.clone().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
     let owner = (Some(guest.user.uid), Some(guest.user.gid));
-    let made = std::fs::create_dir_all(dir).and_then(|()| std::os::unix::fs::chown(dir, owner.0, owner.1));
+    let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
     if let Err(error) = made {
         tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
     }
@@ -136,7 +137,7 @@ fn router() -> Router<SharedGuest> {
 
 /// Routes for the gateway alone.
 fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
-    let sandbox_id = guest.config.sandbox_id.clone();
+    let sandbox_id = guest.config().sandbox_id.clone();
     let hello = move || {
         let hello = Hello {
             protocol: protocol::VERSION,
@@ -163,4 +164,5 @@ fn shutdown(guest: &SharedGuest) -> Response<Body> {
         Ok::<_, std::convert::Infallible>(Bytes::from_static(b"done\n"))
     });
     Body::from_stream(end).into_response()
+        .merge(ahead::router(guest))
 }

@@ -16,5 +16,6 @@ pub mod netns;
 mod sandbox;
 mod seccomp;
 pub mod spawner;
+pub mod uts;
 
 pub use sandbox::{Begin, Bind, Report};

@@ -26,6 +26,10 @@ pub const INTERNAL_PORTS: [u16; 1] = [INSIDE_PORT];
 pub const SHUTDOWN_PATH: &str = "/internal/shutdown";
 /// How long all shutdown hooks of a sandbox may take together, in seconds.
 pub const SHUTDOWN_SECONDS: u64 = 30;
+/// `POST`, by the engine: starts what takes long to start, for whoever comes first; answers when that is ready.
+pub const PREPARE_PATH: &str = "/internal/prepare";
+/// `POST` of a [`Become`], by the engine: a sandbox that was made before anybody asked is now this one.
+pub const BECOME_PATH: &str = "/internal/become";
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.
@@ -47,6 +51,19 @@ pub struct GuestConfig {
     /// The main command, run once at start.
     pub args: Vec<String>,
     pub ports: Vec<u16>,
+}
+
+/// Who a sandbox is that was made ahead.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Become {
+    pub config: GuestConfig,
+    /// Its host name, which the engine has set already.
+    pub hostname: String,
+}
+
+/// What stands in a sandbox's `/etc/hosts`.
+pub fn hosts_file(hostname: &str) -> String {
+    format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::ImageName;
 
 /// What a sandbox may use of the host. Every number is enforced by the kernel or the create fails.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
     /// Memory of the whole sandbox, in bytes (RAM; swap is off). The guest keeps a reserve of it, the workload gets the rest.
@@ -55,7 +55,7 @@ impl Resources {
 }
 
 /// What a sandbox may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
     /// Its own loopback only.
@@ -69,7 +69,7 @@ pub enum NetworkMode {
 }
 
 /// What happens when a sandbox was idle for its idle time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdlePolicy {
     #[default]
@@ -79,7 +79,7 @@ pub enum IdlePolicy {
 }
 
 /// What a sandbox is asked to be. Everything here has its effect or the create fails.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     pub image: ImageName,
     /// The main command, run by the guest as the sandbox's user with its output kept; empty: none.

@@ -17,7 +17,7 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, LogFormat, OptionalListen, Resolver, Secret, Size};
+use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size};
 
 /// Where the file is looked for when none is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
@@ -109,6 +109,9 @@ settings! {
     /// Sandboxes kept prepared, so that a create doesn't wait [default: 8]
     #[arg(long, env = "ARENITE_POOL_SIZE", value_name = "N")]
     pool_size: u32,
+    /// Sandboxes of a template or image to keep made, with a started kernel where the image has one; may be given several times
+    #[arg(long, env = "ARENITE_POOL", value_name = "NAME=N", value_delimiter = ',')]
+    pool: Vec<PoolOf>,
     /// Largest size of the storage pool [default: 80 % of the free space, at most 256GiB]
     #[arg(long, env = "ARENITE_STORAGE_SIZE", value_name = "SIZE")]
     storage_size: Size,
@@ -193,6 +196,7 @@ pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     pub(crate) default_image: ImageName,
     pub(crate) pool_size: u32,
+    pub(crate) pool: Vec<PoolOf>,
     /// None: the engine's default.
     pub(crate) storage_size: Option<Size>,
     /// None: the first free one of the engine's.
@@ -233,6 +237,7 @@ impl Settings {
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             default_image: Some("base".parse().expect("the default image's name is valid")),
             pool_size: Some(8),
+            pool: Some(Vec::new()),
             storage_size: None,
             subnet: None,
             deny: Some(Vec::new()),
@@ -313,6 +318,7 @@ impl Settings {
             data_dir: absolute(all.data_dir.expect(complete)),
             default_image: all.default_image.expect(complete),
             pool_size: all.pool_size.expect(complete),
+            pool: all.pool.expect(complete),
             storage_size: all.storage_size,
             subnet: all.subnet,
             deny: all.deny.expect(complete),
@@ -372,6 +378,11 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return Err(ConfigError::Refused { setting, given: value.to_string(), rule });
             }
+        }
+        let pooled: u64 = self.pool.iter().map(|pool| u64::from(pool.number)).sum();
+        if pooled > 256 {
+            let rule = "its numbers add up to 256 at most";
+            return Err(ConfigError::Refused { setting: "pool", given: pooled.to_string(), rule });
         }
         if let Some(subnet) = self.subnet.filter(|s| !s.address.is_ipv4() || s.prefix != 16) {
             let rule = "it is a whole IPv4 /16, such as 10.209.0.0/16";

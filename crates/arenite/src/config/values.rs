@@ -78,6 +78,32 @@ impl Size {
     }
 }
 
+/// A template or image, and how many sandboxes of it to keep made: `code=4`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct PoolOf {
+    pub(crate) name: String,
+    pub(crate) number: u32,
+}
+
+as_text!(PoolOf);
+
+impl FromStr for PoolOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no pool: write a template or image and a number, such as code=4");
+        let (name, number) = text.trim().rsplit_once('=').ok_or_else(bad)?;
+        let number = number.trim().parse().map_err(|_| bad())?;
+        if name.trim().is_empty() { Err(bad()) } else { Ok(Self { name: name.trim().to_owned(), number }) }
+    }
+}
+
+impl fmt::Display for PoolOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.number)
+    }
+}
+
 /// A length of time, written as a number with an optional unit: `90s`, `10m`, `2h`, `1d`; seconds without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span(pub(crate) Duration);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arenite_image::Image;
 use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_model::protocol::GuestConfig;
+use arenite_model::protocol::{GuestConfig, hosts_file};
 use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
@@ -31,11 +31,11 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// The embedded engine. Cheap to clone.
 #[derive(Clone)]
 pub struct NamespaceEngine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
-    host: Arc<Host>,
+pub(super) struct Shared {
+    pub(super) host: Arc<Host>,
     state: Mutex<State>,
     ended: broadcast::Sender<Ended>,
     /// A slot was taken: prepare another.
@@ -43,17 +43,17 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     ready: VecDeque<Slot>,
     reserved: HashMap<SandboxId, Slot>,
-    live: HashMap<SandboxId, Live>,
+    pub(super) live: HashMap<SandboxId, Live>,
     closed: bool,
 }
 
 /// A sandbox whose program runs.
-struct Live {
-    record: Record,
-    pidfd: Arc<OwnedFd>,
+pub(super) struct Live {
+    pub(super) record: Record,
+    pub(super) pidfd: Arc<OwnedFd>,
 }
 
 impl NamespaceEngine {
@@ -86,7 +86,7 @@ impl NamespaceEngine {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,9 +200,8 @@ impl Shared {
         stages.done("limits");
 
         let etc = slot.layer.join("upper/etc");
-        let hosts = format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
         fs::write(etc.join("hostname"), format!("{hostname}\n"))
-            .and_then(|()| fs::write(etc.join("hosts"), hosts))
+            .and_then(|()| fs::write(etc.join("hosts"), hosts_file(&hostname)))
             .map_err(|e| at("etc", e))?;
         let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
         let extra_ca = match &host.config.extra_ca {
@@ -217,17 +216,8 @@ impl Shared {
         stages.done("layers");
 
         let listener = UnixListener::bind(host.records.socket(id)).map_err(|e| at("guest socket", e))?;
-        let config = config_file(&GuestConfig {
-            sandbox_id: id.to_string(),
-            sandbox_name: name.to_string(),
-            image: image.name.to_string(),
-            env: environment(spec, image, host.config.extra_ca.is_some()),
-            workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
-            user: image.config.user.clone(),
-            args: spec.args.clone(),
-            ports: spec.ports.clone(),
-        })
-        .map_err(|e| at("guest configuration", e))?;
+        let config = config_file(&guest_config(id, name, spec, image, host.config.extra_ca.is_some()))
+            .map_err(|e| at("guest configuration", e))?;
         let record = Record {
             id: id.clone(),
             pid: slot.first.pid,
@@ -268,6 +258,30 @@ impl Shared {
         Ok(Live { record, pidfd: Arc::new(pidfd) })
     }
 
+    /// The image that a spec names, as it is now.
+    pub(super) fn image(&self, spec: &SandboxSpec) -> Result<Image, EngineError> {
+        self.host.images.get(&spec.image).map_err(|error| match error.code() {
+            arenite_model::ErrorCode::NotFound => EngineError::NoImage { image: spec.image.to_string() },
+            _ => at("image", io::Error::other(error)),
+        })
+    }
+
+    /// What isolates a sandbox here.
+    pub(super) fn isolation(&self) -> Vec<String> {
+        let mut isolation: Vec<String> = [
+            "user, pid, mount, network, ipc, uts and cgroup namespaces",
+            "seccomp",
+            "capabilities",
+            "memory, pids and cpu limits",
+        ]
+        .map(str::to_owned)
+        .into();
+        if self.host.storage.kind().disk_limit_enforced() {
+            isolation.push("disk limit".to_owned());
+        }
+        isolation
+    }
+
     /// Finds the process of a record again, if it is the same one.
     fn find(&self, record: &Record) -> Result<Live, String> {
         if record.boot != boot_id() {
@@ -299,6 +313,20 @@ impl Stages {
     }
 }
 
+/// What the guest of a sandbox is told.
+pub(super) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpec, image: &Image, extra_ca: bool) -> GuestConfig {
+    GuestConfig {
+        sandbox_id: id.to_string(),
+        sandbox_name: name.to_string(),
+        image: image.name.to_string(),
+        env: environment(spec, image, extra_ca),
+        workdir: spec.workdir.clone().or_else(|| image.config.workdir.clone()),
+        user: image.config.user.clone(),
+        args: spec.args.clone(),
+        ports: spec.ports.clone(),
+    }
+}
+
 /// The image's environment, the spec's over it.
 fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collections::BTreeMap<String, String> {
     let mut env = std::collections::BTreeMap::new();
@@ -322,7 +350,9 @@ pub(super) fn config_file(config: &GuestConfig) -> io::Result<File> {
     Ok(file)
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, EngineError> + Send + 'static) -> Result<T, EngineError> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| at("task", io::Error::other(error)))?
 }
 
@@ -347,11 +377,7 @@ impl Engine for NamespaceEngine {
     async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let shared = self.shared.clone();
         let mut stages = Stages { last: Instant::now(), done: Vec::new() };
-        let image = shared.host.images.get(&spec.image).map_err(|error| match error.code() {
-            arenite_model::ErrorCode::NotFound => EngineError::NoImage { image: spec.image.to_string() },
-            _ => at("image", io::Error::other(error)),
-        })?;
-        let disk_limited = shared.host.storage.kind().disk_limit_enforced();
+        let image = shared.image(spec)?;
         let reserved = shared.state().reserved.remove(id);
         let slot = match reserved {
             Some(slot) if slot.mode == spec.network => slot,
@@ -387,18 +413,15 @@ impl Engine for NamespaceEngine {
         .await?;
         let (id, pidfd, stages) = done;
         shared.watch(id, pidfd);
-        let mut isolation: Vec<String> = [
-            "user, pid, mount, network, ipc, uts and cgroup namespaces",
-            "seccomp",
-            "capabilities",
-            "memory, pids and cpu limits",
-        ]
-        .map(str::to_owned)
-        .into();
-        if disk_limited {
-            isolation.push("disk limit".to_owned());
-        }
-        Ok(Created { isolation, stages })
+        Ok(Created { isolation: shared.isolation(), stages })
+    }
+
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        self.make_ahead(spec).await
+    }
+
+    async fn adopt(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.give_away(id, name, spec).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {

@@ -10,6 +10,7 @@
 //! `run/`, and every object on the host carries the installation's tag or the sandbox's id, so that what was cut off in the
 //! middle is found and removed at the next start.
 
+mod ahead;
 mod build;
 mod ca;
 pub mod dns;

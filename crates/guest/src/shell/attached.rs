@@ -69,7 +69,7 @@ pub(super) async fn connect(guest: &SharedGuest, wish: Query, upgrade: WebSocket
     let (pty, slave) = Pty::open(&guest.user).map_err(|e| not_started(&e))?;
     pty.resize(wish.cols.unwrap_or(COLUMNS), wish.rows.unwrap_or(ROWS));
     let again = || slave.try_clone().map_err(|e| not_started(&e));
-    let terminal = (!guest.config.env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
+    let terminal = (!guest.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
     let terminal: Vec<_> = terminal.into_iter().collect();
     let command = Command {
         argv,

@@ -64,7 +64,7 @@ fn environment(guest: &SharedGuest, dir: &str, keep_links: bool, nonce: &str) ->
     let mut extra = vec![(driver::SETUP_VARIABLE.to_owned(), driver::setup(nonce))];
     // Nobody is there to leave a pager. Who wants one says so in the sandbox's environment.
     for (name, value) in [("TERM", "xterm-256color"), ("PAGER", "cat"), ("GIT_PAGER", "cat")] {
-        if !guest.config.env.contains_key(name) {
+        if !guest.config().env.contains_key(name) {
             extra.push((name.to_owned(), value.to_owned()));
         }
     }

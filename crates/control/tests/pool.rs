@@ -1,0 +1,108 @@
+//! Sandboxes made ahead: who gets them, who does not, and what becomes of them.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_control::fake_engine::{Call, FakeEngine, Point};
+use arenite_control::{Control, CreateRequest, ResourcesOverlay, SpecOverlay};
+use arenite_model::SandboxId;
+use support::{config, name, named, start, tenant};
+
+async fn with_pool(engine: &Arc<FakeEngine>, number: usize) -> Arc<Control> {
+    let mut config = config();
+    config.pools = vec![("base".to_owned(), number)];
+    let control = start(config, engine).await;
+    filled(&control, number).await;
+    control
+}
+
+async fn filled(control: &Control, number: usize) {
+    for _ in 0..500 {
+        if control.counters().pooled == number as u64 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the pool has {}, not {number}", control.counters().pooled);
+}
+
+fn prepared(engine: &FakeEngine) -> Vec<SandboxId> {
+    engine.calls().into_iter().filter_map(|call| if let Call::Prepare(id) = call { Some(id) } else { None }).collect()
+}
+
+#[tokio::test]
+async fn a_create_takes_a_sandbox_that_is_there_and_another_follows() {
+    let engine = FakeEngine::new();
+    let control = with_pool(&engine, 2).await;
+    let ready = prepared(&engine);
+    let spec = SpecOverlay {
+        env: Some(BTreeMap::from([("KEY".to_owned(), "value".to_owned())])),
+        hostname: Some("box".to_owned()),
+        args: Some(vec!["serve".to_owned()]),
+        timeout_seconds: Some(600),
+        ..Default::default()
+    };
+    let made = control.create(&tenant(), CreateRequest { spec, ..named("mine") }).await.unwrap();
+    assert_eq!(made.id, ready[0], "the one that waited longest");
+    let told = engine.spec(&made.id).unwrap();
+    assert_eq!((told.env["KEY"].as_str(), told.hostname.as_deref(), told.args.len()), ("value", Some("box"), 1));
+    assert!(made.expires_at.is_some() && made.stages.iter().any(|(stage, _)| stage == "adopt"));
+    assert_eq!(control.counters().creates_from_pool, 1);
+    filled(&control, 2).await;
+    control.delete(&tenant(), &name("mine")).await.unwrap();
+    assert!(!engine.ids().contains(&made.id));
+}
+
+#[tokio::test]
+async fn other_resources_or_images_get_a_sandbox_of_their_own() {
+    let engine = FakeEngine::new();
+    let control = with_pool(&engine, 1).await;
+    let small = ResourcesOverlay { memory_bytes: Some(256 << 20), ..Default::default() };
+    for (text, spec) in [
+        ("small", SpecOverlay { resources: small, ..Default::default() }),
+        ("other", SpecOverlay { image: Some("other".parse().unwrap()), ..Default::default() }),
+        ("closed", SpecOverlay { network: Some(arenite_model::NetworkMode::None), ..Default::default() }),
+    ] {
+        let made = control.create(&tenant(), CreateRequest { spec, ..named(text) }).await.unwrap();
+        assert!(!prepared(&engine).contains(&made.id), "{text}");
+    }
+    assert_eq!((control.counters().creates_from_pool, control.counters().pooled), (0, 1));
+}
+
+#[tokio::test]
+async fn one_that_has_ended_or_fails_costs_nobody_a_create() {
+    let engine = FakeEngine::new();
+    let control = with_pool(&engine, 1).await;
+    let dead = prepared(&engine)[0].clone();
+    engine.end(&dead, "test");
+    for _ in 0..500 {
+        if !engine.ids().contains(&dead) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    filled(&control, 1).await;
+    engine.fail(Point::Adopt, 1);
+    let made = control.create(&tenant(), named("mine")).await.unwrap();
+    assert!(engine.is_running(&made.id) && engine.calls().contains(&Call::Create(made.id.clone())));
+    assert_eq!(control.counters().creates_from_pool, 0);
+}
+
+#[tokio::test]
+async fn pools_end_with_the_server_and_do_not_outlive_a_crash() {
+    let engine = FakeEngine::new();
+    let control = with_pool(&engine, 2).await;
+    control.stop(false).await;
+    assert!(engine.ids().is_empty(), "nobody has used them");
+    let control = with_pool(&engine, 2).await;
+    // A crash: nothing of the old control gets to run any more.
+    drop(control);
+    let control = start(config(), &engine).await;
+    assert!(engine.ids().is_empty(), "in no row, so they are leftovers");
+    drop(control);
+}

@@ -1,0 +1,115 @@
+//! Whole sandboxes made before anybody asks, and given away when somebody does.
+//!
+//! Beyond a slot, which waits for its spec, the guest of such a sandbox runs, and a Jupyter kernel in it if its image has
+//! one: that takes half a second, which nobody should wait for. What makes a sandbox somebody's comes last: its name,
+//! host name, environment, directory and main command.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use arenite_isolation::uts;
+use arenite_model::protocol::{BECOME_PATH, Become, PREPARE_PATH};
+use arenite_model::{SandboxId, SandboxName, SandboxSpec};
+
+use super::at;
+use super::engine::{NamespaceEngine, blocking, guest_config};
+use crate::{Created, Engine, EngineError};
+
+/// How long a guest may take to start its runtimes.
+const PREPARE_LIMIT: Duration = Duration::from_secs(90);
+/// How long it may take to become somebody's.
+const BECOME_LIMIT: Duration = Duration::from_secs(5);
+/// The most bytes of its answer.
+const MAX_ANSWER: u64 = 64 << 10;
+
+impl NamespaceEngine {
+    pub(super) async fn make_ahead(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
+        let id = self.reserve().await?;
+        let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
+        self.create(&id, &name, spec).await?;
+        let socket = self.shared.host.records.socket(&id);
+        let prepared = blocking(move || tell(&socket, PREPARE_PATH, b"", PREPARE_LIMIT).map_err(|e| at("starting runtimes", e)));
+        if let Err(error) = prepared.await {
+            self.destroy(&id).await?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    pub(super) async fn give_away(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let begun = Instant::now();
+        let (shared, id) = (self.shared.clone(), id.clone());
+        let (name, spec) = (name.clone(), spec.clone());
+        blocking(move || {
+            let image = shared.image(&spec)?;
+            let (pidfd, layers) = {
+                let state = shared.state();
+                let live = state.live.get(&id).ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
+                (live.pidfd.clone(), live.record.layers.clone())
+            };
+            if !image.layers.iter().all(|layer| layers.contains(&layer.dir)) {
+                return Err(at("image", io::Error::other("it was built anew since this sandbox was prepared")));
+            }
+            let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
+            uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;
+            let config = guest_config(&id, &name, &spec, &image, shared.host.config.extra_ca.is_some());
+            let body = serde_json::to_vec(&Become { config, hostname }).map_err(|e| at("guest configuration", e.into()))?;
+            tell(&shared.host.records.socket(&id), BECOME_PATH, &body, BECOME_LIMIT).map_err(|e| at("guest configuration", e))?;
+            Ok(Created { isolation: shared.isolation(), stages: vec![("adopt", begun.elapsed())] })
+        })
+        .await
+    }
+}
+
+/// One call of a guest that nobody has used yet. Blocks.
+fn tell(socket: &Path, path: &str, body: &[u8], limit: Duration) -> io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat())?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    if answer.starts_with(b"HTTP/1.1 200 ") {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&answer);
+    let said = said.split_once("\r\n\r\n").map_or(&*said, |(_, body)| body);
+    Err(io::Error::other(format!("the guest said: {}", said.chars().take(500).collect::<String>())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_guests_refusal_is_told() {
+        let path = std::env::temp_dir().join(format!("arenite-tell-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let answers = ["HTTP/1.1 200 OK\r\n\r\n{}", "HTTP/1.1 424 Failed Dependency\r\n\r\n{\"message\":\"no\"}", ""];
+        let guest = std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 1024];
+                let length = stream.read(&mut asked).unwrap();
+                assert!(
+                    asked[..length].starts_with(b"POST /internal/x HTTP/1.1\r\n") && asked[..length].ends_with(b"\r\n\r\nbody")
+                );
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let told = answers.map(|_| tell(&path, "/internal/x", b"body", Duration::from_secs(5)));
+        guest.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert!(told[0].is_ok());
+        assert!(told[1].as_ref().unwrap_err().to_string().contains("no") && told[2].is_err());
+    }
+}
