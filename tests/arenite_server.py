@@ -129,6 +129,7 @@ def ensure_image(data_dir: Path, name: str = "base") -> None:
     inspected = subprocess.run([str(binary()), "image", "inspect", *arguments, "--json"], capture_output=True, timeout=120)
     if inspected.returncode == 0:
         return
-    built = subprocess.run([str(binary()), "image", "build", *arguments], timeout=1500, cwd=REPOSITORY)
+    file = REPOSITORY / "images" / f"{name}.Imagefile"
+    built = subprocess.run([str(binary()), "image", "build", *arguments, "--file", str(file)], timeout=1500, cwd=REPOSITORY)
     if built.returncode != 0:
         raise RuntimeError(f"could not build the image {name!r} (exit status {built.returncode})")

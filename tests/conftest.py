@@ -53,6 +53,7 @@ def server() -> Iterator[Server]:
     data_dir = Path(os.environ.get("ARENITE_TEST_DATA", REPOSITORY / "target/test-data")).resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
     ensure_image(data_dir)
+    ensure_image(data_dir, "code")
     environments = data_dir.parent / f"{data_dir.name}.environments.json"
     environments.write_text(ENVIRONMENTS)
     server = Server(data_dir, args=("--environments-file", str(environments)))

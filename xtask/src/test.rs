@@ -76,7 +76,9 @@ pub(crate) fn end_to_end(extra: &[String]) -> Outcome {
     let arenite = binary::build()?;
     let data_dir = data_dir();
     up::doctor(&arenite, &data_dir)?;
-    image::ensure(&arenite, "base", &data_dir)?;
+    for name in ["base", "code"] {
+        image::ensure(&arenite, name, &data_dir)?;
+    }
     let python = python::environment()?;
     let mut pytest = program(python);
     pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(extra);
