@@ -2,6 +2,7 @@
 //!
 //! Floor and subject take turns, so that whatever else the machine does hits both alike: only their ratio is kept.
 
+mod code;
 mod floor;
 mod http;
 mod memory;
@@ -72,7 +73,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     std::fs::create_dir_all(&work).attempt(|| format!("could not make {}", work.display()))?;
     let floors = floor::compile(&work)?;
     let data_dir = args.data_dir.clone().unwrap_or_else(|| target_dir().join("bench-data"));
-    image::ensure(&arenite, "base", &data_dir)?;
+    for name in ["base", "code"] {
+        image::ensure(&arenite, name, &data_dir)?;
+    }
     let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{}", args.port)];
     arguments.extend([
         "--agentflow-listen".to_owned(),
@@ -80,6 +83,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         "--data-dir".to_owned(),
         data_dir.display().to_string(),
     ]);
+    if wanted(args, "code") {
+        arguments.extend(["--pool".to_owned(), code::POOL.to_owned()]);
+    }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
     let measured = measure(args, &work, &floors);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
@@ -102,13 +108,16 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
         api.delete(&name)?;
     }
     let rootfs = floor::root_file_system(&mut api, work)?;
-    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
+    let wanted = |name: &str| wanted(args, name);
     let mut report = Report::of_this_host()?;
     if wanted("create") {
         create(args, &mut api, floors, &rootfs, work, &mut report)?;
     }
     if wanted("exec") {
         exec(args, &mut api, floors, &mut report)?;
+    }
+    if wanted("code") {
+        code::measure(args.rounds, &mut api, &mut report)?;
     }
     if wanted("many") {
         many(args, &mut api, &mut report)?;
@@ -123,6 +132,10 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
         soak(&mut api, &mut report)?;
     }
     Ok(report)
+}
+
+fn wanted(args: &BenchArgs, name: &str) -> bool {
+    args.only.as_deref().is_none_or(|only| name.contains(only))
 }
 
 /// Create → first output, against the namespace floor and `runc run`.

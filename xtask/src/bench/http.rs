@@ -123,6 +123,35 @@ impl Connection {
         self.json("POST", "/api/v2/sandboxes", &json!({ "name": name })).map(drop)
     }
 
+    /// Of the image `code`; with `own` limits it can't come from a pool.
+    pub(super) fn create_for_code(&mut self, name: &str, own: bool) -> Outcome {
+        let mut request = json!({ "name": name, "image": "code" });
+        if own {
+            request["resources"] = json!({ "memory_bytes": 3u64 << 30 });
+        }
+        self.json("POST", "/api/v2/sandboxes", &request).map(drop)
+    }
+
+    /// Executes Python that has to succeed.
+    pub(super) fn python(&mut self, sandbox: &str, code: &str) -> Outcome {
+        let body = json!({ "language": "python", "code": code });
+        let answer = self.json("POST", &format!("/sandbox/{sandbox}/v1/code/execute"), &body)?;
+        if answer["data"]["status"] == "ok" {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("{code} in {sandbox} answered {answer}")))
+        }
+    }
+
+    /// A number of the server's own.
+    pub(super) fn metric(&mut self, name: &str) -> Result<f64, Failure> {
+        let mut page = Vec::new();
+        self.download("/metrics", &mut page)?;
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.ok_or_else(|| Failure::new(format!("/metrics has no {name}")))
+    }
+
     pub(super) fn delete(&mut self, name: &str) -> Outcome {
         self.json("DELETE", &format!("/api/v2/sandboxes/{name}"), &Value::Null).map(drop)
     }
