@@ -24,6 +24,7 @@ pub mod nodejs;
 pub mod observe;
 mod ports;
 pub mod process;
+pub mod proxy;
 pub mod sandbox;
 pub mod server;
 pub mod shell;
@@ -82,6 +83,8 @@ pub struct Guest {
     pub observe: observe::Observer,
     /// MCP servers.
     pub mcp: mcp::McpService,
+    /// The forward proxy for what runs here.
+    pub proxy: proxy::ProxyService,
     /// Versions of programs, once asked for.
     pub sandbox: sandbox::Versions,
     /// Registered skills.
@@ -102,11 +105,13 @@ fn random_id() -> String {
 impl Guest {
     /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
     pub fn new(config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
+    pub fn new(mut config: GuestConfig, processes: process::Processes) -> Self {
         let wanted = config.user.as_deref();
         let user = users::User::find(wanted.unwrap_or("gem"));
         if let (None, Some(name)) = (&user, wanted) {
             tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
         }
+        let proxy = proxy::ProxyService::new(&mut config.env);
         Self {
             config: RwLock::new(Arc::new(config)),
             is_nobodys: AtomicBool::new(false),
@@ -121,6 +126,7 @@ impl Guest {
             hooks: Default::default(),
             observe: observe::Observer::new(counters),
             mcp: Default::default(),
+            proxy,
             sandbox: Default::default(),
             skills: Default::default(),
             confined: Default::default(),
@@ -164,6 +170,8 @@ impl Guest {
         .map(|(k, v)| (k.to_owned(), v))
         .into();
         env.extend(self.config().env.clone());
+        env.extend(self.proxy.environment());
+        env.extend(self.config.env.clone());
         env.extend(extra.iter().cloned());
         env.into_iter().collect()
     }

@@ -24,6 +24,7 @@ use crate::{
     util,
 };
 use crate::{Guest, SharedGuest, ahead, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
+use crate::{Guest, SharedGuest, bash, files, main_command, mcp, proxy, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -76,6 +77,7 @@ pub fn run(start: Start) -> io::Result<()> {
         make_workdir(&guest);
         // Who calls meanwhile waits in the listener's queue.
         hooks::before_services(&guest).await;
+        guest.proxy.begin(&guest).await;
         main_command::start(guest.clone());
         hooks::when_ready(guest.clone());
         let steps = InsideSteps::default();
@@ -133,6 +135,7 @@ fn router() -> Router<SharedGuest> {
         .merge(hooks::router())
         .merge(observe::router())
         .merge(mcp::router())
+        .merge(proxy::router())
 }
 
 /// Routes for the gateway alone.

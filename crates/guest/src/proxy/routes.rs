@@ -1,0 +1,172 @@
+//! The proxy service in AIO's wire format.
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get};
+use serde::Deserialize;
+use utoipa::{IntoParams, OpenApi, ToSchema};
+
+use super::service::{ProxyDiagnoseResult, ProxyError, ProxyHealthCheck, ProxyMappingRoute, ProxyUpstreamInfo};
+use crate::SharedGuest;
+use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(
+    mappings,
+    map,
+    unmap,
+    excludes,
+    exclude,
+    include_again,
+    diagnose,
+    health,
+    upstream,
+    set_upstream,
+    remove_upstream
+))]
+pub struct ProxyApi;
+
+/// Its routes, under `/v1`.
+pub fn router() -> Router<SharedGuest> {
+    Router::new()
+        .route("/v1/proxy/mappings", get(mappings).post(map))
+        // AIO's clients send a source's slashes as they are.
+        .route("/v1/proxy/mappings/{*source}", delete(unmap))
+        .route("/v1/proxy/excludes", get(excludes).post(exclude).delete(include_again))
+        .route("/v1/proxy/diagnose", get(diagnose))
+        .route("/v1/proxy/health", get(health))
+        .route("/v1/proxy/upstream", get(upstream).put(set_upstream).delete(remove_upstream))
+}
+
+impl From<ProxyError> for ApiError {
+    fn from(error: ProxyError) -> Self {
+        let message = error.to_string();
+        match error {
+            ProxyError::Invalid { .. } | ProxyError::Upstream(_) => Self::bad_request(message),
+            ProxyError::NotFound { .. } => Self::not_found(message),
+            ProxyError::TooMany(_) => Self::new(StatusCode::CONFLICT, message),
+            ProxyError::NoPort { .. } => Self::new(StatusCode::CONFLICT, message)
+                .hint("end the program that listens there, or create the sandbox with another PROXY_PORT"),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct ProxyMappingAddRequest {
+    /// `[protocol://]host[:port][/path]`; a `*` in the host stands for any text, one at the path's end for what follows.
+    #[schema(example = "api.myapp.com/v1/*")]
+    source: String,
+    /// `[host:]port[/path]`; the host is 127.0.0.1 unless named.
+    #[schema(example = "127.0.0.1:8081/v1/")]
+    target: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct ProxyBypassRequest {
+    /// A domain (`*.example.com`, `.example.com`) or a range (`10.0.0.0/8`).
+    #[schema(example = "*.internal.company.com")]
+    pattern: String,
+}
+
+#[derive(Deserialize, ToSchema)]
+struct ProxyUpstreamUpdateRequest {
+    /// `host:port`, or `user:password@host:port`.
+    #[schema(example = "proxy.example.com:3128")]
+    server: String,
+    /// A shell command that says `user:password`, run as the sandbox's user, now and when the upstream refuses what it said.
+    #[serde(default)]
+    #[schema(example = "/opt/scripts/get-proxy-auth.sh")]
+    auth_cmd: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct DiagnoseQuery {
+    /// The URL whose way is asked for.
+    url: String,
+}
+
+/// All mappings.
+#[utoipa::path(get, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "list_proxy_mappings",
+    responses((status = 200, body = Envelope<Vec<ProxyMappingRoute>>)))]
+async fn mappings(State(guest): State<SharedGuest>) -> Reply<Vec<ProxyMappingRoute>> {
+    ok(guest.proxy.mappings())
+}
+
+/// Leads requests for a host, or for a part of it, to another place: as a rule to a port of this sandbox.
+///
+/// https is not opened: its bytes go to the target as they are, so a mapping with a path has no effect on it.
+#[utoipa::path(post, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "add_proxy_mapping",
+    request_body = ProxyMappingAddRequest, responses((status = 200, body = Envelope<ProxyMappingRoute>)))]
+async fn map(State(guest): State<SharedGuest>, Body(request): Body<ProxyMappingAddRequest>) -> Reply<ProxyMappingRoute> {
+    ok(guest.proxy.map(&guest, &request.source, &request.target).await?)
+}
+
+/// Removes a mapping by its source.
+#[utoipa::path(delete, path = "/v1/proxy/mappings/{source}", tag = "proxy", operation_id = "remove_proxy_mapping",
+    params(("source" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn unmap(State(guest): State<SharedGuest>, Path(source): Path<String>) -> Reply<()> {
+    ok(guest.proxy.unmap(&source)?)
+}
+
+/// Hosts that are reached without the upstream.
+#[utoipa::path(get, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "list_proxy_excludes",
+    responses((status = 200, body = Envelope<Vec<String>>)))]
+async fn excludes(State(guest): State<SharedGuest>) -> Reply<Vec<String>> {
+    ok(guest.proxy.excludes())
+}
+
+/// Has hosts reached without the upstream. Ranges are for hosts given as addresses.
+#[utoipa::path(post, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "add_proxy_exclude",
+    request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn exclude(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
+    ok(guest.proxy.exclude(&request.pattern)?)
+}
+
+/// Takes a pattern out of that list.
+#[utoipa::path(delete, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "remove_proxy_exclude",
+    request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn include_again(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
+    ok(guest.proxy.include_again(&request.pattern)?)
+}
+
+/// Which way a URL goes, and whether its target answers.
+#[utoipa::path(get, path = "/v1/proxy/diagnose", tag = "proxy", operation_id = "diagnose_proxy", params(DiagnoseQuery),
+    responses((status = 200, body = Envelope<ProxyDiagnoseResult>)))]
+async fn diagnose(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<DiagnoseQuery>) -> Reply<ProxyDiagnoseResult> {
+    ok(guest.proxy.diagnose(&guest, &query.url).await?)
+}
+
+/// Whether the proxy takes connections.
+#[utoipa::path(get, path = "/v1/proxy/health", tag = "proxy", operation_id = "proxy_health_check",
+    responses((status = 200, body = Envelope<ProxyHealthCheck>)))]
+async fn health(State(guest): State<SharedGuest>) -> Reply<ProxyHealthCheck> {
+    ok(guest.proxy.health(&guest).await)
+}
+
+/// The upstream proxy; null when there is none.
+#[utoipa::path(get, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "get_proxy_upstream",
+    responses((status = 200, body = Envelope<ProxyUpstreamInfo>)))]
+async fn upstream(State(guest): State<SharedGuest>) -> Reply<Option<ProxyUpstreamInfo>> {
+    ok(guest.proxy.upstream())
+}
+
+/// Sets the upstream proxy, for connections from now on.
+#[utoipa::path(put, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "set_proxy_upstream",
+    request_body = ProxyUpstreamUpdateRequest, responses((status = 200, body = Envelope<ProxyUpstreamInfo>)))]
+async fn set_upstream(
+    State(guest): State<SharedGuest>,
+    Body(request): Body<ProxyUpstreamUpdateRequest>,
+) -> Reply<ProxyUpstreamInfo> {
+    ok(guest.proxy.set_upstream(&guest, &request.server, request.auth_cmd).await?)
+}
+
+/// Removes it: everything is reached straight.
+#[utoipa::path(delete, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "remove_proxy_upstream",
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn remove_upstream(State(guest): State<SharedGuest>) -> Reply<()> {
+    guest.proxy.remove_upstream();
+    ok(())
+}
