@@ -12,7 +12,7 @@ use axum::{Json, Router};
 
 use crate::http::{ApiError, Reply, ok, whole};
 use crate::jupyter::JupyterError;
-use crate::{SharedGuest, main_command, server};
+use crate::{SharedGuest, server};
 
 pub(crate) fn router(guest: &SharedGuest) -> Router {
     Router::new().route(PREPARE_PATH, post(prepare)).route(BECOME_PATH, post(become_sandbox)).with_state(guest.clone())
@@ -38,8 +38,7 @@ async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Becom
     name_files(&told.hostname)
         .map_err(|error| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, format!("could not write /etc: {error}")))?;
     guest.set_config(told.config);
-    server::make_workdir(&guest);
-    main_command::start(guest.clone());
+    server::begin(&guest).await;
     guest.jupyter.expire_prepared(&guest);
     ok(())
 }

@@ -104,14 +104,14 @@ fn random_id() -> String {
 
 impl Guest {
     /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
-    pub fn new(config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
-    pub fn new(mut config: GuestConfig, processes: process::Processes) -> Self {
+    pub fn new(mut config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
         let wanted = config.user.as_deref();
         let user = users::User::find(wanted.unwrap_or("gem"));
         if let (None, Some(name)) = (&user, wanted) {
             tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
         }
-        let proxy = proxy::ProxyService::new(&mut config.env);
+        let proxy = proxy::ProxyService::default();
+        proxy.configure(&mut config.env);
         Self {
             config: RwLock::new(Arc::new(config)),
             is_nobodys: AtomicBool::new(false),
@@ -139,7 +139,8 @@ impl Guest {
     }
 
     /// Tells it anew: what is started from now on gets the new environment and directory.
-    fn set_config(&self, config: GuestConfig) {
+    fn set_config(&self, mut config: GuestConfig) {
+        self.proxy.configure(&mut config.env);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
@@ -169,9 +170,8 @@ impl Guest {
         ]
         .map(|(k, v)| (k.to_owned(), v))
         .into();
-        env.extend(self.config().env.clone());
         env.extend(self.proxy.environment());
-        env.extend(self.config.env.clone());
+        env.extend(self.config().env.clone());
         env.extend(extra.iter().cloned());
         env.into_iter().collect()
     }

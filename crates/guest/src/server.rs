@@ -20,11 +20,9 @@ use axum::{Json, Router, middleware};
 use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::{
-    Guest, SharedGuest, bash, code, files, hooks, jupyter, main_command, mcp, nodejs, observe, ports, sandbox, shell, skills,
-    util,
+    Guest, SharedGuest, ahead, bash, code, files, hooks, jupyter, main_command, mcp, nodejs, observe, ports, proxy, sandbox,
+    shell, skills, util,
 };
-use crate::{Guest, SharedGuest, ahead, bash, code, files, jupyter, main_command, nodejs, sandbox, shell};
-use crate::{Guest, SharedGuest, bash, files, main_command, mcp, proxy, sandbox, shell};
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -74,12 +72,8 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
-        make_workdir(&guest);
         // Who calls meanwhile waits in the listener's queue.
-        hooks::before_services(&guest).await;
-        guest.proxy.begin(&guest).await;
-        main_command::start(guest.clone());
-        hooks::when_ready(guest.clone());
+        begin(&guest).await;
         let steps = InsideSteps::default();
         let app = router().with_state(guest.clone());
         let inside = app.clone().layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
@@ -110,8 +104,17 @@ pub fn run(start: Start) -> io::Result<()> {
     })
 }
 
+/// What the configuration asks for before the first call, and what goes on beside the calls.
+pub(crate) async fn begin(guest: &SharedGuest) {
+    make_workdir(guest);
+    hooks::before_services(guest).await;
+    guest.proxy.begin(guest).await;
+    main_command::start(guest.clone());
+    hooks::when_ready(guest.clone());
+}
+
 /// A configured directory that the image does not have is made, the user's own, as Dockerfiles' WORKDIR does.
-pub(crate) fn make_workdir(guest: &Guest) {
+fn make_workdir(guest: &Guest) {
     let Some(dir) = guest.config().workdir.clone().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
     let owner = (Some(guest.user.uid), Some(guest.user.gid));
     let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
@@ -156,6 +159,7 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         .route(protocol::HELLO_PATH, get(hello))
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
         .merge(ports::router())
+        .merge(ahead::router(guest))
 }
 
 /// Runs what is to be run at the sandbox's end.
@@ -167,5 +171,4 @@ fn shutdown(guest: &SharedGuest) -> Response<Body> {
         Ok::<_, std::convert::Infallible>(Bytes::from_static(b"done\n"))
     });
     Body::from_stream(end).into_response()
-        .merge(ahead::router(guest))
 }

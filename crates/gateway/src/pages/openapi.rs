@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arenite_guest::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, sandbox, shell, skills, util};
+use arenite_guest::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -53,11 +53,11 @@ fn document() -> Value {
         observe::ObserveApi::openapi(),
         skills::SkillsApi::openapi(),
         mcp::McpApi::openapi(),
+        proxy::ProxyApi::openapi(),
         util::UtilApi::openapi(),
         AuthApi::openapi(),
     ];
     for part in parts {
-    ] {
         whole.merge(part);
     }
     // Structs with text keys: always JSON.

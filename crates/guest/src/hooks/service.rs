@@ -121,9 +121,10 @@ impl Hooks {
 
 /// The hooks of the sandbox's own environment.
 fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
-    ["init", "pre_services", "post_ready", SHUTDOWN].into_iter().filter_map(|event| {
+    let config = guest.config();
+    ["init", "pre_services", "post_ready", SHUTDOWN].into_iter().filter_map(move |event| {
         let name = format!("RUN_HOOK_{}", event.to_uppercase());
-        let command = guest.config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
+        let command = config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
         // What prepares a sandbox may take longer than what ends it.
         let timeout = if event == SHUTDOWN { TIMEOUT_SECONDS } else { super::run::START_SECONDS };
         let (event, source) = (event.to_owned(), "env".to_owned());

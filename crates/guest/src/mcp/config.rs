@@ -91,7 +91,8 @@ pub(super) type Servers = BTreeMap<String, Result<ServerConfig, String>>;
 
 /// Reads them: the file, then `EXTRA_MCP_SERVERS` over it, of which `MCP_FILTER_SERVERS` leaves the named ones.
 pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
-    let variable = |name: &str| guest.config.env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
+    let config = guest.config();
+    let variable = |name: &str| config.env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
     let named = variable("MCP_SERVERS_FILE");
     let path = named.unwrap_or(FILE).to_owned();
     let read = {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,9 +42,9 @@ pub enum ProxyError {
     NoPort { port: u16, source: std::io::Error },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProxyService {
-    port: u16,
+    port: AtomicU16,
     rules: Mutex<Arc<Rules>>,
     listening: OnceCell<()>,
     renewed: Mutex<Option<Instant>>,
@@ -101,7 +102,7 @@ pub struct ProxyHealthCheck {
 impl ProxyService {
     /// Takes the rules of `PROXY_SERVER`, `PROXY_MAP`, `PROXY_EXCLUDE` and `PROXY_INCLUDE`. What can't be used is in the log.
     /// Credentials are taken out of `PROXY_SERVER`, since commands inherit it.
-    pub(crate) fn new(env: &mut BTreeMap<String, String>) -> Self {
+    pub(crate) fn configure(&self, env: &mut BTreeMap<String, String>) {
         let port = env.get("PROXY_PORT").and_then(|p| p.trim().parse().ok()).unwrap_or(PORT);
         let mut rules = Rules::default();
         let refused =
@@ -144,7 +145,12 @@ impl ProxyService {
                 (Err(why), _) | (_, Err(why)) => refused("PROXY_MAP", &why),
             }
         }
-        Self { port, rules: Mutex::new(Arc::new(rules)), listening: OnceCell::new(), renewed: Mutex::default() }
+        self.port.store(port, Ordering::Relaxed);
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
     }
 
     pub(super) fn rules(&self) -> Arc<Rules> {
@@ -161,7 +167,7 @@ impl ProxyService {
 
     /// Whether a host and port are this proxy itself.
     pub(super) fn is_here(&self, host: &str, port: u16) -> bool {
-        port == self.port && is_loopback(host)
+        port == self.port() && is_loopback(host)
     }
 
     /// What commands need in their environment to go through the proxy; nothing while it has no rules or does not listen,
@@ -170,7 +176,7 @@ impl ProxyService {
         if !self.listening.initialized() || !self.rules.lock().unwrap_or_else(PoisonError::into_inner).is_configured() {
             return Vec::new();
         }
-        let url = format!("http://127.0.0.1:{}", self.port);
+        let url = format!("http://127.0.0.1:{}", self.port());
         let variables = [("http_proxy", &*url), ("https_proxy", &url), ("no_proxy", "localhost,127.0.0.1,::1")];
         let both = variables.iter().flat_map(|(name, value)| [((*name).to_owned(), *value), (name.to_uppercase(), *value)]);
         both.map(|(name, value)| (name, value.to_owned())).collect()
@@ -187,9 +193,9 @@ impl ProxyService {
 
     async fn listen(&self, guest: &SharedGuest) -> Result<(), ProxyError> {
         let begin = async || {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()));
             let listener = TcpListener::bind(address).await;
-            let listener = listener.map_err(|source| ProxyError::NoPort { port: self.port, source })?;
+            let listener = listener.map_err(|source| ProxyError::NoPort { port: self.port(), source })?;
             tokio::spawn(forward::serve(listener, guest.clone()));
             Ok(())
         };
@@ -202,7 +208,7 @@ impl ProxyService {
             target: mapping.target.text.clone(),
             source_host: mapping.source.host.clone(),
             source_path: mapping.source.path.clone(),
-            internal_port: self.port,
+            internal_port: self.port(),
         }
     }
 
@@ -397,11 +403,11 @@ impl ProxyService {
         let problem = match self.listen(guest).await {
             Err(error) => Some(error.to_string()),
             Ok(()) => {
-                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()));
                 match timeout(REACHED, TcpStream::connect(address)).await {
                     Ok(Ok(_)) => None,
-                    Ok(Err(error)) => Some(format!("port {} does not answer: {error}", self.port)),
-                    Err(_) => Some(format!("port {} did not answer within {} s", self.port, REACHED.as_secs())),
+                    Ok(Err(error)) => Some(format!("port {} does not answer: {error}", self.port())),
+                    Err(_) => Some(format!("port {} did not answer within {} s", self.port(), REACHED.as_secs())),
                 }
             }
         };
@@ -438,6 +444,12 @@ fn without_credentials(url: &str) -> String {
 mod tests {
     use super::*;
 
+    fn configured(env: &mut BTreeMap<String, String>) -> ProxyService {
+        let proxy = ProxyService::default();
+        proxy.configure(env);
+        proxy
+    }
+
     #[test]
     fn the_environment_configures_and_keeps_no_password() {
         let mut env: BTreeMap<String, String> = [
@@ -448,7 +460,7 @@ mod tests {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
-        let proxy = ProxyService::new(&mut env);
+        let proxy = configured(&mut env);
         assert_eq!(env["PROXY_SERVER"], "http://proxy.example:3128");
         assert_eq!(proxy.excludes(), ["*.internal", "10.0.0.0/8"]);
         assert_eq!(proxy.mappings().len(), 2);
@@ -462,9 +474,9 @@ mod tests {
         let mut env: BTreeMap<String, String> = [("PROXY_MAP", r#"{"a.com": ":1"}"#), ("PROXY_SERVER", "u:sekrit@")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into();
-        assert_eq!(ProxyService::new(&mut env).mappings().len(), 1);
+        assert_eq!(configured(&mut env).mappings().len(), 1);
         assert_eq!(env["PROXY_SERVER"], "");
-        assert!(ProxyService::new(&mut BTreeMap::new()).environment().is_empty());
+        assert!(configured(&mut BTreeMap::new()).environment().is_empty());
     }
 
     #[test]

@@ -54,7 +54,8 @@ async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Vec<FoundSkill>, 
 
 /// What [`PRELOAD`] says, without the quotes that some ways to set variables leave in them.
 fn preload_path(guest: &Guest) -> Option<PathBuf> {
-    let value = guest.config.env.get(PRELOAD)?.trim().trim_matches(['"', '\'']);
+    let config = guest.config();
+    let value = config.env.get(PRELOAD)?.trim().trim_matches(['"', '\'']);
     (!value.is_empty()).then(|| guest.absolute(value))
 }
 
