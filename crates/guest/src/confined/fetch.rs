@@ -156,7 +156,7 @@ fn agent(uri: &Uri, proxy: Option<Proxy>, time: Duration) -> Result<Agent, Fault
         .user_agent(concat!("arenite/", env!("CARGO_PKG_VERSION")))
         .proxy(proxy);
     if secure {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         config =
             config.tls_config(TlsConfig::builder().root_certs(trusted()?).unversioned_rustls_crypto_provider(provider).build());
     }
