@@ -52,6 +52,9 @@ pub(super) fn find(directory: &Path) -> Result<Vec<FoundSkill>, Fault> {
 fn read(directory: &Path) -> Result<FoundSkill, Fault> {
     let path = directory.join(SKILL_FILE);
     let failed = |e: &dyn std::fmt::Display| Fault::io(format!("could not read {}", path.display()), e);
+    if directory.to_str().is_none() {
+        return Err(failed(&"its path is not utf-8"));
+    }
     let mut text = String::new();
     let file = File::open(&path).map_err(|e| failed(&e))?;
     file.take(MAX_SKILL_FILE_BYTES + 1).read_to_string(&mut text).map_err(|e| failed(&e))?;

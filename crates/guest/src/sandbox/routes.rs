@@ -90,7 +90,7 @@ struct Capabilities {
 async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
-        services: &["sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "util"],
+        services: &["sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "proxy", "util"],
         files: &[
             "read",
             "write",

@@ -10,5 +10,6 @@ mod standalone;
 
 mod fetching;
 mod hostile;
+mod internet;
 mod markdown;
 mod views;

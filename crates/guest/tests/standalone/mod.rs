@@ -35,6 +35,19 @@ impl Guest {
 
     /// One whose commands have these variables too. In values `{dir}` is the guest's directory.
     pub async fn start_with(user: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_under(Command::new(env!("CARGO_BIN_EXE_guest-standalone")), user, variables).await
+    }
+
+    /// One in a network of its own, of which nothing but loopback is up. `script` is run in it first, by a shell in the
+    /// guest's directory. For root alone.
+    pub async fn start_apart(script: &str, variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("unshare");
+        let script = format!("ip link set lo up; cd \"${{3%/*}}\"; {script}\nexec \"$@\"");
+        command.args(["-n", "sh", "-e", "-c", &script, "sh", env!("CARGO_BIN_EXE_guest-standalone")]);
+        Self::start_under(command, "root", variables).await
+    }
+
+    async fn start_under(mut program: Command, user: &str, variables: &[(&str, &str)]) -> Self {
         let name = format!("arenite-guest-{:016x}", getrandom::u64().unwrap());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
@@ -44,14 +57,10 @@ impl Guest {
             config["env"][*name] = value.replace("{dir}", &home).into();
         }
         std::fs::write(dir.join(".config"), config.to_string()).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_guest-standalone"))
-            .arg(format!("unix:{home}/.socket"))
-            .arg(dir.join(".config"))
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let guest = Self { process, dir };
+        let process = program.arg(format!("unix:{home}/.socket")).arg(dir.join(".config")).stdin(Stdio::null()).spawn().unwrap();
+        let mut guest = Self { process, dir };
         while guest.dial().await.is_none() {
+            assert!(guest.process.try_wait().unwrap().is_none(), "the guest could not start");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         guest
