@@ -112,7 +112,7 @@ impl Spares {
             return Some(spare.kernel);
         }
         let adapted = adapt(&spare.kernel, spec, &json!(changes), cwd).await;
-        adapted.is_ok_and(|done| done.is_none_or(|execution| execution.status == Status::Ok)).then_some(spare.kernel)
+        adapted.is_ok_and(|done| done.is_some_and(|execution| execution.status == Status::Ok)).then_some(spare.kernel)
     }
 }
 
