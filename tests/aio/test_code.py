@@ -98,7 +98,7 @@ class TestPool:
     def test_a_sandbox_made_ahead_becomes_what_is_asked_for(self, pooled: Server) -> None:
         filled(pooled)
         live, details = make(pooled, "claimed", image="code", env={"KEY": "a 'b' \"c\" ü"}, hostname="my-box", workdir="/tmp/work")
-        assert any(stage["stage"] == "adopt" for stage in details["stages"]), details["stages"]
+        assert any(stage["name"] == "adopt" for stage in details["stages"]), details["stages"]
         begun = time.monotonic()
         data = run(live, "python", "import os, socket\n(os.environ['KEY'], socket.gethostname(), os.getcwd())")
         took = time.monotonic() - begun
@@ -129,14 +129,14 @@ class TestPool:
     def test_a_template_says_its_own(self, pooled: Server) -> None:
         filled(pooled)
         live, details = make(pooled, "of-template", template="pooled")
-        assert any(stage["stage"] == "adopt" for stage in details["stages"])
+        assert any(stage["name"] == "adopt" for stage in details["stages"])
         assert details["spec"]["resources"]["memory_bytes"] == 1610612736
         live.delete()
 
     def test_other_resources_are_made_on_their_own(self, pooled: Server) -> None:
         filled(pooled)
         live, details = make(pooled, "other", image="code", resources={"memory_bytes": 1 << 30})
-        assert not any(stage["stage"] == "adopt" for stage in details["stages"])
+        assert not any(stage["name"] == "adopt" for stage in details["stages"])
         live.delete()
 
     def test_a_killed_server_leaves_none_behind(self, pooled: Server) -> None:

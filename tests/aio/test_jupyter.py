@@ -174,7 +174,8 @@ class TestEnds:
 
     def test_one_that_ends_between_two_calls(self, coder: LiveSandbox) -> None:
         run(coder, "x = 1", session_id="idle")
-        coder.output("pkill -9 -f ipykernel_launcher")
+        coder.output("pkill -9 -f ipykernel_launche[r]; while pgrep -f ipykernel_launche[r]; do :; done")
+        time.sleep(0.2)
         after = coder.client.jupyter.execute_code(code="'x' in globals()", session_id="idle")
         assert after.data.outputs[0].text == "False" and "signal 9" in after.hint
 
