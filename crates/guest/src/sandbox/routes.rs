@@ -90,7 +90,9 @@ struct Capabilities {
 async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
-        services: &["sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "proxy", "util"],
+        services: &[
+            "sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "proxy", "util",
+        ],
         files: &[
             "read",
             "write",
