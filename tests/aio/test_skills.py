@@ -101,7 +101,7 @@ class TestHostile:
     @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "..\\evil"])
     def test_paths_that_lead_out(self, client: Client, folder: str, name: str) -> None:
         assert "entry" in refused(client, archive({"SKILL.md": skill("s"), name: "x"}), path=f"{folder}/in")
-        assert client.bash.exec(command=f"find {folder} -type f; ls /tmp/evil").data.stdout == ""
+        assert not client.bash.exec(command=f"find {folder} -type f; ls /tmp/evil").data.stdout
 
     def test_links(self, client: Client, folder: str) -> None:
         out = io.BytesIO()
@@ -114,7 +114,7 @@ class TestHostile:
 
     def test_a_bomb(self, client: Client, folder: str) -> None:
         assert "256 MiB" in refused(client, archive({"SKILL.md": skill("s"), "zeros": "0" * (257 << 20)}), path=folder)
-        assert client.bash.exec(command=f"ls -A {folder}").data.stdout == ""
+        assert not client.bash.exec(command=f"ls -A {folder}").data.stdout
 
     @pytest.mark.parametrize(
         ("content", "words"),
