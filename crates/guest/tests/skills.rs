@@ -213,7 +213,7 @@ async fn what_is_no_package_is_not_handed_to_an_installer() {
 
 #[tokio::test]
 async fn skills_of_the_image_are_there_at_the_first_call() {
-    let guest = Guest::start_with("root", &[("AIO_SKILLS_PATH", "\"{dir}/image\"")]).await;
+    let guest = Guest::start_with("root", &[("AIO_SKILLS_PATH", "{dir}/image")]).await;
     for name in ["one", "two"] {
         std::fs::create_dir_all(guest.dir.join("image").join(name)).unwrap();
         std::fs::write(guest.dir.join("image").join(name).join("SKILL.md"), skill(name)).unwrap();

@@ -52,10 +52,10 @@ async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Vec<FoundSkill>, 
     }
 }
 
-/// What [`PRELOAD`] says, without the quotes that some ways to set variables leave in them.
+/// The directory that [`PRELOAD`] names.
 fn preload_path(guest: &Guest) -> Option<PathBuf> {
     let config = guest.config();
-    let value = config.env.get(PRELOAD)?.trim().trim_matches(['"', '\'']);
+    let value = config.env.get(PRELOAD)?.trim();
     (!value.is_empty()).then(|| guest.absolute(value))
 }
 
