@@ -103,10 +103,12 @@ fn random_id() -> String {
 }
 
 impl Guest {
-    /// Commands run as the configured user. One that is not in the image is an error in the log, and root instead.
+    /// Commands run as the user that `USER` of the environment names, when the image has it; else as the configured one. One
+    /// that is not in the image is an error in the log, and root instead.
     pub fn new(mut config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
         let wanted = config.user.as_deref();
-        let user = users::User::find(wanted.unwrap_or("gem"));
+        let by_name = config.env.get("USER").and_then(|name| users::User::find(name));
+        let user = by_name.or_else(|| users::User::find(wanted.unwrap_or("gem")));
         if let (None, Some(name)) = (&user, wanted) {
             tracing::error!(name, "the image's user is not in its /etc/passwd: commands run as root");
         }
@@ -144,9 +146,9 @@ impl Guest {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    /// The default directory of commands, in this order: configured, the user's home, `/`.
+    /// The default directory of commands, in this order: `WORKSPACE` of the environment, configured, the user's home, `/`.
     pub fn default_dir(&self) -> PathBuf {
-        let configured = self.config().workdir.as_deref().map(PathBuf::from);
+        let configured = self.config().default_dir().map(PathBuf::from);
         configured.into_iter().chain([self.user.home.clone()]).find(|d| d.is_dir()).unwrap_or_else(|| "/".into())
     }
 

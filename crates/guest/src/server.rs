@@ -115,7 +115,7 @@ pub(crate) async fn begin(guest: &SharedGuest) {
 
 /// A configured directory that the image does not have is made, the user's own, as Dockerfiles' WORKDIR does.
 fn make_workdir(guest: &Guest) {
-    let Some(dir) = guest.config().workdir.clone().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
+    let Some(dir) = guest.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
     let owner = (Some(guest.user.uid), Some(guest.user.gid));
     let made = std::fs::create_dir_all(&dir).and_then(|()| std::os::unix::fs::chown(&dir, owner.0, owner.1));
     if let Err(error) = made {

@@ -342,3 +342,19 @@ async fn another_user_has_its_streams_for_itself() {
     let stop = json!({"id": shell["session_id"]});
     assert_eq!(guest.post("/v1/shell/kill", stop).await["status"], "terminated");
 }
+
+#[tokio::test]
+async fn variables_name_the_directory_and_the_user() {
+    let workspace = std::env::temp_dir().join(format!("arenite-workspace-{:016x}", getrandom::u64().unwrap()));
+    let workspace = workspace.display().to_string();
+    let guest = Guest::start_with("root", &[("WORKSPACE", &workspace), ("USER", "nobody"), ("TZ", "Asia/Tokyo")]).await;
+    let done = exec(&guest, json!({"command": "pwd; id -un; echo $USER; date +%Z"})).await;
+    // Made when it is missing, and the user's own.
+    assert_eq!(done["stdout"], format!("{workspace}\nnobody\nnobody\nJST\n"));
+    assert_eq!(exec(&guest, json!({"command": "touch made"})).await["exit_code"], 0);
+    std::fs::remove_dir_all(&workspace).unwrap();
+
+    let guest = Guest::start_with("root", &[("WORKSPACE", "relative"), ("USER", "no-such-user")]).await;
+    let done = exec(&guest, json!({"command": "pwd; id -un"})).await;
+    assert_eq!(done["stdout"], format!("{}\nroot\n", guest.dir.display()));
+}

@@ -66,6 +66,14 @@ pub fn hosts_file(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
+impl GuestConfig {
+    /// The directory that commands start in, if one is configured: `WORKSPACE` of the environment, as in AIO Sandbox, over `workdir`.
+    pub fn default_dir(&self) -> Option<&str> {
+        let workspace = self.env.get("WORKSPACE").map(String::as_str).filter(|dir| dir.starts_with('/'));
+        workspace.or(self.workdir.as_deref())
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     pub protocol: u32,
