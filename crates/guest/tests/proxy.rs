@@ -152,8 +152,10 @@ async fn commands_go_where_a_mapping_leads() {
     assert!(proxied.get("http://api.myapp.test/v2").await.contains("GET /v2 HTTP/1.1"));
     assert_eq!(proxied.guest.get("/v1/proxy/mappings").await.as_array().unwrap().len(), 2);
 
+    proxied.map("https://secure.test/x", "1").await;
     for (path, status) in [
-        ("api.myapp.test/v1/*", StatusCode::OK),
+        ("https:/secure.test/x", StatusCode::OK),
+        ("api.myapp.test%2Fv1/*", StatusCode::OK),
         ("API.myapp.test", StatusCode::OK),
         ("api.myapp.test", StatusCode::NOT_FOUND),
         ("a b", StatusCode::NOT_FOUND),

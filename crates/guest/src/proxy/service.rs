@@ -243,7 +243,10 @@ impl ProxyService {
 
     pub fn unmap(&self, source: &str) -> Result<(), ProxyError> {
         let unknown = || ProxyError::NotFound { what: "mapping of", text: source.chars().take(200).collect() };
-        let wanted = Source::read(source).map_err(|_| unknown())?;
+        // On its way in a path, `https://` may have lost one of its slashes.
+        let scheme = source.split_once(":/").filter(|(scheme, rest)| !rest.starts_with('/') && !scheme.contains('/'));
+        let mended = scheme.map(|(scheme, rest)| format!("{scheme}://{rest}"));
+        let wanted = Source::read(mended.as_deref().unwrap_or(source)).map_err(|_| unknown())?;
         self.change(|rules| {
             let before = rules.mappings.len();
             rules.mappings.retain(|m| m.source != wanted);
