@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "these describe, and are never made")]
 
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 /// A result that always says whether it is an error, as AIO's does.
 #[derive(Debug, Serialize)]
@@ -16,10 +17,17 @@ impl From<rmcp::model::CallToolResult> for Answered {
     }
 }
 
-/// The arguments of a tool, as its `inputSchema` wants them.
-#[derive(Serialize, ToSchema)]
-#[schema(value_type = Object, default = json!({}))]
-pub(super) struct ToolArguments(serde_json::Value);
+/// The arguments of a tool: the one schema that is a map with a default, which can't be derived.
+pub(super) struct ToolArguments;
+
+impl PartialSchema for ToolArguments {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new().description(Some("What the tool's `inputSchema` wants"));
+        schema.default(Some(serde_json::json!({}))).into()
+    }
+}
+
+impl ToSchema for ToolArguments {}
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
