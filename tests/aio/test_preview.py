@@ -126,8 +126,9 @@ def test_all_four_ways_and_their_paths(server: Server, site: LiveSandbox) -> Non
     assert posted.json() == {"size": 8 << 20}
 
 
-def test_of_the_sandbox_default(server: Server, sandbox: Callable[..., LiveSandbox]) -> None:
-    serve(sandbox("default"), port=3100)
+def test_of_the_sandbox_default(server: Server) -> None:
+    httpx.get(f"{server.url}/v1/sandbox", timeout=60).raise_for_status()
+    serve(LiveSandbox(server.url, "default"), port=3100)
     assert httpx.get(f"{server.url}/proxy/3100/x").json()["path"] == "/x"
     assert httpx.get(f"{server.url}/x", headers={"host": "3100-localhost"}).json()["path"] == "/x"
 

@@ -24,7 +24,7 @@ def test_no_answer_is_a_server_error_or_breaks_the_document(sandbox: Callable[..
             Path(sys.executable).with_name("schemathesis"), "run", f"{live.url}/v1/openapi.json", *excluded,
             "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance",
             "--max-examples", "4", "--max-time", str(SECONDS), "--request-timeout", "60", "--generation-deterministic",
-            "--generation-database", "none", "--continue-on-failure", "--warnings", "off", "--no-color",
+            "--continue-on-failure", "--warnings", "off", "--no-color",
         ],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -103,9 +103,7 @@ const OF_GUESTS: [&str; 12] = [
     "/codex",
 ];
 /// Paths of dialects that are not there yet, at the root.
-const MISSING: [(&str, &str); 17] = [
-    ("/mcp", "the MCP hub"),
-    ("/v1/mcp", "the MCP hub"),
+const MISSING: [(&str, &str); 15] = [
     ("/api/v1/execute", "AgentFlow's API"),
     ("/api/v1/lifecycle", "AgentFlow's API"),
     ("/api/v1/worker", "AgentFlow's API"),
@@ -168,6 +166,9 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
         "/auth" => Owner::Auth,
         "/terminal" => Owner::Terminal,
         "/llms.txt" => Owner::Manual,
+        // The routes below /v1/mcp are the guest's.
+        "/v1/mcp" | "/v1/mcp/" => Owner::Missing("the MCP hub"),
+        _ if is_under(path, "/mcp") => Owner::Missing("the MCP hub"),
         _ if is_under(path, "/static/sandbox") => Owner::Static,
         _ => return None,
     })
@@ -177,8 +178,6 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
 pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
     if let Some(owner) = page_of_sandbox(path) {
         owner
-    } else if is_under(path, "/mcp") || is_under(path, "/v1/mcp") {
-        Owner::Missing("the MCP hub")
     } else if path == "/" || OF_GUESTS.iter().any(|root| is_under(path, root)) {
         Owner::Guest
     } else if is_under(path, "/internal") {
@@ -447,7 +446,7 @@ mod tests {
             ("/v1/docs", Owner::Docs),
             ("/v1/openapi.json", Owner::OpenApi),
             ("/v1/mcp", Owner::Missing("the MCP hub")),
-            ("/v1/mcp/servers", Owner::Missing("the MCP hub")),
+            ("/v1/mcp/servers", Owner::Guest),
             ("/sandbox/a/v1/mcp", Owner::Missing("the MCP hub")),
             ("/sandbox/a", Owner::Guest),
             ("/sandbox/a/", Owner::Guest),

@@ -231,6 +231,10 @@ async fn describe(guest: &SharedGuest, shared: &Arc<Shared>, changes: Vec<Change
                 (false, _) => return None,
             };
             let stat = if change.kind == FileEventType::Remove { None } else { tree.stat(&change.path) };
+            // Written under a name that nobody else sees, as by a file without one until it is whole.
+            if stat.is_none() && matches!(change.kind, FileEventType::Write | FileEventType::Chmod) {
+                return None;
+            }
             Some(event(&tree.root, change, stat))
         });
         Ok(told.collect())
