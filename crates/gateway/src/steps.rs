@@ -52,6 +52,25 @@ pub(crate) fn of_query(path_and_query: &str) -> Option<Value> {
     (!pairs.is_empty()).then_some(Value::Object(pairs))
 }
 
+/// What is recorded of a body that carries credentials; none for any other. They stand where the contract puts them: in the
+/// address of the upstream proxy, and in the command that tells them.
+pub(crate) fn without_credentials(decoded_path: &str, body: &[u8]) -> Option<Value> {
+    if decoded_path.strip_suffix('/').unwrap_or(decoded_path) != "/v1/proxy/upstream" || body.is_empty() {
+        return None;
+    }
+    let hidden = || Value::String("redacted".to_owned());
+    let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return Some(hidden()) };
+    for (name, value) in &mut fields {
+        *value = match (name.as_str(), value.as_str().map(|text| text.rsplit_once('@'))) {
+            ("server", Some(None)) => continue,
+            ("server", Some(Some((_, address)))) => Value::String(format!("redacted@{address}")),
+            _ if value.is_null() => continue,
+            _ => hidden(),
+        };
+    }
+    Some(Value::Object(fields))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +91,24 @@ mod tests {
         ] {
             assert_eq!(is_step(&method, path, upgrade), wanted, "{path}");
         }
+    }
+
+    #[test]
+    fn credentials_of_the_upstream_proxy_are_not_recorded() {
+        let path = "/v1/proxy/upstream";
+        for (body, wanted) in [
+            (r#"{"server": "a:1"}"#, json!({"server": "a:1"})),
+            (r#"{"server": "me:p@ss@a:1", "auth_cmd": null}"#, json!({"server": "redacted@a:1", "auth_cmd": null})),
+            (r#"{"server": "a:1", "auth_cmd": "echo me:pass"}"#, json!({"server": "a:1", "auth_cmd": "redacted"})),
+            (r#"{"server": ["me:pass@a:1"]}"#, json!({"server": "redacted"})),
+            (r#""me:pass@a:1""#, json!("redacted")),
+            ("me:pass@a:1", json!("redacted")),
+        ] {
+            assert_eq!(without_credentials(path, body.as_bytes()), Some(wanted), "{body}");
+        }
+        assert_eq!(without_credentials(path, b""), None);
+        assert_eq!(without_credentials("/v1/bash/exec", b"{}"), None);
+        assert!(without_credentials("/v1/proxy/upstream/", b"{}").is_some());
     }
 
     #[test]

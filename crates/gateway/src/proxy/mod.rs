@@ -94,7 +94,7 @@ pub(crate) async fn forward(
             Given::Held { bytes, .. } if !upgrade => Some(bytes.clone()),
             _ => None,
         };
-        Record::of(begin(gateway, context, &lease, &parts.method, &uri, held).await?)
+        Record::of(begin(gateway, context, &lease, &parts.method, (&uri, &target.path.decoded), held).await?)
     } else {
         Record::default()
     };
@@ -157,12 +157,14 @@ async fn begin(
     context: &Context,
     lease: &Lease,
     method: &Method,
-    uri: &Uri,
+    (uri, decoded_path): (&Uri, &str),
     held: Option<Bytes>,
 ) -> Result<OpenStep, Refusal> {
     let place = uri.path_and_query().map_or("/", |p| p.as_str());
     let intent = |arguments| steps::intent(context, &lease.sandbox, method, place, arguments);
+    let redacted = held.as_deref().and_then(|body| steps::without_credentials(decoded_path, body));
     let begun = match held {
+        Some(_) if redacted.is_some() => gateway.recorder.begin(intent(redacted)),
         Some(body) if body.len() > LARGE_ARGUMENTS => {
             let (gateway, intent) = (Arc::clone(gateway), intent(None));
             let begin = move || gateway.recorder.begin_with_body(intent, &body);
