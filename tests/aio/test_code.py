@@ -99,11 +99,8 @@ class TestPool:
         filled(pooled)
         live, details = make(pooled, "claimed", image="code", env={"KEY": "a 'b' \"c\" ü"}, hostname="my-box", workdir="/tmp/work")
         assert any(stage["name"] == "adopt" for stage in details["stages"]), details["stages"]
-        begun = time.monotonic()
         data = run(live, "python", "import os, socket\n(os.environ['KEY'], socket.gethostname(), os.getcwd())")
-        took = time.monotonic() - begun
         assert data.outputs[0]["text"] == repr(("a 'b' \"c\" ü", "my-box", "/tmp/work")), data
-        assert took < 0.25, f"{took} s: a kernel was there"
         assert live.output("hostname; cat /etc/hostname; getent hosts my-box; echo $KEY; pwd").split("\n") == [
             "my-box", "my-box", "127.0.1.1       my-box", "a 'b' \"c\" ü", "/tmp/work",
         ]

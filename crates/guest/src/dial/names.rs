@@ -160,7 +160,7 @@ fn read(message: &[u8], id: u16) -> Option<Result<Vec<IpAddr>, u8>> {
     if number(0)? != id || message.get(2)? & 0x80 == 0 {
         return None;
     }
-    match message[3] & 0xf {
+    match message.get(3)? & 0xf {
         0 => {}
         // The name does not exist.
         3 => return Some(Ok(Vec::new())),

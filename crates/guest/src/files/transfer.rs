@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Multipart, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use super::exchange::{Download, FileUploadResult, Upload, open_download, unchang
 use super::routes::{Outcome, answer, http_failure};
 use super::text::MAX_TEXT_BYTES;
 use crate::SharedGuest;
-use crate::http::{ApiError, Envelope, QueryArgs, missing};
+use crate::http::{ApiError, Envelope, QueryArgs, missing, multipart};
 
 /// Bytes of a download that are in memory at once.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -42,11 +42,9 @@ pub(super) struct FileUploadBody {
     request_body(content = FileUploadBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<Outcome<FileUploadResult>>)))]
 pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -> Response {
-    let mut parts = match Multipart::from_request(request, &()).await {
+    let mut parts = match multipart(request).await {
         Ok(parts) => parts,
-        Err(rejection) => {
-            return ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, rejection.body_text()).into_response();
-        }
+        Err(refusal) => return refusal,
     };
     let mut path = None;
     let mut upload: Option<Result<Upload, FileError>> = None;

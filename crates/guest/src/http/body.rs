@@ -1,6 +1,6 @@
 //! Reading request bodies and queries as FastAPI would, since AIO's clients were written against it.
 
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, Multipart, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -45,6 +45,14 @@ fn unprocessable(problem: &Problem) -> Response {
 /// 422 for a part or field that is not there, as FastAPI would say it.
 pub fn missing(root: &str, field: &str) -> Response {
     unprocessable(&Problem { location: vec![root.into(), field.into()], message: "Field required".to_owned(), kind: "missing" })
+}
+
+/// The parts of a form; 422 when the body is none.
+pub async fn multipart(request: Request) -> Result<Multipart, Response> {
+    Multipart::from_request(request, &()).await.map_err(|rejection| {
+        let message = rejection.body_text();
+        unprocessable(&Problem { location: vec!["body".into()], message, kind: "multipart_invalid" })
+    })
 }
 
 /// Where serde stopped, and why, in FastAPI's words.

@@ -4,6 +4,6 @@ mod body;
 mod bounds;
 mod envelope;
 
-pub use body::{Body, QueryArgs, missing};
+pub use body::{Body, QueryArgs, missing, multipart};
 pub use bounds::{optional_within, within};
 pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};

@@ -148,7 +148,7 @@ async fn health(State(guest): State<SharedGuest>) -> Reply<ProxyHealthCheck> {
 
 /// The upstream proxy; null when there is none.
 #[utoipa::path(get, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "get_proxy_upstream",
-    responses((status = 200, body = Envelope<ProxyUpstreamInfo>)))]
+    responses((status = 200, body = Envelope<Option<ProxyUpstreamInfo>>)))]
 async fn upstream(State(guest): State<SharedGuest>) -> Reply<Option<ProxyUpstreamInfo>> {
     ok(guest.proxy.upstream())
 }

@@ -1,7 +1,7 @@
 //! The skills service in AIO's wire format.
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -13,7 +13,7 @@ use super::registry::SkillMetadata;
 use super::service::{self, SkillError};
 use super::upload;
 use crate::SharedGuest;
-use crate::http::{ApiError, Envelope, QueryArgs, Reply, ok, ok_message};
+use crate::http::{ApiError, Envelope, QueryArgs, Reply, multipart, ok, ok_message};
 
 /// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
@@ -103,9 +103,9 @@ impl From<SkillError> for ApiError {
     responses((status = 200, body = Envelope<SkillRegistrationResult>)))]
 async fn register(State(guest): State<SharedGuest>, request: Request) -> Response {
     service::preload(&guest).await;
-    let parts = match Multipart::from_request(request, &()).await {
+    let parts = match multipart(request).await {
         Ok(parts) => parts,
-        Err(rejection) => return ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, rejection.body_text()).into_response(),
+        Err(refusal) => return refusal,
     };
     let upload = match upload::read(parts).await {
         Ok(upload) => upload,
