@@ -109,6 +109,24 @@ pub(crate) fn fenced(out: &mut Output, language: &str, code: &str) {
     out.push("\n");
 }
 
+/// A table as Markdown, its first row the head; shorter rows are filled up. Nothing for one without cells.
+pub(crate) fn table(out: &mut Output, rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    if columns == 0 {
+        return;
+    }
+    out.part();
+    for (at, cells) in rows.iter().enumerate() {
+        row(out, cells.iter().map(String::as_str).chain(std::iter::repeat_n("", columns - cells.len())));
+        if at == 0 {
+            rule(out, columns);
+        }
+        if out.is_full() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

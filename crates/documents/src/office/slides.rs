@@ -140,15 +140,5 @@ fn text_shape(shape: &Element, out: &mut Output) {
 fn slide_table(table: &Element, out: &mut Output) {
     let text = |cell: &Element| paragraphs(cell).into_iter().map(|p| p.text).collect::<Vec<_>>().join("\n");
     let rows: Vec<Vec<String>> = table.named("tr").map(|row| row.named("tc").map(text).collect()).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    if columns == 0 {
-        return;
-    }
-    out.part();
-    for (at, row) in rows.iter().enumerate() {
-        output::row(out, row.iter().map(String::as_str).chain(std::iter::repeat_n("", columns - row.len())));
-        if at == 0 {
-            output::rule(out, columns);
-        }
-    }
+    output::table(out, &rows);
 }

@@ -271,19 +271,6 @@ impl Reader {
             }
             rows.push(cells);
         }
-        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        if columns == 0 {
-            return;
-        }
-        out.part();
-        for (at, row) in rows.iter().enumerate() {
-            output::row(out, row.iter().map(String::as_str).chain(std::iter::repeat_n("", columns - row.len())));
-            if at == 0 {
-                output::rule(out, columns);
-            }
-            if out.is_full() {
-                return;
-            }
-        }
+        output::table(out, &rows);
     }
 }
