@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from arenite_server import Server, binary
+from blake3 import blake3
 from sandboxes import LiveSandbox
 
 
@@ -81,11 +81,11 @@ class TestSteps:
         body = request.read()
         assert live.http.send(request).json()["success"] is True
         step = calls(steps(api, live), "/v1/file/upload")[-1]
-        assert hashlib.sha256(body).hexdigest() in json.dumps(step)
+        assert blake3(body).hexdigest() in json.dumps(step)
         got = live.http.get("/v1/file/download", params={"path": "/home/gem/f"})
         assert got.content == data
         step = calls(steps(api, live), "/v1/file/download")[-1]
-        assert hashlib.sha256(data).hexdigest() in json.dumps(step)
+        assert blake3(data).hexdigest() in json.dumps(step)
 
     def test_a_kept_blob_can_be_read(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox()
@@ -93,7 +93,7 @@ class TestSteps:
         live.http.post("/v1/file/write", json={"file": "/home/gem/f", "content": "", "encoding": "utf-8"})
         live.http.post("/v1/file/upload", files={"file": ("f", data)}, data={"path": "/home/gem/f"})
         live.http.get("/v1/file/download", params={"path": "/home/gem/f"})
-        digest = hashlib.sha256(data).hexdigest()
+        digest = blake3(data).hexdigest()
         answer = api.get(f"/api/v1/trajectories/{live.details()['id']}/blobs/{digest}")
         assert (answer.status_code, answer.content) == (200, data)
 

@@ -123,7 +123,7 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
         many(args, &mut api, &mut report)?;
     }
     if wanted("stream") {
-        report.push(stream::measure(args.port, &mut api, work)?);
+        stream::measure(args.port, &mut api, work, &mut report)?;
     }
     if wanted("grep") {
         report.push(search::measure(&mut api)?);
@@ -235,15 +235,13 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
 
 /// What each of these holds of the host's memory once nothing runs in them, in MiB.
 fn idle(api: &mut Connection, names: impl Iterator<Item = String>) -> Result<f64, Failure> {
-    let maps = names.map(|name| api.bash(&name, "head -1 /proc/self/uid_map")).collect::<Result<Vec<_>, _>>()?;
+    let owners = names.map(|name| memory::first_id(api, &name)).collect::<Result<Vec<_>, _>>()?;
     std::thread::sleep(SETTLE);
     let mut total = 0;
-    for map in &maps {
-        let first = map.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        let first = first.ok_or_else(|| Failure::new(format!("a sandbox's uid_map reads {map:?}")))?;
-        total += memory::proportional_set_size(first)?;
+    for first in &owners {
+        total += memory::of_owners(*first)?;
     }
-    Ok(total as f64 / maps.len() as f64 / f64::from(1 << 20))
+    Ok(total as f64 / owners.len() as f64 / f64::from(1 << 20))
 }
 
 fn soak(api: &mut Connection, report: &mut Report) -> Outcome {

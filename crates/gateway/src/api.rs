@@ -31,7 +31,7 @@
 //! GET /api/v1/trajectories                        {trajectories: [{trajectory, sandbox_name, first_at, last_at, steps, bytes, ended}]}
 //! GET /api/v1/trajectories/{id}?after=&limit=     {trajectory, steps: [Step], next_after}
 //! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
-//! GET /api/v1/trajectories/{id}/blobs/{sha256}    the bytes of a large body
+//! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
 //! ```
 
 use std::collections::BTreeMap;

@@ -37,7 +37,7 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
         [id] => steps(recorder, tenant, id.clone(), parts).await,
         [id, last] if last == "steps" => steps(recorder, tenant, id.clone(), parts).await,
         [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
-        _ => Err(Refusal::not_found("a trajectory has steps and blobs/{sha256}, nothing else")),
+        _ => Err(Refusal::not_found("a trajectory has steps and blobs/{blake3}, nothing else")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bodies that stand outside the log, named by their SHA-256.
+//! Bodies that stand outside the log, named by their BLAKE3.
 
 use std::collections::HashSet;
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -25,7 +25,7 @@ pub trait BlobStore: Send + Sync {
 pub trait BlobWriter: Send {
     /// False when the store's limit was met: nothing of these bytes was kept.
     fn write(&mut self, bytes: &[u8]) -> io::Result<bool>;
-    /// `digest` is the SHA-256 of all that was written.
+    /// `digest` is the BLAKE3 of all that was written.
     fn commit(self: Box<Self>, digest: &str) -> io::Result<()>;
 }
 

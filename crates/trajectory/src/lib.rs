@@ -17,7 +17,7 @@
 //! ```text
 //! lock                             held by the one server that records here
 //! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for the end
-//! blobs/ab/cdef…                   bodies too large for a line, named by their SHA-256
+//! blobs/ab/cdef…                   bodies too large for a line, named by their BLAKE3
 //! blobs/tmp/                       bodies that are still arriving; emptied at start
 //! ```
 //!

@@ -66,7 +66,8 @@ pub enum Body {
 /// A body that stands outside the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobRef {
-    pub sha256: String,
+    /// Of its bytes, in hexadecimal.
+    pub blake3: String,
     pub bytes: u64,
     /// Whether the bytes can be read back; if not, hash and length are all there is.
     pub kept: bool,

@@ -224,16 +224,16 @@ impl Recorder {
 
     /// None when it was swept away, or lost bytes to a power cut.
     fn read_whole(&self, blob: &BlobRef) -> Result<Option<Vec<u8>>, TrajectoryError> {
-        let file = match self.inner.blobs.open(&blob.sha256) {
+        let file = match self.inner.blobs.open(&blob.blake3) {
             Err(TrajectoryError::NoBlob { .. }) => return Ok(None),
             other => other?,
         };
         let mut bytes = Vec::new();
-        file.take(blob.bytes + 1).read_to_end(&mut bytes).map_err(|e| TrajectoryError::io("read", &blob.sha256, e))?;
+        file.take(blob.bytes + 1).read_to_end(&mut bytes).map_err(|e| TrajectoryError::io("read", &blob.blake3, e))?;
         Ok((bytes.len() as u64 == blob.bytes).then_some(bytes))
     }
 
-    /// The bytes of a blob, by its SHA-256 in hexadecimal.
+    /// The bytes of a blob, by its BLAKE3 in hexadecimal.
     pub fn read_blob(&self, digest: &str) -> Result<File, TrajectoryError> {
         self.inner.blobs.open(digest)
     }
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(recorder.counters().blobs_bytes, 1000);
         let step = recorder.steps(&tenant, "two", 0, 1).unwrap().remove(0);
         let Some(Body::Blob(blob)) = step.observation else { panic!("not a blob") };
-        assert!(recorder.read_blob(&blob.sha256).is_ok());
+        assert!(recorder.read_blob(&blob.blake3).is_ok());
         assert!(step.action.len() <= MAX_ACTION + 3 && step.action.ends_with("é…"));
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 
 use crate::{BlobRef, BlobStore, BlobWriter, Body, NotKept};
 
@@ -24,7 +23,7 @@ pub struct Tap {
 
 /// A body that no longer fits in a record.
 struct Large {
-    hash: Sha256,
+    hash: blake3::Hasher,
     spool: Result<Box<dyn BlobWriter>, NotKept>,
 }
 
@@ -109,7 +108,7 @@ impl Large {
                 Err(NotKept::WriteFailed)
             }
         };
-        Self { hash: Sha256::new(), spool }
+        Self { hash: blake3::Hasher::new(), spool }
     }
 
     /// What was spooled is dropped; the hash goes on.
@@ -134,10 +133,10 @@ impl Large {
 
     fn close(mut self, rest: &[u8], bytes: u64, count: &AtomicU64) -> BlobRef {
         self.write(rest);
-        let sha256 = hex::encode(self.hash.finalize());
+        let blake3 = self.hash.finalize().to_string();
         let not_kept = match self.spool {
-            Ok(writer) => writer.commit(&sha256).err().map(|error| {
-                tracing::error!(%error, sha256, "a body can't be kept");
+            Ok(writer) => writer.commit(&blake3).err().map(|error| {
+                tracing::error!(%error, blake3, "a body can't be kept");
                 NotKept::WriteFailed
             }),
             Err(why) => Some(why),
@@ -145,7 +144,7 @@ impl Large {
         if matches!(not_kept, Some(NotKept::StoreFull | NotKept::WriteFailed)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        BlobRef { sha256, bytes, kept: not_kept.is_none(), truncated: not_kept == Some(NotKept::TooLarge), not_kept }
+        BlobRef { blake3, bytes, kept: not_kept.is_none(), truncated: not_kept == Some(NotKept::TooLarge), not_kept }
     }
 }
 

@@ -10,7 +10,6 @@ use std::path::Path;
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{BlobRef, Body, Intent, Limits, NotKept, Outcome, OutcomeKind, Recorder, Step, TrajectoryError};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 fn tenant() -> TenantId {
     TenantId::default_tenant()
@@ -66,7 +65,7 @@ fn observed(recorder: &Recorder, trajectory: &str, body: &[u8]) -> Option<Body> 
 
 fn observed_blob(recorder: &Recorder, trajectory: &str, body: &[u8]) -> BlobRef {
     let Some(Body::Blob(blob)) = observed(recorder, trajectory, body) else { panic!("not a blob") };
-    assert_eq!(blob.sha256, hex::encode(Sha256::digest(body)));
+    assert_eq!(blob.blake3, blake3::hash(body).to_string());
     assert_eq!(blob.bytes, body.len() as u64);
     blob
 }
@@ -124,15 +123,12 @@ fn log_and_export_have_the_golden_format() {
     for (name, text) in [("log.jsonl", log), ("export.jsonl", export(false)), ("export_inlined.jsonl", export(true))] {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
         let found = without_times(&text);
-        if std::env::var_os("ARENITE_UPDATE_GOLDEN").is_some() {
+        if std::env::var_os("ARENITE_BLESS").is_some() {
             let lines: String = found.iter().map(|line| format!("{line}\n")).collect();
             fs::write(&golden, lines).unwrap();
         }
         let wanted = without_times(&fs::read_to_string(&golden).unwrap());
-        assert_eq!(
-            found, wanted,
-            "{name} changed, and others read this format; if it is meant, run again with ARENITE_UPDATE_GOLDEN=1"
-        );
+        assert_eq!(found, wanted, "{name} changed, and others read this format; if it is meant, run again with ARENITE_BLESS=1");
     }
     let summary = &recorder.list(&tenant()).unwrap()[0];
     assert_eq!((summary.steps, summary.ended), (3, true));
@@ -160,7 +156,7 @@ fn bodies_stand_in_the_record_or_in_a_blob_by_size_and_kind() {
         let blob = observed_blob(&recorder, "s2", body);
         assert!(blob.kept && !blob.truncated);
         let mut read = Vec::new();
-        let mut file = recorder.read_blob(&blob.sha256).unwrap();
+        let mut file = recorder.read_blob(&blob.blake3).unwrap();
         file.read_to_end(&mut read).unwrap();
         assert_eq!(read, body);
         blob

@@ -119,6 +119,39 @@ impl Connection {
         self.body(&head, sink).attempt(|| format!("the answer to GET {path} broke off"))
     }
 
+    /// Sends a file into a sandbox.
+    pub(super) fn upload(&mut self, sandbox: &str, path: &str, file: &std::path::Path) -> Outcome {
+        const BOUNDARY: &str = "a-line-that-no-file-here-has";
+        let mut content = std::fs::File::open(file).attempt(|| format!("could not open {}", file.display()))?;
+        let length = content.metadata().attempt(|| format!("could not look at {}", file.display()))?.len();
+        let head = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"path\"\r\n\r\n{path}\r\n\
+             --{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\r\n"
+        );
+        let tail = format!("\r\n--{BOUNDARY}--\r\n");
+        let request = format!(
+            "POST /sandbox/{sandbox}/v1/file/upload HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\
+             Content-Type: multipart/form-data; boundary={BOUNDARY}\r\nContent-Length: {}\r\n\r\n{head}",
+            self.port,
+            head.len() as u64 + length + tail.len() as u64,
+        );
+        let stream = self.stream.get_mut();
+        let mut send = || {
+            stream.write_all(request.as_bytes())?;
+            // The kernel copies it.
+            std::io::copy(&mut content, stream)?;
+            stream.write_all(tail.as_bytes())
+        };
+        send().attempt(|| format!("could not send {}", file.display()))?;
+        let answer = self.head().attempt(|| "no answer to an upload".into())?;
+        let mut said = Vec::new();
+        self.body(&answer, &mut said).attempt(|| "the answer to an upload broke off".into())?;
+        if answer.status == 200 {
+            return Ok(());
+        }
+        Err(Failure::new(format!("an upload was answered {}: {}", answer.status, String::from_utf8_lossy(&said))))
+    }
+
     pub(super) fn create(&mut self, name: &str) -> Outcome {
         self.json("POST", "/api/v2/sandboxes", &json!({ "name": name })).map(drop)
     }

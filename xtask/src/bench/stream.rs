@@ -1,19 +1,26 @@
-//! A byte stream out of a sandbox, next to nginx proxying the same bytes from a second nginx.
+//! A gigabyte into a sandbox and out of it, next to nginx proxying the same bytes from a second nginx.
 
 use std::fs;
-use std::io::sink;
+use std::io::{self, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::http::Connection;
-use super::report::{Row, quantile};
+use super::memory;
+use super::report::{Report, Row, quantile};
 use crate::command::{find, program};
-use crate::failure::{Attempt, Failure};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::server::Started;
 
-const BYTES: u64 = 256 << 20;
-const ROUNDS: usize = 7;
+const NAME: &str = "bench-stream";
+const BYTES: u64 = 1_000_000_000;
+const ROUNDS: usize = 5;
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long nginx may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
@@ -55,41 +62,76 @@ fn start(nginx: &Path, dir: &Path, name: &str, port: u16, location: &str) -> Res
     Ok(nginx)
 }
 
-pub(super) fn measure(port: u16, api: &mut Connection, work: &Path) -> Result<Row, Failure> {
-    const NAME: &str = "proxied byte stream";
-    let Some(nginx) = find("nginx") else {
-        return Ok(Row::plain("proxied byte stream (not measured: nginx is not there)", 0.0, "MB/s"));
-    };
+pub(super) fn measure(port: u16, api: &mut Connection, work: &Path, report: &mut Report) -> Outcome {
+    let nginx = find("nginx").ok_or_else(|| Failure::new("nginx is not there"))?;
     let dir = work.join("stream");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(dir.join("files")).attempt(|| format!("could not make {}", dir.display()))?;
-    let file = fs::File::create(dir.join("files/stream")).attempt(|| "could not make the stream's file".into())?;
-    file.set_len(BYTES).attempt(|| "could not size the stream's file".into())?;
+    let file = dir.join("files/stream");
+    fill(&file).attempt(|| format!("could not write {}", file.display()))?;
     let (inner, outer) = (free_port()?, free_port()?);
     let _inner = start(&nginx, &dir, "inner", inner, &format!("root {};", dir.join("files").display()))?;
     let proxy = format!("proxy_pass http://127.0.0.1:{inner}; proxy_http_version 1.1; proxy_max_temp_file_size 0;");
     let _outer = start(&nginx, &dir, "outer", outer, &proxy)?;
-    let _ = api.delete("bench-stream");
-    api.create("bench-stream")?;
-    api.bash("bench-stream", &format!("truncate -s {BYTES} ~/stream"))?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
-        let one = timed(port, "/sandbox/bench-stream/v1/file/download?path=/home/gem/stream")?;
-        let other = timed(outer, "/stream")?;
-        if round > 0 {
-            ours.push(one);
-            theirs.push(other);
-        }
-    }
-    api.delete("bench-stream")?;
+    let _ = api.delete(NAME);
+    api.create(NAME)?;
+    let server = Started::find(port).ok_or_else(|| Failure::new("the server has gone"))?.pid;
+    let owner = memory::first_id(api, NAME)?;
+    let (mut downs, mut ups, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let is_over = AtomicBool::new(false);
+    let peaks = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut peaks = [0; 2];
+            while !is_over.load(Ordering::Relaxed) {
+                let now = [memory::of_process(server).unwrap_or(0), memory::of_owners(owner).unwrap_or(0)];
+                peaks = [0, 1].map(|i| now[i].max(peaks[i]));
+                thread::sleep(LOOK);
+            }
+            peaks
+        });
+        let rounds = (0..=ROUNDS).try_for_each(|round| {
+            let mut connection = Connection::open(port)?;
+            let begun = Instant::now();
+            connection.upload(NAME, "/home/gem/stream", &file)?;
+            let up = begun.elapsed();
+            let down = timed(port, &format!("/sandbox/{NAME}/v1/file/download?path=/home/gem/stream"))?;
+            connection.bash(NAME, "rm ~/stream")?;
+            let other = timed(outer, "/stream")?;
+            if round > 0 {
+                ups.push(up);
+                downs.push(down);
+                theirs.push(other);
+            }
+            Ok(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        rounds.and(watcher.join().map_err(|_| Failure::new("the watcher of memory panicked")))
+    })?;
+    // The other connection was idle for so long that it may have been closed.
+    Connection::open(port)?.delete(NAME)?;
     let rate = |samples: &[Duration]| BYTES as f64 / 1e6 / quantile(samples, 0.5).as_secs_f64();
-    Ok(Row::throughput(NAME, rate(&ours), rate(&theirs), "MB/s", 0.8).against("nginx → nginx").goal_only())
+    for (name, ours) in [("download of 1 GB", &downs), ("upload of 1 GB", &ups)] {
+        report.push(Row::throughput(name, rate(ours), rate(&theirs), "MB/s", 0.5).against("nginx → nginx"));
+    }
+    let goal = Row::throughput("proxied byte stream", rate(&downs), rate(&theirs), "MB/s", 0.8);
+    report.push(goal.against("nginx → nginx").goal_only());
+    for (name, peak) in ["server", "sandbox"].into_iter().zip(peaks) {
+        let name = format!("meanwhile, the most PSS of the {name}");
+        report.push(Row::at_most(&name, peak as f64 / f64::from(1 << 20), "MiB", 32.0));
+    }
+    Ok(())
+}
+
+/// Bytes that nothing can make fewer.
+fn fill(file: &Path) -> io::Result<()> {
+    io::copy(&mut fs::File::open("/dev/urandom")?.take(BYTES), &mut fs::File::create(file)?)?;
+    Ok(())
 }
 
 fn timed(port: u16, path: &str) -> Result<Duration, Failure> {
     let mut connection = Connection::open(port)?;
     let begun = Instant::now();
-    let got = connection.download(path, &mut sink())?;
+    let got = connection.download(path, &mut io::sink())?;
     if got != BYTES {
         return Err(Failure::new(format!("{path} sent {got} bytes of {BYTES}")));
     }

@@ -60,8 +60,8 @@ async fn a_large_stream_passes_both_ways_and_is_hashed() {
     let step = &running.steps(&id)[0];
     assert_eq!((step.bytes_in, step.bytes_out), (SIZE as u64, SIZE as u64));
     let step = serde_json::to_value(step).unwrap();
-    assert_eq!(step["arguments"]["blob"]["sha256"], step["observation"]["blob"]["sha256"], "{step}");
-    assert!(step["arguments"].to_string().contains("sha256"), "{step}");
+    assert_eq!(step["arguments"]["blob"]["blake3"], step["observation"]["blob"]["blake3"], "{step}");
+    assert!(step["arguments"].to_string().contains("blake3"), "{step}");
     running.stop().await;
 }
 

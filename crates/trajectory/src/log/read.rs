@@ -161,7 +161,7 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
 /// Finds what looks like a digest of a body in any line. A body's own text may look like one too, and then a blob is
 /// kept that need not be; never the other way round.
 pub(super) fn digests(dir: &Path, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError> {
-    const MARK: &str = "\"sha256\":\"";
+    const MARK: &str = "\"blake3\":\"";
     for path in all_logs(dir) {
         let failed = |e| TrajectoryError::io("read", &path, e);
         let file = match File::open(&path) {
