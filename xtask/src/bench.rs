@@ -57,8 +57,8 @@ const WARM_UP: usize = 10;
 const MANY: usize = 50;
 /// Sandboxes of `--soak`.
 const SOAK: usize = 1000;
-/// What calls left running has to end before anything counts as idle.
-const SETTLE: Duration = Duration::from_secs(3);
+/// What calls left running has to end before anything counts as idle, and a guest waits ten seconds for another.
+const SETTLE: Duration = Duration::from_secs(13);
 /// Between a delete and the next round, so that its end is not measured as the next one's beginning.
 const PAUSE: Duration = Duration::from_millis(20);
 

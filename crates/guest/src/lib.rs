@@ -27,6 +27,7 @@ pub mod process;
 pub mod proxy;
 pub mod sandbox;
 pub mod server;
+mod services;
 pub mod shell;
 pub mod skills;
 pub mod users;

@@ -6,23 +6,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arenite_isolation::counters::Counters;
-use arenite_isolation::{descriptors, spawner};
+use arenite_isolation::{descriptors, memory, spawner};
 use arenite_model::protocol::{self, GuestConfig, Hello};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::inside::InsideSteps;
 use crate::process::Processes;
-use crate::{
-    Guest, SharedGuest, ahead, bash, code, files, hooks, jupyter, main_command, mcp, nodejs, observe, ports, proxy, sandbox,
-    shell, skills, util,
-};
+use crate::services::Services;
+use crate::{Guest, SharedGuest, ahead, hooks, main_command, ports};
+
+/// How long nobody has called when a sandbox counts as idle.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
@@ -41,9 +44,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// Takes the listener, the spawner's socket and the configuration and the workload's cgroups from `ARENITE_{LISTEN,SPAWNER,CONFIG,WORK_n}_FD`.
-    /// Takes the listener, the spawner's socket and the configuration from `ARENITE_{LISTEN,SPAWNER,CONFIG}_FD`,
-    /// and the files of the sandbox's cgroups.
+    /// Takes the listener, the spawner's socket, the configuration and the workload's cgroups from
+    /// `ARENITE_{LISTEN,SPAWNER,CONFIG,WORK_n}_FD`, and the files of the sandbox's cgroups.
     pub fn from_environment() -> io::Result<Self> {
         let config = match descriptors::inherited("ARENITE_CONFIG_FD")? {
             Some(fd) => serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(fd)))?,
@@ -75,11 +77,16 @@ pub fn run(start: Start) -> io::Result<()> {
         // Who calls meanwhile waits in the listener's queue.
         begin(&guest).await;
         let steps = InsideSteps::default();
-        let app = router().with_state(guest.clone());
-        let inside = app.clone().layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let services = Services::new(guest.clone());
+        let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
+        let inside = app(services.clone()).layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let called = Arc::new(Notify::new());
+        tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
-        let host = app.merge(internal(&guest, steps, started)).layer(middleware::map_response(move |mut answer: Response<_>| {
+        let host = app(services).merge(internal(&guest, steps, started));
+        let host = host.layer(middleware::map_response(move |mut answer: Response<_>| {
             answer.headers_mut().insert(HeaderName::from_static(protocol::VERSION_HEADER), version.clone());
+            called.notify_one();
             std::future::ready(answer)
         }));
         // The host's listener was made before this process: what was dialled meanwhile waits in its queue.
@@ -104,6 +111,18 @@ pub fn run(start: Start) -> io::Result<()> {
     })
 }
 
+/// Gives memory back when the host has not called for a while; the next call takes some tenths of a millisecond longer.
+async fn give_back_when_idle(called: Arc<Notify>) {
+    loop {
+        called.notified().await;
+        while timeout(IDLE, called.notified()).await.is_ok() {}
+        if let Err(error) = memory::give_back() {
+            tracing::warn!(%error, "no memory can be given back");
+            return;
+        }
+    }
+}
+
 /// What the configuration asks for before the first call, and what goes on beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
     make_workdir(guest);
@@ -121,24 +140,6 @@ fn make_workdir(guest: &Guest) {
     if let Err(error) = made {
         tracing::error!(dir = %dir.display(), %error, "the working directory could not be made: commands start in the home");
     }
-}
-
-/// All routes that processes inside may call too.
-fn router() -> Router<SharedGuest> {
-    Router::new()
-        .merge(sandbox::router())
-        .merge(shell::router())
-        .merge(bash::router())
-        .merge(files::router())
-        .merge(skills::router())
-        .merge(util::router())
-        .merge(jupyter::router())
-        .merge(nodejs::router())
-        .merge(code::router())
-        .merge(hooks::router())
-        .merge(observe::router())
-        .merge(mcp::router())
-        .merge(proxy::router())
 }
 
 /// Routes for the gateway alone.

@@ -11,6 +11,7 @@ pub mod descriptors;
 pub mod identity;
 pub mod launcher;
 pub mod loopdev;
+pub mod memory;
 pub mod mounts;
 pub mod netns;
 mod sandbox;

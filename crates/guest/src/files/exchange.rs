@@ -1,5 +1,7 @@
 //! Files that come in and go out whole, in plain Rust: [`super::transfer`] streams them.
 
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +9,7 @@ use bytes::Bytes;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
+use tokio::task::{JoinHandle, spawn_blocking};
 use utoipa::ToSchema;
 
 use super::error::{Failure, FileError, Operation};
@@ -17,6 +19,9 @@ use super::store::{self, Draft, Existing};
 use super::worker::Kind;
 use crate::Guest;
 
+/// What of an upload is gathered for one write, at most: bytes, and pieces of whatever size.
+const GATHERED_BYTES: usize = 1 << 20;
+const GATHERED_PIECES: usize = 64;
 /// The longest name of a file, in bytes. The kernel's own bound.
 const MAX_NAME: usize = 255;
 
@@ -34,8 +39,70 @@ pub struct Upload {
     path: Option<String>,
     name: Option<String>,
     draft: Draft,
-    writer: tokio::fs::File,
+    writer: Writer,
     size: u64,
+}
+
+/// Writes to a file while more is coming.
+#[derive(Debug)]
+struct Writer {
+    gathered: Vec<Bytes>,
+    bytes: usize,
+    /// None while a write is under way, and after one has failed.
+    file: Option<File>,
+    under_way: Option<JoinHandle<io::Result<File>>>,
+}
+
+impl Writer {
+    fn new(file: File) -> Self {
+        Self { gathered: Vec::new(), bytes: 0, file: Some(file), under_way: None }
+    }
+
+    /// Takes the next bytes; an error is that of any write before.
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.gathered.push(bytes);
+        }
+        if self.bytes < GATHERED_BYTES && self.gathered.len() < GATHERED_PIECES {
+            return Ok(());
+        }
+        self.settle().await?;
+        if let Some(mut file) = self.file.take() {
+            let gathered = std::mem::take(&mut self.gathered);
+            self.bytes = 0;
+            self.under_way = Some(spawn_blocking(move || write_all(&mut file, &gathered).map(|()| file)));
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is under way.
+    async fn settle(&mut self) -> io::Result<()> {
+        if let Some(under_way) = self.under_way.take() {
+            self.file = Some(under_way.await??);
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> io::Result<()> {
+        self.settle().await?;
+        let (file, gathered) = (self.file.take(), std::mem::take(&mut self.gathered));
+        spawn_blocking(move || file.map_or(Ok(()), |mut file| write_all(&mut file, &gathered))).await?
+    }
+}
+
+fn write_all(file: &mut File, pieces: &[Bytes]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut slices = &mut slices[..];
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn upload_error(path: Option<&str>, failure: Failure) -> FileError {
@@ -103,28 +170,27 @@ impl Upload {
         });
         let draft = begun.await?;
         let writer = draft.file().try_clone().map_err(|e| upload_error(path.as_deref(), Failure::io(e, &given)))?;
-        Ok(Self { path, name, draft, writer: tokio::fs::File::from_std(writer), size: 0 })
+        Ok(Self { path, name, draft, writer: Writer::new(writer), size: 0 })
     }
 
     /// Adds bytes. They go to disk as they come.
-    pub async fn write(&mut self, bytes: &Bytes) -> Result<(), FileError> {
-        let written = self.writer.write_all(bytes).await;
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), FileError> {
         self.size += bytes.len() as u64;
+        let written = self.writer.write(bytes).await;
         written.map_err(|e| self.error(e))
     }
 
-    fn error(&self, error: std::io::Error) -> FileError {
+    fn error(&self, error: io::Error) -> FileError {
         let path = self.path.as_deref().or(self.name.as_deref());
         upload_error(path, Failure::io(error, path.unwrap_or_default()))
     }
 
     /// Puts the file in its place. `path` is for when it was not known at the beginning.
     pub async fn finish(mut self, guest: &Guest, path: Option<String>) -> Result<FileUploadResult, FileError> {
-        if let Err(e) = self.writer.flush().await {
+        if let Err(e) = self.writer.finish().await {
             return Err(self.error(e));
         }
-        let Self { path: early, name, draft, writer, size } = self;
-        drop(writer.into_std().await);
+        let Self { path: early, name, draft, size, .. } = self;
         let given = early.or(path).unwrap_or_else(|| "./".to_owned());
         run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |files, root, target, _| {
             let target = upload_target(root, target, name.as_deref())?;

@@ -81,7 +81,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
                 Err(error) => return cut_off(&error.body_text()),
             };
             let written = match (name.as_str(), &mut upload) {
-                ("file", Some(Ok(upload))) => upload.write(&chunk).await,
+                ("file", Some(Ok(upload))) => upload.write(chunk).await,
                 ("path", _) if text.len() + chunk.len() > MAX_PART_BYTES => {
                     return ApiError::bad_request("the part \"path\" is too long").into_response();
                 }
