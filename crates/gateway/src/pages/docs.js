@@ -13,7 +13,8 @@ function element(tag, properties, ...children) {
 
 /** Text whose words in backticks are code. */
 function prose(tag, text, className = '') {
-  const parts = text.split(/`([^`]+)`/);
+  // A paragraph's lines are broken for their source; what stays apart are paragraphs and the items of lists.
+  const parts = text.replace(/([^\n])\n(?![\n*-]|\d+\.)/g, '$1 ').split(/`([^`]+)`/);
   return element(tag, { className }, ...parts.map((part, i) => i % 2 ? element('code', { textContent: part }) : part));
 }
 

@@ -8,6 +8,8 @@
     cursorBlink: true,
     scrollback: 5000,
     fontSize: 14,
+    // With less, some fonts lose their underscores.
+    lineHeight: 1.15,
     fontFamily: 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, monospace',
     macOptionIsMeta: true,
     theme: { background: '#1b1815', foreground: '#ece5db', cursor: '#e39a5f', selectionBackground: '#5a4a3a' },
