@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -71,7 +72,7 @@ pub enum SpawnError {
     Nul,
     #[error("could not start {program:?} in {cwd:?}: {stage:?}: {source}")]
     Failed { program: String, cwd: String, stage: Stage, source: io::Error },
-    #[error("the process that starts commands was killed, and a new one is being started; try again")]
+    #[error("the process that starts commands was killed or stopped, and a new one is being started; try again")]
     Gone(#[source] io::Error),
 }
 
@@ -184,6 +185,10 @@ pub fn serve(socket: &OwnedFd) -> ! {
             Ok((0, _)) | Err(_) => std::process::exit(0),
             Ok(got) => got,
         };
+        // While this process was stopped, the guest may have given it up.
+        if hung_up(socket) {
+            std::process::exit(0);
+        }
         let (stage, errno, pid) = match serde_json::from_slice::<Request>(&buffer[..length]) {
             Ok(request) if matches!(given.len(), 3 | 4) => start(&request, &given, &mut stack, libc::CLONE_PARENT),
             _ => (Stage::Descriptors as i32, libc::EINVAL, 0),
@@ -197,6 +202,11 @@ pub fn serve(socket: &OwnedFd) -> ! {
             std::process::exit(0);
         }
     }
+}
+
+fn hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// Everything the child needs, laid out before the clone: the child shares our memory and must not allocate.

@@ -44,6 +44,7 @@ impl From<BashError> for ApiError {
             BashError::TooManyCommands | BashError::TooManySessions => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => ApiError::bad_request(message),
             // Not a 5xx: AIO's JavaScript client would send the command again.
+            BashError::NotStarted(SpawnError::Gone(_)) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
             BashError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("the sandbox must have bash in its PATH and room for one more process"),
             BashError::BadId(_)

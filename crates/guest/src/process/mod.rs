@@ -7,14 +7,16 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arenite_isolation::descriptors;
 use arenite_isolation::spawner::{self, Request, SpawnError};
+use rustix::net::Shutdown;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::timeout;
 
 use crate::users::User;
 
@@ -90,22 +92,33 @@ impl Child {
 
 struct Pending {
     request: Request,
+    marker: String,
+    sent: Instant,
     reply: oneshot::Sender<Result<(i32, oneshot::Receiver<Exit>), SpawnError>>,
 }
 
-#[derive(Default)]
 struct Table {
     /// Requests sent to the spawner and not answered yet, in order.
     pending: VecDeque<Pending>,
     waiting: HashMap<i32, oneshot::Sender<Exit>>,
     /// Ends that were reaped before the spawner's answer with that pid was read.
     early: HashMap<i32, Exit>,
+    last_reply: Instant,
+}
+
+impl Table {
+    /// The spawner owes a reply for too long.
+    fn is_stuck(&self) -> bool {
+        self.pending.front().is_some_and(|oldest| oldest.sent.max(self.last_reply).elapsed() >= STUCK)
+    }
 }
 
 type Socket = Arc<AsyncFd<OwnedFd>>;
 
 /// How long a command waits for a killed spawner's successor.
 const REPLACEMENT: Duration = Duration::from_secs(10);
+/// How long a spawner may take for one command; then it is replaced, since somebody has stopped it.
+const STUCK: Duration = Duration::from_secs(15);
 /// Between two spawners, so that whoever kills them in a loop does not keep the guest busy.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -121,6 +134,8 @@ pub struct Processes {
     /// The spawner's socket; none while a killed one is replaced.
     socket: watch::Receiver<Option<Socket>>,
     table: Arc<Mutex<Table>>,
+    /// Somebody has waited for long.
+    overdue: Arc<Notify>,
     next: Arc<AtomicU64>,
     /// Distinguishes the marks of this guest from those of any other on the same machine.
     origin: u64,
@@ -139,7 +154,13 @@ impl Processes {
         let (sender, socket) = watch::channel(Some(non_blocking(spawner)?));
         let processes = Self {
             socket,
-            table: Arc::default(),
+            table: Arc::new(Mutex::new(Table {
+                pending: VecDeque::new(),
+                waiting: HashMap::new(),
+                early: HashMap::new(),
+                last_reply: Instant::now(),
+            })),
+            overdue: Arc::default(),
             next: Arc::new(AtomicU64::new(1)),
             origin: getrandom::u64().map_err(std::io::Error::other)?,
         };
@@ -178,11 +199,11 @@ impl Processes {
             controlling_tty: command.controlling_tty,
         };
         let encoded = spawner::encode(&request)?;
-        let (reply, answer) = oneshot::channel();
-        let mut pending = Some(Pending { request, reply });
+        let (reply, mut answer) = oneshot::channel();
+        let mut pending = Some(Pending { request, marker: marker.clone(), sent: Instant::now(), reply });
         let gone = || SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into());
         let mut sockets = self.socket.clone();
-        let socket = match tokio::time::timeout(REPLACEMENT, sockets.wait_for(Option::is_some)).await {
+        let socket = match timeout(REPLACEMENT, sockets.wait_for(Option::is_some)).await {
             Ok(Ok(socket)) => socket.clone().ok_or_else(gone)?,
             Ok(Err(_)) | Err(_) => return Err(gone()),
         };
@@ -198,7 +219,13 @@ impl Processes {
             .await
             .map_err(SpawnError::Gone)?;
         drop((command.stdio, program));
-        let (pid, exit) = answer.await.unwrap_or_else(|_| Err(gone()))?;
+        let answer = loop {
+            match timeout(STUCK, &mut answer).await {
+                Ok(answer) => break answer,
+                Err(_) => self.overdue.notify_one(),
+            }
+        };
+        let (pid, exit) = answer.unwrap_or_else(|_| Err(gone()))?;
         Ok(Child { pid, marker, exit })
     }
 
@@ -206,24 +233,43 @@ impl Processes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the spawner's replies; when the sandbox's root has killed it, starts another.
+    /// Reads the spawner's replies; when the sandbox's root has killed or stopped it, starts another.
     async fn keep_spawner(self, sockets: watch::Sender<Option<Socket>>, work_entrances: Arc<[OwnedFd]>) {
         loop {
             let socket = self.socket.borrow().clone();
             if let Some(socket) = socket {
-                self.read_replies(&socket).await;
+                tokio::select! {
+                    () = self.read_replies(&socket) => {}
+                    () = self.stuck() => tracing::warn!("the process that starts commands does not answer"),
+                }
+                // Should it go on some time: it starts nothing any more.
+                let _ = rustix::net::shutdown(socket.get_ref(), Shutdown::Both);
             }
             sockets.send_replace(None);
-            self.lock().pending.clear();
+            let lost = {
+                let mut table = self.lock();
+                table.early.clear();
+                std::mem::take(&mut table.pending)
+            };
             tokio::time::sleep(PAUSE).await;
+            end_unknown(lost).await;
             let entrances = work_entrances.clone();
             let started = tokio::task::spawn_blocking(move || spawner::restart(&entrances)).await;
             match started.map_err(std::io::Error::other).flatten().and_then(non_blocking) {
                 Ok(socket) => {
-                    tracing::warn!("the process that starts commands was killed: a new one was started");
+                    tracing::warn!("a new process that starts commands was started");
                     sockets.send_replace(Some(socket));
                 }
                 Err(error) => tracing::error!(%error, "the process that starts commands could not be started again"),
+            }
+        }
+    }
+
+    async fn stuck(&self) {
+        loop {
+            self.overdue.notified().await;
+            if self.lock().is_stuck() {
+                return;
             }
         }
     }
@@ -237,6 +283,7 @@ impl Processes {
                 _ => return,
             };
             let mut table = self.lock();
+            table.last_reply = Instant::now();
             let Some(pending) = table.pending.pop_front() else {
                 continue;
             };
@@ -282,4 +329,16 @@ impl Processes {
             }
         }
     }
+}
+
+/// Of requests that a lost spawner left without a reply: it may have started the command, and nobody would ever know of it.
+async fn end_unknown(lost: VecDeque<Pending>) {
+    let markers: Vec<String> = lost.iter().map(|pending| pending.marker.clone()).collect();
+    let ending = tokio::task::spawn_blocking(move || {
+        for marker in markers {
+            kill_members(None, &marker, Signal::KILL);
+        }
+    });
+    // Failing, it has panicked, and that is in the log. Whoever asked hears of it only now, and may try again.
+    drop(ending.await);
 }
