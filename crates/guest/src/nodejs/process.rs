@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::runtime::Runtime;
-use super::service::NodeError;
+use super::service::{NodeError, how};
 use crate::SharedGuest;
 use crate::jupyter::MAX_STREAM_CHARS;
 use crate::process::{self, Budget, Command, Exit, OwnedProcess, Retained, ScratchDir, Signal};
@@ -175,21 +175,26 @@ impl NodeProcess {
         let mut owned = OwnedProcess::new(child, dir);
         let (stdout, stderr) = (Output::of(from_stdout, budget), Output::of(from_stderr, budget));
         let accepted = tokio::select! {
-            accepted = timeout(START, listener.accept()) => Some(accepted),
-            _ = owned.wait() => None,
+            accepted = timeout(START, listener.accept()) => accepted.map_err(|_| None),
+            exit = owned.wait() => Err(Some(exit)),
         };
-        let failed = |said: String| NodeError::NotReady { said: said.trim().to_owned() };
+        let failed = |exit: Option<Exit>, said: String| NodeError::NotReady {
+            how: exit.map_or_else(|| format!("it took longer than {START:?}"), |exit| how(exit, false)),
+            said: said.trim().to_owned(),
+        };
         let control = match accepted {
-            Some(Ok(accepted)) => accepted.map_err(at("its socket"))?.0,
-            Some(Err(_)) => return Err(failed(stderr.take(budget))),
-            None => return Err(failed(stderr.take(budget))),
+            Ok(accepted) => accepted.map_err(at("its socket"))?.0,
+            Err(exit) => return Err(failed(exit, stderr.take(budget))),
         };
         let mut started = Self { owned, control, input: BytesMut::new(), stdout, stderr, budget: Arc::clone(budget) };
-        let ready = tokio::select! {
-            line = timeout(START, read_line(&mut started.control, &mut started.input)) => matches!(line, Ok(Ok(_))),
-            _ = started.owned.wait() => false,
+        let Self { owned, control, input, .. } = &mut started;
+        let exit = match timeout(START, read_line(control, input)).await {
+            Ok(Ok(_)) => return Ok(started),
+            // Its end closes the socket first.
+            Ok(Err(_)) => timeout(REST, owned.wait()).await.ok(),
+            Err(_) => None,
         };
-        if ready { Ok(started) } else { Err(failed(started.stderr.take(budget))) }
+        Err(failed(exit, started.stderr.take(budget)))
     }
 
     /// Evaluates code within a time. A process whose answer or end does not come is killed.

@@ -55,6 +55,7 @@ impl From<NodeError> for ApiError {
             | NodeError::NotReady { .. }
             | NodeError::Io { .. }
             | NodeError::NotLooked(_)
+            | NodeError::NoAnswer { .. }
             | NodeError::NotWritten(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
         }
     }
@@ -64,7 +65,8 @@ impl From<NodeError> for ApiError {
 pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option<String>) {
     let response = &executed.response;
     let message = match (&executed.ended, response.status) {
-        (Some(reason), _) => format!("The session's process is gone: {reason}"),
+        (Some(reason), _) if response.session_id.is_some() => format!("The session's process is gone: {reason}"),
+        (Some(reason), _) => format!("Its process is gone: {reason}"),
         (None, "ok") => "Code executed".to_owned(),
         (None, "timeout") if response.session_id.is_some() => {
             format!("Code was interrupted after {seconds} s; the session lives on")
@@ -76,8 +78,10 @@ pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option
         (Some(reason), _) => {
             Some(format!("the session's process was started anew ({reason}): variables of earlier calls are gone"))
         }
-        (None, Some(_)) => Some("the session's next call starts a new process: variables of earlier calls are gone".to_owned()),
-        (None, None) => None,
+        (None, Some(_)) if response.session_id.is_some() => {
+            Some("the session's next call starts a new process: variables of earlier calls are gone".to_owned())
+        }
+        (None, _) => None,
     };
     (message, hint)
 }

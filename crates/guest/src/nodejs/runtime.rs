@@ -31,7 +31,9 @@ pub(super) async fn installed(guest: &Guest) -> Result<Vec<Runtime>, NodeError> 
     let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await.map_err(NodeError::NotLooked)?;
     let mut runtimes: Vec<Runtime> = Vec::new();
     for program in found {
-        let Some(version) = guest.sandbox.of(guest, &program.file).await else { continue };
+        let asked = guest.sandbox.ask(guest, &program.file).await;
+        let asked = asked.map_err(|source| NodeError::NoAnswer { program: program.file.display().to_string(), source });
+        let Some(version) = asked? else { continue };
         let name = format!("node{}", version.split('.').next().unwrap_or_default());
         if runtimes.iter().all(|known| known.name != name) {
             runtimes.push(Runtime { name, version, program: program.file });

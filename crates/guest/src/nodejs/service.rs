@@ -18,7 +18,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 use crate::process::{Budget, Exit};
-use crate::sandbox;
+use crate::sandbox::{self, programs::Unasked};
 
 /// Sessions at a time, each a process of some 45 MiB. When there are more, the one that was unused for longest ends.
 pub(super) const MAX_SESSIONS: usize = 16;
@@ -68,19 +68,25 @@ pub enum NodeError {
     Busy { id: String, seconds: u64 },
     #[error("Node.js could not be started: {0}")]
     NotStarted(SpawnError),
-    #[error("Node.js did not get ready; it said: {said}")]
-    NotReady { said: String },
+    #[error("Node.js did not get ready: {how}{}", told(.said))]
+    NotReady { how: String, said: String },
     #[error("Node.js could not be reached: {what}: {source}")]
     Io { what: &'static str, source: std::io::Error },
     #[error("could not look for Node.js: {0}")]
     NotLooked(Failure),
+    #[error("could not ask {program} which Node.js it is: {source}")]
+    NoAnswer { program: String, source: Unasked },
+}
+
+fn told(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }
 
 /// What became of a call.
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) response: NodeJSExecuteResponse,
-    /// Why the session's process ended by it.
+    /// Why the session's process ended by it, or the execution's own before its time.
     pub(crate) ended: Option<String>,
     /// The session's earlier process had ended; this one was started for the call.
     pub(crate) restarted: Option<String>,
@@ -198,7 +204,14 @@ impl NodeService {
         if !answered && !late && exit == Exit::Code(0) {
             response.status = "ok";
         }
-        Ok(Executed { response, ended: None, restarted: None })
+        let killed = match exit {
+            Exit::Signal(_) if !late => Some(how(exit, false)),
+            _ => None,
+        };
+        if let Some(reason) = &killed {
+            response.outputs.push(error_output("ProcessEnded", reason.clone(), Vec::new()));
+        }
+        Ok(Executed { response, ended: killed, restarted: None })
     }
 
     /// Makes a session with a started process; one that exists is returned as it is.
@@ -364,8 +377,9 @@ impl NodeService {
         let dir = session.cwd();
         let started = NodeProcess::start(guest, session.runtime(), Mode::Session, &dir, None, &self.budget).await;
         slot.process = Some(started.inspect_err(|_| {
-            // A session that never had a process is none.
-            if !slot.had_process {
+            // A session that never had a process is none, unless the next call may give it one.
+            if !slot.had_process && !session.is_awaited() {
+                session.closed.cancel();
                 self.lock().remove(&session.id);
             }
         })?);
@@ -431,7 +445,7 @@ async fn write_files(guest: &SharedGuest, dir: &Path, files: BTreeMap<String, St
     guest.files.workers.run(Kind::Brief, &guest.user, write).await.map_err(NodeError::NotWritten)
 }
 
-fn how(exit: Exit, late: bool) -> String {
+pub(super) fn how(exit: Exit, late: bool) -> String {
     match exit {
         _ if late => "it went on after it was interrupted, and was killed".to_owned(),
         Exit::Code(code) => format!("it ended with exit code {code}"),

@@ -1,15 +1,18 @@
 //! Programs on the search path, and their versions.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use arenite_isolation::spawner::SpawnError;
+use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::sync::Mutex;
 
 use crate::Guest;
-use crate::process::{self, Command, Signal};
+use crate::process::{self, Command, Exit, Signal};
 
 /// How long a program may take to say its version.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,6 +61,19 @@ pub(crate) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) ->
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Fingerprint(PathBuf, u64, u64, i64, i64);
 
+/// Why a program did not say its version.
+#[derive(Debug, Error)]
+pub enum Unasked {
+    #[error("it was killed by signal {0} when it was asked for its version")]
+    Killed(i32),
+    #[error("it did not say its version within {} s, and was killed", PATIENCE.as_secs())]
+    TimedOut,
+    #[error(transparent)]
+    NotStarted(#[from] SpawnError),
+    #[error("it could not be asked for its version: {0}")]
+    Io(#[from] io::Error),
+}
+
 /// Versions that programs have told.
 #[derive(Debug, Default)]
 pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
@@ -65,19 +81,27 @@ pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
 impl Versions {
     /// The version of a program, from `--version`; asked once, until the file changes.
     pub(crate) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
-        let meta = std::fs::metadata(program).ok()?;
+        self.ask(guest, program).await.ok().flatten()
+    }
+
+    /// The same. None: it says none.
+    ///
+    /// # Errors
+    /// It could not answer, and may be asked again.
+    pub(crate) async fn ask(&self, guest: &Guest, program: &Path) -> Result<Option<String>, Unasked> {
+        let Ok(meta) = std::fs::metadata(program) else { return Ok(None) };
         let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
         // Held while asking, so that calls at the same time ask once.
         let mut kept = self.0.lock().await;
         if let Some(version) = kept.get(&key) {
-            return version.clone();
+            return Ok(version.clone());
         }
-        let version = ask(guest, program).await.as_deref().and_then(number).map(str::to_owned);
+        let version = number(&ask(guest, program).await?).map(str::to_owned);
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
         kept.insert(key, version.clone());
-        version
+        Ok(version)
     }
 }
 
@@ -88,33 +112,34 @@ fn number(text: &str) -> Option<&str> {
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
 }
 
-async fn ask(guest: &Guest, program: &Path) -> Option<String> {
+async fn ask(guest: &Guest, program: &Path) -> Result<String, Unasked> {
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null");
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
-    let stdio = [null().ok()?.into(), write.try_clone().ok()?, write];
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+    let stdio = [null()?.into(), write.try_clone()?, write];
     let command = Command {
-        argv: vec![program.to_str()?.to_owned(), "--version".to_owned()],
+        argv: vec![program.to_string_lossy().into_owned(), "--version".to_owned()],
         env: guest.environment(&guest.user, &[]),
         cwd: "/".to_owned(),
         user: &guest.user,
         stdio,
         controlling_tty: false,
     };
-    rustix::io::ioctl_fionbio(&read, true).ok()?;
-    let mut child = guest.processes.spawn(command).await.ok()?;
+    let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read)?;
+    let mut child = guest.processes.spawn(command).await?;
     let answer = async {
         let mut output = Vec::new();
-        let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read).ok()?;
-        reader.take(MAX_OUTPUT).read_to_end(&mut output).await.ok()?;
-        child.wait().await;
-        Some(String::from_utf8_lossy(&output).into_owned())
+        reader.take(MAX_OUTPUT).read_to_end(&mut output).await?;
+        match child.wait().await {
+            Exit::Signal(signal) => Err(Unasked::Killed(signal)),
+            Exit::Code(_) => Ok(String::from_utf8_lossy(&output).into_owned()),
+        }
     };
     let answer = tokio::time::timeout(PATIENCE, answer).await;
-    if answer.is_err() {
+    answer.unwrap_or_else(|_| {
         let (pid, marker) = (child.pid, child.marker.clone());
         tokio::task::spawn_blocking(move || process::kill_members(Some(pid), &marker, Signal::KILL));
-    }
-    answer.ok().flatten()
+        Err(Unasked::TimedOut)
+    })
 }
 
 #[cfg(test)]
