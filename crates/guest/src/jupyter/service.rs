@@ -359,8 +359,9 @@ impl JupyterService {
                     () = session.closed.cancelled() => return Err(JupyterError::SessionNotFound(session.id.clone())),
                 };
                 started.inspect_err(|_| {
-                    // A session that never had a kernel is none.
-                    if !slot.had_kernel {
+                    // A session that never had a kernel is none, unless the next call may give it one.
+                    if !slot.had_kernel && !session.is_awaited() {
+                        session.closed.cancel();
                         self.lock().remove(&session.id);
                     }
                 })?

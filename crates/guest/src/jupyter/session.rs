@@ -69,6 +69,11 @@ impl Session {
         Ok(turn)
     }
 
+    /// Somebody waits for a turn.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.turn.try_lock().is_err()
     }
