@@ -158,11 +158,15 @@ impl Actor {
     /// Runs until the session is closed.
     pub(super) async fn run(mut self) {
         let opened = self.start_shell().await;
-        let failed = opened.is_err();
+        let failed = opened.as_ref().err().cloned();
         self.session.opened.send_replace(Some(opened));
-        let closing = if failed { None } else { self.serve().await };
+        let closing = match failed {
+            Some(reason) => Err(reason),
+            None => self.serve().await,
+        };
         self.guest.shell.forget(&self.session);
-        self.end_everything();
+        self.end_everything(closing.as_ref().err());
+        let closing = closing.ok().flatten();
         if let Some((all_processes, reply)) = closing {
             self.kill_shells(all_processes).await;
             // Whoever asked may have left.
@@ -172,8 +176,8 @@ impl Actor {
         }
     }
 
-    /// Returns when the session shall end: by itself, or because somebody asked.
-    async fn serve(&mut self) -> Option<(bool, oneshot::Sender<()>)> {
+    /// Returns when the session shall end: by itself, or because somebody asked. An error is why it can't go on.
+    async fn serve(&mut self) -> Result<Option<(bool, oneshot::Sender<()>)>, String> {
         loop {
             match self.next().await {
                 Event::Output(0) => {
@@ -198,17 +202,17 @@ impl Actor {
                 }
                 Event::Exit(exit) => self.shell_ended(exit),
                 Event::Killed => self.killing = None,
-                Event::Message(Some(Message::Close { all_processes, reply })) => return Some((all_processes, reply)),
+                Event::Message(Some(Message::Close { all_processes, reply })) => return Ok(Some((all_processes, reply))),
                 Event::Message(Some(message)) => self.message(message),
-                Event::Message(None) => return None,
+                Event::Message(None) => return Ok(None),
                 Event::Time => {
                     if self.time() {
-                        return None;
+                        return Ok(None);
                     }
                 }
             }
-            if self.stage == Stage::Down && self.needs_shell() && self.start_shell().await.is_err() {
-                return None;
+            if self.stage == Stage::Down && self.needs_shell() {
+                self.start_shell().await?;
             }
             self.start_next();
             self.publish();
@@ -383,13 +387,18 @@ impl Actor {
     }
 
     /// Ends all commands, and refuses more.
-    fn end_everything(&mut self) {
+    fn end_everything(&mut self, failure: Option<&String>) {
         let queue = {
             let mut state = self.session.state();
             state.closed = true;
             std::mem::take(&mut state.queue)
         };
-        let hint = || Some("the session was closed".to_owned());
+        let hint = || {
+            Some(match failure {
+                Some(reason) => format!("the session has ended: no shell could be started: {reason}"),
+                None => "the session was closed".to_owned(),
+            })
+        };
         self.finish(ShellStatus::Terminated, None, hint());
         for run in queue {
             run.end(ShellStatus::Terminated, None, hint());

@@ -113,9 +113,7 @@ impl ShellService {
             }
         };
         let run = Run::new(request.command, dir, request.hard_timeout.filter(|s| *s > 0.0).map(seconds), &self.budget);
-        if !session.submit(Arc::clone(&run)) {
-            return Err(ShellError::QueueFull(session.id.clone()));
-        }
+        session.submit(Arc::clone(&run))?;
         let no_change_timeout = match request.no_change_timeout {
             Some(s) => Some(s).filter(|s| *s > 0.0).map(seconds),
             None => session.state().no_change_timeout,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::actor::MAX_QUEUED;
 use super::run::{Phase, Run};
+use super::service::ShellError;
 use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
 
 /// Characters of output in answers that are cut, in views and in the console.
@@ -76,6 +77,8 @@ pub(super) struct State {
     pub(super) viewers: usize,
     pub(super) shell: Option<i32>,
     pub(super) last: Option<Last>,
+    /// Why the shell is another than before, for the next answer to tell.
+    pub(super) renewed: Option<String>,
     console: VecDeque<ConsoleRecord>,
     console_bytes: usize,
 }
@@ -114,6 +117,7 @@ impl Session {
                 viewers: 0,
                 shell: None,
                 last: None,
+                renewed: None,
                 console: VecDeque::new(),
                 console_bytes: 0,
             }),
@@ -136,20 +140,26 @@ impl Session {
         self.mailbox.send(message).await.is_ok()
     }
 
-    /// Puts a command at the end of the queue; false: it is full.
-    pub(super) fn submit(&self, run: Arc<Run>) -> bool {
+    /// Puts a command at the end of the queue.
+    pub(super) fn submit(&self, run: Arc<Run>) -> Result<(), ShellError> {
         {
             let mut state = self.state();
             state.last_used = Instant::now();
             state.last_used_at = Timestamp::now();
-            if state.queue.len() >= MAX_QUEUED || state.closed {
-                return false;
+            if state.closed {
+                return Err(match &*self.opened.borrow() {
+                    Some(Err(reason)) => ShellError::NotStarted(reason.clone()),
+                    _ => ShellError::SessionNotFound(self.id.clone()),
+                });
+            }
+            if state.queue.len() >= MAX_QUEUED {
+                return Err(ShellError::QueueFull(self.id.clone()));
             }
             state.queue.push_back(run);
         }
         // A full mailbox is as good: the task looks at the queue after each message.
         drop(self.mailbox.try_send(Message::Look));
-        true
+        Ok(())
     }
 
     pub(super) fn is_busy(&self) -> bool {

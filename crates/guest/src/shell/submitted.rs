@@ -61,6 +61,7 @@ impl Submitted {
         if let Some(Err(reason)) = &*self.session.opened.borrow() {
             return Err(ShellError::NotStarted(reason.clone()));
         }
+        let renewed = self.session.state().renewed.take();
         let output = self.run.output(self.limit);
         let nothing_yet = output.is_empty() && status == ShellStatus::Running;
         Ok(ShellCommandResult {
@@ -70,7 +71,7 @@ impl Submitted {
             output: Some(output).filter(|_| !nothing_yet),
             console: Some(self.session.console()),
             exit_code: self.run.exit_code().filter(|_| status == ShellStatus::Completed),
-            hint: self.run.hint(),
+            hint: self.run.hint().or(renewed),
         })
     }
 }

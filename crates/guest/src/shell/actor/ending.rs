@@ -1,5 +1,6 @@
 //! Ends: of a command that is stopped, of a shell, of all shells; and the next shell's start.
 
+use arenite_isolation::spawner::SpawnError;
 use rustix::process::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -18,6 +19,8 @@ pub(super) enum Whom {
     /// The command is over.
     LeftBehind,
 }
+
+const NEW_SHELL: &str = "the session goes on with a new shell in the same directory; variables, functions and options are gone";
 
 impl Actor {
     pub(super) fn begin_stop(&mut self, status: ShellStatus) -> &mut Stop {
@@ -95,6 +98,13 @@ impl Actor {
         self.sent = 0;
         (self.dirty, self.typed_ahead) = (false, false);
         self.typed.clear();
+        if !matches!(self.stage, Stage::Booting) {
+            let how = match exit {
+                Exit::Code(code) => format!("had ended with exit code {code}"),
+                Exit::Signal(signal) => format!("had been killed by signal {signal}"),
+            };
+            self.session.state().renewed = Some(format!("the session's shell {how}; {NEW_SHELL}"));
+        }
         match self.stage {
             Stage::Running | Stage::Typed => self.end_with_shell(exit),
             Stage::Asking | Stage::Starting => self.put_back(),
@@ -110,8 +120,6 @@ impl Actor {
     }
 
     pub(super) fn end_with_shell(&mut self, exit: Exit) {
-        const NEW_SHELL: &str =
-            "the session goes on with a new shell in the same directory; variables, functions and options are gone";
         if let Some(stop) = &self.stop {
             let status = stop.status;
             let hint = format!("it could only be stopped by ending its shell; {NEW_SHELL}");
@@ -138,7 +146,13 @@ impl Actor {
             return Err(format!("{ATTEMPTS} shells in a row ended at their start"));
         }
         let dir = self.session.state().working_dir.clone();
-        let started = bash::start(&self.guest, &dir, self.keep_links, self.plain).await;
+        let mut started = bash::start(&self.guest, &dir, self.keep_links, self.plain).await;
+        for _ in 1..ATTEMPTS {
+            if !matches!(started, Err(SpawnError::Gone(_))) {
+                break;
+            }
+            started = bash::start(&self.guest, &dir, self.keep_links, self.plain).await;
+        }
         let shell = started.map_err(|e| {
             tracing::warn!(error = %e, "could not start a shell");
             e.to_string()
