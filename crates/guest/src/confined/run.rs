@@ -84,7 +84,8 @@ fn describe(exit: Exit) -> String {
     match exit {
         Exit::Code(code) => format!("ended with code {code} and no answer"),
         // Memory that is refused aborts, a stack that is too deep faults, and the kernel's OOM killer kills.
-        Exit::Signal(signal) => format!("was ended by signal {signal}, most likely since it needs too much memory"),
+        Exit::Signal(signal @ (6 | 7 | 9 | 11)) => format!("was ended by signal {signal}, perhaps for want of memory"),
+        Exit::Signal(signal) => format!("was ended by signal {signal}"),
     }
 }
 

@@ -13,6 +13,7 @@ use super::registry::SkillMetadata;
 use super::service::{self, SkillError};
 use super::upload;
 use crate::SharedGuest;
+use crate::confined::ConfinedError;
 use crate::http::{ApiError, Envelope, QueryArgs, Reply, multipart, ok, ok_message};
 
 /// The service's routes, under `/v1`.
@@ -87,6 +88,10 @@ impl From<SkillError> for ApiError {
     fn from(error: SkillError) -> Self {
         let status = match &error {
             SkillError::Unknown(_) => StatusCode::NOT_FOUND,
+            // Not the caller's fault, or not certainly so.
+            SkillError::Unreadable(ConfinedError::Crashed(_) | ConfinedError::Spawn(_) | ConfinedError::Io(_)) => {
+                StatusCode::FAILED_DEPENDENCY
+            }
             _ => StatusCode::BAD_REQUEST,
         };
         let hint = error.hint();
