@@ -6,11 +6,13 @@ import os
 
 import pytest
 from arenite_server import Server
+from isolation.kills import killed_under_load
 from isolation.rounds import random_kills
 from isolation.test_many import made_used_deleted
 
 TURNS = int(os.environ.get("ARENITE_SOAK_SANDBOXES", "1000"))
 KILLS = int(os.environ.get("ARENITE_SOAK_KILLS", "200"))
+SECONDS = float(os.environ.get("ARENITE_SOAK_SECONDS", "300"))
 
 
 @pytest.mark.soak
@@ -23,3 +25,9 @@ def test_a_thousand_sandboxes_in_turn_leave_nothing(server: Server) -> None:
 @pytest.mark.timeout(14400)
 def test_two_hundred_random_kills_leak_nothing(server: Server) -> None:
     random_kills(server, KILLS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_processes_of_sandboxes_killed_at_random_under_load(server: Server) -> None:
+    killed_under_load(server, SECONDS)
