@@ -10,6 +10,8 @@ from agent_sandbox import Sandbox
 
 SUCCEEDED: set[str] = set()
 FAILED: set[str] = set()
+#: Later work: a sandbox has neither a browser nor a display yet.
+LATER = ("browser", "display")
 
 
 def namespaces() -> Iterator[tuple[str, type]]:

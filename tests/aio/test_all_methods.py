@@ -11,8 +11,7 @@ from agent_sandbox import Sandbox as Client
 from agent_sandbox.core.api_error import ApiError
 
 ALL = sorted(name for name, _, _ in sdk_calls.methods())
-# Later work: a sandbox has neither a browser nor a display yet.
-LATER = [name for name in ALL if name.startswith(("browser", "display"))]
+LATER = [name for name in ALL if name.startswith(sdk_calls.LATER)]
 
 
 def test_the_sdk_is_the_one_these_lists_are_of() -> None:

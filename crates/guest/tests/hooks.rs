@@ -41,6 +41,7 @@ async fn hooks_are_kept_by_name_and_checked() {
         (&json!("first"), &json!("false"), 2)
     );
     assert_eq!(guest.get("/v1/sandbox/hooks?event=init").await, json!([]));
+    assert_eq!(guest.call("GET", "/v1/sandbox/hooks?event=start", "").await.0, StatusCode::BAD_REQUEST);
     for (body, status) in [
         (json!({"name": "x", "command": "true", "event": "start"}), 400),
         (json!({"name": "x", "command": "true", "timeout": 0}), 400),

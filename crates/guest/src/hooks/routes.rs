@@ -24,7 +24,7 @@ pub struct HooksApi;
 impl From<HookError> for ApiError {
     fn from(error: HookError) -> Self {
         let status = match error {
-            HookError::UnknownEvent(_) | HookError::NoTime => StatusCode::BAD_REQUEST,
+            HookError::UnknownEvent(_) | HookError::NotListed(_) | HookError::NoTime => StatusCode::BAD_REQUEST,
             HookError::FromEnvironment(_) => StatusCode::FORBIDDEN,
             HookError::NotFound(_) => StatusCode::NOT_FOUND,
             HookError::TooMany => StatusCode::TOO_MANY_REQUESTS,
@@ -58,7 +58,7 @@ struct ListQuery {
 #[utoipa::path(get, path = "/v1/sandbox/hooks", tag = "sandbox", operation_id = "list_hooks_v1_sandbox_hooks_get",
     params(ListQuery), responses((status = 200, body = Envelope<Vec<SandboxHook>>)))]
 async fn list(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<ListQuery>) -> Reply<Vec<SandboxHook>> {
-    ok(service::list(&guest, &query.event))
+    ok(service::list_of(&guest, &query.event)?)
 }
 
 /// Forget a hook; those of the environment stay.

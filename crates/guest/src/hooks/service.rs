@@ -19,6 +19,8 @@ pub(super) const TIMEOUT_SECONDS: f64 = 10.0;
 pub(super) const PRIORITY: i64 = 100;
 /// The event that the API may register for.
 pub(super) const SHUTDOWN: &str = "shutdown";
+/// All events; hooks of the others come from the environment alone.
+const EVENTS: [&str; 4] = ["init", "pre_services", "post_ready", SHUTDOWN];
 
 /// A command that runs when the sandbox ends.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -99,6 +101,8 @@ fn command<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, 
 pub(super) enum HookError {
     #[error("there is no event {0:?}: hooks are for \"shutdown\"")]
     UnknownEvent(String),
+    #[error("there is no event {0:?}: there are {list}", list = EVENTS.join(", "))]
+    NotListed(String),
     #[error("the timeout of a hook must be more than 0 seconds")]
     NoTime,
     #[error("the hook {0:?} comes from the environment and can't be changed")]
@@ -122,7 +126,7 @@ impl Hooks {
 /// The hooks of the sandbox's own environment.
 fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
     let config = guest.config();
-    ["init", "pre_services", "post_ready", SHUTDOWN].into_iter().filter_map(move |event| {
+    EVENTS.into_iter().filter_map(move |event| {
         let name = format!("RUN_HOOK_{}", event.to_uppercase());
         let command = config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
         // What prepares a sandbox may take longer than what ends it.
@@ -130,6 +134,11 @@ fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
         let (event, source) = (event.to_owned(), "env".to_owned());
         Some(SandboxHook { name, event, command, timeout, priority: PRIORITY, source })
     })
+}
+
+/// The same as [`list`], for an event that a caller names.
+pub(super) fn list_of(guest: &Guest, event: &str) -> Result<Vec<SandboxHook>, HookError> {
+    if EVENTS.contains(&event) { Ok(list(guest, event)) } else { Err(HookError::NotListed(event.to_owned())) }
 }
 
 /// The hooks of an event, in the order in which they run.

@@ -28,6 +28,8 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/nodejs/sessions/{session_id}", get(get_session).patch(update_session).delete(delete_session))
 }
 
+const WHERE_NODE_IS: &str = "make the sandbox of the image `code`";
+
 impl From<NodeError> for ApiError {
     fn from(error: NodeError) -> Self {
         let message = error.to_string();
@@ -48,9 +50,7 @@ impl From<NodeError> for ApiError {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
             }
             // Not a 5xx: AIO's JavaScript client would execute the code again.
-            NodeError::NoRuntime => {
-                ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint("make the sandbox of the image `code`")
-            }
+            NodeError::NoRuntime => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(WHERE_NODE_IS),
             NodeError::NotStarted(_)
             | NodeError::NotReady { .. }
             | NodeError::Io { .. }
@@ -101,7 +101,9 @@ async fn execute(State(guest): State<SharedGuest>, Body(request): Body<NodeJSExe
 /// The versions that are installed, and the global packages.
 #[utoipa::path(get, path = "/v1/nodejs/info", tag = "nodejs", operation_id = "get_nodejs_info", responses((status = 200, body = Envelope<NodeJSRuntimeInfo>)))]
 async fn info(State(guest): State<SharedGuest>) -> Reply<NodeJSRuntimeInfo> {
-    ok(guest.nodejs.info(&guest).await)
+    let info = guest.nodejs.info(&guest).await;
+    let Some(error) = info.error.clone() else { return ok(info) };
+    Ok(Envelope { success: false, message: Some(error), hint: Some(WHERE_NODE_IS.to_owned()), data: Some(info) })
 }
 
 /// Makes a session and starts its process; one that exists is returned as it is.

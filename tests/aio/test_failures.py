@@ -1,0 +1,195 @@
+"""How each method of the SDK fails by itself: what is wrong with the call or the sandbox, the status, and the words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import sdk_calls
+from agent_sandbox import Sandbox as Client
+from agent_sandbox.core.api_error import ApiError
+from arenite_server import Server
+from sandboxes import LiveSandbox
+
+
+class Row(NamedTuple):
+    method: str
+    #: 200: the answer comes with `success` false. Else the SDK raises its `ApiError`.
+    status: int
+    #: Stands in the message.
+    text: str
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    #: The sandbox that is called, a fixture below.
+    where: str = "sound"
+
+    def call(self, client: Client) -> Any:
+        namespace, name = self.method.split(".")
+        answer = getattr(getattr(client, namespace), name)(*self.arguments, **self.named)
+        return list(answer) if inspect.isgenerator(answer) else answer
+
+
+def absent(method: str, text: str, *arguments: Any, **named: Any) -> Row:
+    """What is named is not there."""
+    return Row(method, 404, text, arguments, named)
+
+
+def refused(method: str, text: str, **named: Any) -> Row:
+    """An argument can't be used."""
+    return Row(method, 400, text, named=named)
+
+
+def unsuccessful(method: str, text: str, **named: Any) -> Row:
+    """What was asked for can't be done, which is no error of HTTP."""
+    return Row(method, 200, text, named=named)
+
+
+def lacks(method: str, status: int, text: str) -> Row:
+    """The sandbox lacks what the method needs, or was configured wrongly."""
+    return Row(method, status, text, where="lacking")
+
+
+def gone(method: str) -> Row:
+    """Nothing in the call can be wrong, so the sandbox is: it was deleted while the client held on to it."""
+    return Row(method, 404, "there is no sandbox {name}", where="deleted")
+
+
+def locked(method: str) -> Row:
+    """The server's own, and nothing in the call can be wrong: the caller does not have the key."""
+    return Row(method, 401, "Unauthorized", where="guarded")
+
+
+ROWS = [
+    locked("auth.authenticate"),
+    locked("auth.create_ticket"),
+    absent("bash.close_session", 'session "absent" not found', "absent"),
+    refused("bash.create_session", 'snapshot "/absent" is not a readable file', snapshot_path="/absent"),
+    refused("bash.exec", 'directory "/absent" does not exist', command="true", exec_dir="/absent"),
+    absent("bash.kill", 'session "absent" not found', session_id="absent"),
+    absent("bash.output", 'session "absent" not found', session_id="absent"),
+    gone("bash.sessions"),
+    absent("bash.write", 'session "absent" not found', session_id="absent", input="x"),
+    refused("code.execute_code", 'directory "/absent" does not exist', language="python", code="1", cwd="/absent"),
+    gone("code.get_info"),
+    absent("file.download_file", "No such file or directory: '/absent'", path="/absent"),
+    unsuccessful("file.find_files", "No such file or directory: '/absent'", path="/absent", glob="*"),
+    unsuccessful("file.glob_files", "No such file or directory: '/absent'", path="/absent", pattern="*"),
+    unsuccessful("file.grep_files", "unclosed group", path="/etc", pattern="("),
+    unsuccessful("file.list_path", "Not a directory: '/etc/hostname'", path="/etc/hostname"),
+    unsuccessful("file.read_file", "'/absent' (it does not exist)", file="/absent"),
+    unsuccessful("file.replace_in_file", "Permission denied: '/etc/hosts'", file="/etc/hosts", old_str="localhost", new_str="x"),
+    unsuccessful("file.search_in_file", "unclosed group", file="/etc/hostname", regex="("),
+    unsuccessful(
+        "file.str_replace_editor", "did not appear", command="str_replace", path="/etc/hosts", old_str="absent", new_str="x"
+    ),
+    unsuccessful("file.upload_file", "Permission denied: '/etc'", file=("upload", b"x"), path="/etc/upload"),
+    absent("file.watch_create", "'/absent'", path="/absent"),
+    absent("file.watch_events", 'there is no watcher "absent"', "absent"),
+    gone("file.watch_list"),
+    absent("file.watch_poll", 'there is no watcher "absent"', "absent"),
+    absent("file.watch_stop", 'there is no watcher "absent"', "absent"),
+    unsuccessful("file.watch_wait", "nothing happened within 1 s", path="/tmp/never", timeout=1),
+    unsuccessful("file.write_file", "Permission denied: '/etc/write'", file="/etc/write", content="x"),
+    refused("jupyter.create_session", 'there is no kernel "absent"; installed are', kernel_name="absent"),
+    absent("jupyter.delete_session", 'session "absent" not found', "absent"),
+    gone("jupyter.delete_sessions"),
+    refused("jupyter.execute_code", 'there is no kernel "absent"; installed are', code="1", kernel_name="absent"),
+    gone("jupyter.get_info"),
+    gone("jupyter.list_sessions"),
+    absent("mcp.execute_mcp_tool", 'MCP server "absent" is not configured', "absent", "tool", request={}),
+    lacks("mcp.list_mcp_servers", 424, "EXTRA_MCP_SERVERS"),
+    absent("mcp.list_mcp_tools", 'MCP server "absent" is not configured', "absent"),
+    refused("nodejs.create_session", 'directory "/absent" does not exist', cwd="/absent"),
+    absent("nodejs.delete_session", 'session "absent" not found', "absent"),
+    refused("nodejs.execute_code", 'Node.js "99" is not installed; there are', code="1", version="99"),
+    lacks("nodejs.get_info", 200, "no Node.js is installed"),
+    absent("nodejs.get_session", 'session "absent" not found', "absent"),
+    gone("nodejs.list_sessions"),
+    absent("nodejs.update_session", 'session "absent" not found', "absent"),
+    refused("proxy.add_exclude", '"a b" can\'t be used', pattern="a b"),
+    refused("proxy.add_mapping", '"a b" can\'t be used', source="a b", target="3000"),
+    refused("proxy.diagnose", '"ftp://x" can\'t be used', url="ftp://x"),
+    gone("proxy.get_upstream"),
+    gone("proxy.list_excludes"),
+    gone("proxy.list_mappings"),
+    absent("proxy.remove_exclude", 'there is no pattern "absent.example"', pattern="absent.example"),
+    absent("proxy.remove_mapping", 'there is no mapping of "absent.example"', "absent.example"),
+    gone("proxy.remove_upstream"),
+    refused("proxy.set_upstream", "the upstream can't be used", server="me:sekrit@"),
+    gone("sandbox.get_context"),
+    gone("sandbox.get_nodejs_packages"),
+    gone("sandbox.get_python_packages"),
+    refused("sandbox.list_hooks", 'there is no event "start": there are init, pre_services', event="start"),
+    refused("sandbox.register_hook", 'there is no event "start"', name="x", command="true", event="start"),
+    absent("sandbox.remove_hook", 'there is no hook "absent"', "absent"),
+    gone("shell.cleanup_all_sessions"),
+    absent("shell.cleanup_session", 'session "absent" not found', "absent"),
+    refused("shell.create_session", "is no session id", id="a\nb"),
+    refused("shell.exec_command", 'directory "/absent" does not exist', command="true", exec_dir="/absent", strict=True),
+    gone("shell.get_session_stats"),
+    lacks("shell.get_terminal_url", 424, "could not start a shell"),
+    absent("shell.kill_process", 'session "absent" not found', id="absent"),
+    gone("shell.list_sessions"),
+    absent("shell.update_session", 'session "absent" not found', id="absent"),
+    absent("shell.view", 'session "absent" not found', id="absent"),
+    absent("shell.wait_for_process", 'session "absent" not found', id="absent"),
+    absent("shell.write_to_process", 'session "absent" not found', id="absent", input="x", press_enter=True),
+    gone("skills.clear_skills"),
+    absent("skills.delete_skill", 'there is no skill "absent"', "absent"),
+    absent("skills.get_content", 'there is no skill "absent"', "absent"),
+    gone("skills.list_metadata"),
+    refused("skills.register_skills", "the skills were not registered", file=("skills.zip", b"no archive")),
+    unsuccessful("util.convert_to_markdown", '"gopher://x" is no address that can be converted', uri="gopher://x"),
+]
+
+
+@pytest.fixture
+def sound(coder: LiveSandbox) -> LiveSandbox:
+    """One of the image that has all that methods need."""
+    return coder
+
+
+@pytest.fixture
+def lacking(sandbox: Callable[..., LiveSandbox]) -> LiveSandbox:
+    """Commands find no program there, and its MCP servers are no JSON."""
+    return sandbox(env={"PATH": "/absent", "EXTRA_MCP_SERVERS": "{"})
+
+
+@pytest.fixture
+def deleted(sandbox: Callable[..., LiveSandbox]) -> LiveSandbox:
+    live = sandbox()
+    assert live.output("echo here") == "here"
+    assert live.delete().is_success
+    return live
+
+
+@pytest.fixture
+def guarded(server: Server) -> Iterator[LiveSandbox]:
+    """The same server, started anew with a key that the client does not have."""
+    server.restart(("--api-key", "a-key-that-nobody-has"))
+    yield LiveSandbox(server.url, "default")
+    server.restart()
+
+
+def test_every_method_has_a_row() -> None:
+    methods = {name for name, _, _ in sdk_calls.methods() if not name.startswith(sdk_calls.LATER)}
+    assert sorted(row.method for row in ROWS) == sorted(methods)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.method for row in ROWS])
+def test_it_fails_in_its_own_way(request: pytest.FixtureRequest, row: Row) -> None:
+    live: LiveSandbox = request.getfixturevalue(row.where)
+    text = row.text.format(name=live.name)
+    if row.status == 200:
+        answer = row.call(live.client)
+        answer = answer if isinstance(answer, dict) else answer.model_dump()
+        assert answer["success"] is False, answer
+        assert text in answer["message"]
+        return
+    with pytest.raises(ApiError) as failure:
+        row.call(live.client)
+    assert failure.value.status_code == row.status, failure.value
+    assert failure.value.body["success"] is False
+    assert text in failure.value.body["message"], failure.value
