@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from agent_sandbox.core.api_error import ApiError
 from arenite_server import Server
 from isolation.kills import killed_under_load
@@ -30,3 +31,28 @@ def test_what_starts_commands_is_replaced_when_it_is_stopped(sandbox: Callable[.
             assert error.status_code == 424 and "killed or stopped" in error.body["message"], error
     print(f"{failed} calls failed in {time.monotonic() - begun:.1f} s")
     assert time.monotonic() - begun < 40
+
+
+def test_the_next_answer_tells_of_a_shell_that_was_killed(sandbox: Callable[..., LiveSandbox]) -> None:
+    live = sandbox()
+    shell = live.client.shell
+    first = shell.exec_command(command="kept=1; echo $$").data
+    live.output(f"kill -9 {first.output}")
+    after = shell.exec_command(id=first.session_id, command="echo ${kept-none}")
+    assert after.data.output == "none"
+    assert "killed by signal 9" in after.hint and "new shell" in after.hint
+    assert shell.exec_command(id=first.session_id, command="true").hint is None
+
+
+def test_nodejs_that_is_killed_says_so_and_is_there_again(sandbox: Callable[..., LiveSandbox]) -> None:
+    live = sandbox(image="code", env={"PATH": "/tmp/bin:/usr/local/bin:/usr/bin:/bin"}, labels={})
+    code = live.client.code
+    once = '#!/bin/sh\n[ -e /tmp/asked ] || { touch /tmp/asked; kill -9 $$; }\nexec "$(PATH=/usr/local/bin:/usr/bin command -v node)" "$@"\n'
+    live.output(f"mkdir /tmp/bin; cat > /tmp/bin/node <<'END'\n{once}END\nchmod +x /tmp/bin/node")
+    with pytest.raises(ApiError) as failure:
+        code.execute_code(language="javascript", code="1")
+    assert failure.value.status_code == 424 and "killed by signal 9" in failure.value.body["message"]
+    assert code.execute_code(language="javascript", code="1").data.status == "ok"
+    killed = code.execute_code(language="javascript", code="process.kill(process.pid, 'SIGKILL')")
+    assert (killed.data.status, killed.data.exit_code) == ("error", 137)
+    assert "signal 9" in killed.message and killed.data.outputs[-1]["ename"] == "ProcessEnded"
