@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod sandbox;
 pub mod server;
 mod services;
+mod sessions;
 pub mod shell;
 pub mod skills;
 pub mod users;

@@ -34,19 +34,12 @@ impl From<JupyterError> for ApiError {
     fn from(error: JupyterError) -> Self {
         let message = error.to_string();
         match error {
-            JupyterError::SessionNotFound(_) => ApiError::not_found(message)
-                .hint("sessions end when they are unused for 30 minutes, or for others; execute makes one that is not there"),
-            JupyterError::BadId(_) | JupyterError::NoDirectory(_) | JupyterError::NoKernel { .. } => {
-                ApiError::bad_request(message)
-            }
+            JupyterError::Session(error) => error.into(),
+            JupyterError::NoDirectory(_) | JupyterError::NoKernel { .. } => ApiError::bad_request(message),
             JupyterError::FixedDirectory(_) => ApiError::bad_request(message).hint("leave cwd out, or use a new session"),
             JupyterError::OtherKernel { .. } => ApiError::new(StatusCode::CONFLICT, message)
                 .hint("leave kernel_name out, use another session_id, or delete the session"),
-            JupyterError::Busy { .. } => ApiError::new(StatusCode::CONFLICT, message)
-                .hint("a session executes one thing after the other; use another session"),
-            JupyterError::TooManySessions | JupyterError::TooManyWaiting { .. } | JupyterError::TooManySingle => {
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-            }
+            JupyterError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would execute the code again.
             JupyterError::NoKernels => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("make the sandbox of the image `code`, or install one: pip install ipykernel"),

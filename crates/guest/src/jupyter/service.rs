@@ -1,25 +1,24 @@
 //! The service itself: sessions by id, and what is executed in them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use thiserror::Error;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use super::kernel::{Execution, Kernel, Status};
 use super::kernelspec::{self, KernelSpec};
-use super::session::{MAX_WAITING, Session, Slot};
+use super::session::{Session, Slot};
 use super::spare::{self, Spares};
 use super::start::StartError;
 use super::types::*;
 use crate::SharedGuest;
 use crate::files::Failure;
 use crate::process::Budget;
+use crate::sessions::{SessionError, Sessions, Turns};
 
 /// Sessions at a time, each with a kernel of some 60 MiB. When there are more, the one that was unused for longest ends.
 pub(super) const MAX_SESSIONS: usize = 10;
@@ -31,16 +30,13 @@ const MAX_SINGLE: usize = 4;
 const MAX_SINGLE_WAITING: usize = 64;
 /// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
 const MAX_RETAINED_BYTES: usize = 16 << 20;
-const MAX_ID_BYTES: usize = 128;
 /// The kernel that counts where nothing else is said.
 const USUAL_KERNEL: &str = "python3";
 
 #[derive(Debug, Error)]
 pub enum JupyterError {
-    #[error("session {0:?} not found")]
-    SessionNotFound(String),
-    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
-    BadId(String),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("no Jupyter kernel is installed in this sandbox")]
     NoKernels,
     #[error("there is no kernel {name:?}; installed are {known}")]
@@ -51,14 +47,8 @@ pub enum JupyterError {
     NoDirectory(String),
     #[error("the directory of a running kernel for {0:?} can't be changed from outside")]
     FixedDirectory(String),
-    #[error("{MAX_SESSIONS} sessions execute code already; wait for one or delete one")]
-    TooManySessions,
-    #[error("{MAX_WAITING} calls wait for session {id:?} already")]
-    TooManyWaiting { id: String },
     #[error("{MAX_SINGLE_WAITING} executions wait already")]
     TooManySingle,
-    #[error("session {id:?} was busy with something else for {seconds} s: this code was not executed")]
-    Busy { id: String, seconds: u64 },
     #[error(transparent)]
     NotStarted(#[from] StartError),
     #[error("could not look for kernels: {0}")]
@@ -79,24 +69,21 @@ pub(crate) struct Executed {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct JupyterService {
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Arc<Sessions<Session>>,
     budget: Arc<Budget>,
     spares: Spares,
     single: Arc<Semaphore>,
     single_waiting: Arc<Semaphore>,
-    /// A task ends sessions that are unused for too long; it runs while there are sessions.
-    reaper_runs: AtomicBool,
 }
 
 impl Default for JupyterService {
     fn default() -> Self {
         Self {
-            sessions: Mutex::default(),
+            sessions: Sessions::at_most(MAX_SESSIONS),
             budget: Budget::new(MAX_RETAINED_BYTES),
             spares: Spares::default(),
             single: Arc::new(Semaphore::new(MAX_SINGLE)),
             single_waiting: Arc::new(Semaphore::new(MAX_SINGLE + MAX_SINGLE_WAITING)),
-            reaper_runs: AtomicBool::new(false),
         }
     }
 }
@@ -116,10 +103,10 @@ impl JupyterService {
         let asked = directory(guest, request.cwd.as_deref())?;
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
-        let mut slot = session.turn(limit).await?;
-        session.touch();
+        let mut slot = session.turns.turn(limit).await?;
+        session.turns.touch();
         let (is_new, restarted) = self.ready(guest, &session, &mut slot).await?;
-        let Some(kernel) = &slot.kernel else { return Err(JupyterError::SessionNotFound(session.id.clone())) };
+        let Some(kernel) = &slot.kernel else { return Err(session.turns.gone().into()) };
         let ran = match asked.filter(|dir| !is_new || *dir != session.cwd) {
             Some(dir) => match spare::adapt(kernel, &session.spec, &json!({}), Some(&dir)).await {
                 Ok(None) => return Err(JupyterError::FixedDirectory(session.spec.language.clone())),
@@ -135,9 +122,9 @@ impl JupyterService {
         if execution.ended.is_some() {
             slot.kernel = None;
         }
-        session.touch();
+        session.turns.touch();
         let kernel_name = request.kernel_name.clone().unwrap_or_else(|| session.spec.name.clone());
-        Ok(Executed { execution, kernel_name, session_id: Some(session.id.clone()), restarted })
+        Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_owned()), restarted })
     }
 
     /// Executes code in a kernel of its own that ends with it.
@@ -190,42 +177,33 @@ impl JupyterService {
     ) -> Result<JupyterCreateSessionResponse, JupyterError> {
         let asked = directory(guest, request.cwd.as_deref())?;
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
-        let existed = id.is_some_and(|id| self.lock().contains_key(id));
+        let existed = id.is_some_and(|id| self.sessions.get(id).is_ok());
         let session = self.session_for(guest, id, request.kernel_name.as_deref(), asked.as_deref()).await?;
         if !existed {
-            let mut slot = session.turn(Duration::from_secs(300)).await?;
+            let mut slot = session.turns.turn(Duration::from_secs(300)).await?;
             self.ready(guest, &session, &mut slot).await?;
         }
-        session.touch();
+        session.turns.touch();
         let what = if existed { "is there already" } else { "is ready" };
         Ok(JupyterCreateSessionResponse {
-            session_id: session.id.clone(),
+            session_id: session.id().to_owned(),
             kernel_name: session.spec.name.clone(),
-            message: format!("Session {} {what}", session.id),
+            message: format!("Session {} {what}", session.id()),
         })
     }
 
     pub(crate) fn sessions(&self) -> BTreeMap<String, SessionInfo> {
-        self.lock().iter().map(|(id, session)| (id.clone(), session.info())).collect()
+        self.sessions.all().iter().map(|session| (session.id().to_owned(), session.info())).collect()
     }
 
     /// Ends a session with its kernel and all that this started.
     pub(crate) async fn delete(&self, id: &str) -> Result<(), JupyterError> {
-        let session = self.lock().remove(id);
-        session.ok_or_else(|| JupyterError::SessionNotFound(id.to_owned()))?.close().await;
-        Ok(())
+        Ok(self.sessions.delete(id).await?)
     }
 
     /// Ends all; says how many there were.
     pub(crate) async fn delete_all(&self) -> usize {
-        let all: Vec<_> = self.lock().drain().map(|(_, session)| session).collect();
-        let number = all.len();
-        let mut closing = tokio::task::JoinSet::new();
-        for session in all {
-            closing.spawn(async move { session.close().await });
-        }
-        closing.join_all().await;
-        number
+        self.sessions.delete_all().await
     }
 
     pub(crate) async fn info(&self, guest: &SharedGuest) -> Result<JupyterInfoResponse, JupyterError> {
@@ -242,16 +220,12 @@ impl JupyterService {
         Ok(JupyterInfoResponse {
             default_kernel: default,
             available_kernels: installed.into_keys().collect(),
-            active_sessions: self.lock().len(),
+            active_sessions: self.sessions.len(),
             session_timeout_seconds: SESSION_TIMEOUT.as_secs(),
             max_sessions: MAX_SESSIONS,
             description,
             kernel_detection: "the kernel.json files in Jupyter's data directories, read at each call".to_owned(),
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn spec(&self, guest: &SharedGuest, name: Option<&str>) -> Result<KernelSpec, JupyterError> {
@@ -276,11 +250,8 @@ impl JupyterService {
         kernel: Option<&str>,
         cwd: Option<&Path>,
     ) -> Result<Arc<Session>, JupyterError> {
-        if let Some(id) = id.filter(|id| id.len() > MAX_ID_BYTES) {
-            return Err(JupyterError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
-        }
         let kernel = kernel.filter(|name| !name.is_empty());
-        let there = id.and_then(|id| self.lock().get(id).cloned());
+        let there = id.map(|id| self.sessions.find(id)).transpose()?.flatten();
         if let Some(session) = &there
             && kernel.is_none_or(|name| session.spec.name.eq_ignore_ascii_case(name))
         {
@@ -289,46 +260,17 @@ impl JupyterService {
         let spec = self.spec(guest, kernel).await?;
         let session = match there {
             Some(session) => session,
-            None => self.insert(guest, id, &spec, cwd)?,
+            None => {
+                let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
+                let spec = spec.clone();
+                self.sessions.insert(id, |id| Session { turns: Turns::new(id), spec, cwd })?.0
+            }
         };
         if session.spec.dir != spec.dir {
-            return Err(JupyterError::OtherKernel { id: session.id.clone(), has: session.spec.name.clone(), wanted: spec.name });
-        }
-        Ok(session)
-    }
-
-    /// A new session without a kernel yet; if another call has made it meanwhile, that one.
-    fn insert(
-        &self,
-        guest: &SharedGuest,
-        id: Option<&str>,
-        spec: &KernelSpec,
-        cwd: Option<&Path>,
-    ) -> Result<Arc<Session>, JupyterError> {
-        let mut sessions = self.lock();
-        if let Some(session) = id.and_then(|id| sessions.get(id)) {
-            return Ok(Arc::clone(session));
-        }
-        if sessions.len() >= MAX_SESSIONS {
-            let idle = sessions.values().filter(|s| !s.is_busy());
-            let oldest = idle.min_by_key(|s| s.last_used()).map(|s| s.id.clone());
-            let oldest = sessions.remove(&oldest.ok_or(JupyterError::TooManySessions)?);
-            tokio::spawn(async move {
-                if let Some(session) = oldest {
-                    session.close().await;
-                }
-            });
-        }
-        let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
-        let session = Session::new(id.map_or_else(crate::random_id, str::to_owned), spec.clone(), cwd);
-        sessions.insert(session.id.clone(), Arc::clone(&session));
-        drop(sessions);
-        if !self.reaper_runs.swap(true, Ordering::Relaxed) {
-            let guest = Arc::downgrade(guest);
-            tokio::spawn(async move {
-                while let Some(next) = guest.upgrade().and_then(|g| g.jupyter.end_unused()) {
-                    tokio::time::sleep_until(next).await;
-                }
+            return Err(JupyterError::OtherKernel {
+                id: session.id().to_owned(),
+                has: session.spec.name.clone(),
+                wanted: spec.name,
             });
         }
         Ok(session)
@@ -356,34 +298,20 @@ impl JupyterService {
                 let starting = Kernel::start(guest, &session.spec, &session.cwd, &self.budget);
                 let started = tokio::select! {
                     started = starting => started,
-                    () = session.closed.cancelled() => return Err(JupyterError::SessionNotFound(session.id.clone())),
+                    () = session.turns.closed.cancelled() => return Err(session.turns.gone().into()),
                 };
                 started.inspect_err(|_| {
                     // A session that never had a kernel is none, unless the next call may give it one.
-                    if !slot.had_kernel && !session.is_awaited() {
-                        session.closed.cancel();
-                        self.lock().remove(&session.id);
+                    if !slot.had_kernel && !session.turns.is_awaited() {
+                        self.sessions.forget(session);
                     }
                 })?
             }
         };
-        kernel.stop_with(&session.closed);
+        kernel.stop_with(&session.turns.closed);
         slot.kernel = Some(kernel);
         slot.had_kernel = true;
         Ok((true, ended))
-    }
-
-    /// Ends the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
-    fn end_unused(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let mut sessions = self.lock();
-        let over = sessions.extract_if(|_, s| !s.is_busy() && s.last_used() + SESSION_TIMEOUT <= now);
-        for (_, session) in over {
-            tokio::spawn(async move { session.close().await });
-        }
-        let next = sessions.values().map(|s| (s.last_used() + SESSION_TIMEOUT).max(now + Duration::from_secs(30))).min();
-        self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
-        next
     }
 }
 

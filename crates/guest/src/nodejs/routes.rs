@@ -34,21 +34,15 @@ impl From<NodeError> for ApiError {
     fn from(error: NodeError) -> Self {
         let message = error.to_string();
         match error {
-            NodeError::SessionNotFound(_) => ApiError::not_found(message)
-                .hint("sessions end when they are idle for their time, or for others; execute makes one that is not there"),
-            NodeError::BadId(_)
-            | NodeError::NoDirectory(_)
+            NodeError::Session(error) => error.into(),
+            NodeError::NoDirectory(_)
             | NodeError::NoVersion { .. }
             | NodeError::BadFile(_)
             | NodeError::TooManyFiles
             | NodeError::StdinInSession => ApiError::bad_request(message),
             NodeError::OtherVersion { .. } => ApiError::new(StatusCode::CONFLICT, message)
                 .hint("leave version out, use another session_id, or delete the session"),
-            NodeError::Busy { .. } => ApiError::new(StatusCode::CONFLICT, message)
-                .hint("a session executes one thing after the other; use another session"),
-            NodeError::TooManySessions | NodeError::TooManyWaiting { .. } | NodeError::TooManySingle => {
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-            }
+            NodeError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             // Not a 5xx: AIO's JavaScript client would execute the code again.
             NodeError::NoRuntime => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(WHERE_NODE_IS),
             NodeError::NotStarted(_)

@@ -1,15 +1,14 @@
 //! The service itself: single executions, and sessions by id.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
 use thiserror::Error;
-use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::process::{Mode, NodeProcess, Ran};
 use super::runtime;
@@ -19,6 +18,7 @@ use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 use crate::process::{Budget, Exit};
 use crate::sandbox::{self, programs::Unasked};
+use crate::sessions::{SessionError, Sessions};
 
 /// Sessions at a time, each a process of some 45 MiB. When there are more, the one that was unused for longest ends.
 pub(super) const MAX_SESSIONS: usize = 16;
@@ -26,22 +26,17 @@ pub(super) const MAX_SESSIONS: usize = 16;
 const MAX_SINGLE: usize = 8;
 /// Single executions that wait.
 const MAX_SINGLE_WAITING: usize = 64;
-/// Calls that wait for their turn in one session.
-pub(super) const MAX_WAITING: usize = 64;
 /// Files of an execution, and the bytes of them all.
 const MAX_FILES: usize = 1000;
 /// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
 const MAX_RETAINED_BYTES: usize = 16 << 20;
-const MAX_ID_BYTES: usize = 128;
 /// What `timeout` says of a command that it ended.
 const TIMED_OUT: i32 = 124;
 
 #[derive(Debug, Error)]
 pub enum NodeError {
-    #[error("session {0:?} not found")]
-    SessionNotFound(String),
-    #[error("{0:?} is no session id: use at most {MAX_ID_BYTES} bytes")]
-    BadId(String),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("no Node.js is installed in this sandbox")]
     NoRuntime,
     #[error("Node.js {asked:?} is not installed; there are {known}")]
@@ -58,14 +53,8 @@ pub enum NodeError {
     NotWritten(Failure),
     #[error("standard input is for executions without a session")]
     StdinInSession,
-    #[error("{MAX_SESSIONS} sessions execute code already; wait for one or delete one")]
-    TooManySessions,
-    #[error("{MAX_WAITING} calls wait for session {id:?} already")]
-    TooManyWaiting { id: String },
     #[error("{MAX_SINGLE_WAITING} executions wait already")]
     TooManySingle,
-    #[error("session {id:?} was busy with something else for {seconds} s: this code was not executed")]
-    Busy { id: String, seconds: u64 },
     #[error("Node.js could not be started: {0}")]
     NotStarted(SpawnError),
     #[error("Node.js did not get ready: {how}{}", told(.said))]
@@ -95,25 +84,19 @@ pub(crate) struct Executed {
 /// All sessions of the guest.
 #[derive(Debug)]
 pub struct NodeService {
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    sessions: Arc<Sessions<Session>>,
     budget: Arc<Budget>,
     single: Semaphore,
     single_waiting: Semaphore,
-    /// A task ends sessions that are unused for too long; it runs while there are sessions.
-    reaper_runs: AtomicBool,
-    /// A session's time has become shorter.
-    sooner: Notify,
 }
 
 impl Default for NodeService {
     fn default() -> Self {
         Self {
-            sessions: Mutex::default(),
+            sessions: Sessions::at_most(MAX_SESSIONS),
             budget: Budget::new(MAX_RETAINED_BYTES),
             single: Semaphore::new(MAX_SINGLE),
             single_waiting: Semaphore::new(MAX_SINGLE + MAX_SINGLE_WAITING),
-            reaper_runs: AtomicBool::new(false),
-            sooner: Notify::new(),
         }
     }
 }
@@ -131,19 +114,19 @@ impl NodeService {
         let limit = limit(&request);
         let cwd = directory(guest, request.cwd.as_deref())?;
         let session = self.session_for(guest, id, request.version.as_deref(), cwd.as_deref(), DEFAULT_IDLE).await?.0;
-        let mut slot = session.turn(limit).await?;
-        session.touch();
+        let mut slot = session.turns.turn(limit).await?;
+        session.turns.touch();
         let restarted = self.ready(guest, &session, &mut slot).await?;
         let place = cwd.clone().unwrap_or_else(|| session.cwd());
         write_files(guest, &place, request.files.unwrap_or_default()).await?;
         let Slot { process: Some(process), executions, .. } = &mut *slot else {
-            return Err(NodeError::SessionNotFound(session.id.clone()));
+            return Err(session.turns.gone().into());
         };
         *executions += 1;
         let count = *executions;
         let ran = tokio::select! {
             ran = process.run(&request.code, cwd.as_deref(), limit) => ran,
-            () = session.closed.cancelled() => return Err(NodeError::SessionNotFound(session.id.clone())),
+            () = session.turns.closed.cancelled() => return Err(session.turns.gone().into()),
         };
         if let Some(cwd) = ran.answer.as_ref().and_then(|answer| answer.cwd.as_deref()) {
             session.set_cwd(cwd.into());
@@ -152,10 +135,10 @@ impl NodeService {
         if ended.is_some() {
             slot.process = None;
         }
-        session.touch();
+        session.turns.touch();
         let mut response = response(request.code, ran);
         response.execution_count = Some(count);
-        response.session_id = Some(session.id.clone());
+        response.session_id = Some(session.id().to_owned());
         if let Some(reason) = &ended {
             response.outputs.push(error_output("SessionEnded", reason.clone(), Vec::new()));
         }
@@ -226,11 +209,11 @@ impl NodeService {
         let idle = request.max_idle_time.unwrap_or(DEFAULT_IDLE);
         let (session, created) = self.session_for(guest, id, version, cwd.as_deref(), idle).await?;
         if created {
-            let mut slot = session.turn(Duration::from_secs(300)).await?;
+            let mut slot = session.turns.turn(Duration::from_secs(300)).await?;
             self.ready(guest, &session, &mut slot).await?;
         }
         Ok(NodeJSCreateSessionResponse {
-            session_id: session.id.clone(),
+            session_id: session.id().to_owned(),
             created,
             message: Some(if created { "Session is ready" } else { "Session is there already" }.to_owned()),
             session: Some(session.info()),
@@ -238,9 +221,9 @@ impl NodeService {
     }
 
     pub(crate) fn sessions(&self, version: Option<&str>) -> BTreeMap<String, NodeJSSessionInfo> {
-        let sessions = self.lock();
-        let theirs = sessions.values().filter(|session| session.is_of(version));
-        theirs.map(|session| (session.id.clone(), session.info())).collect()
+        let sessions = self.sessions.all();
+        let theirs = sessions.iter().filter(|session| session.is_of(version));
+        theirs.map(|session| (session.id().to_owned(), session.info())).collect()
     }
 
     pub(crate) fn info_of(&self, id: &str, version: Option<&str>) -> Result<NodeJSSessionInfo, NodeError> {
@@ -257,7 +240,7 @@ impl NodeService {
     ) -> Result<NodeJSSessionInfo, NodeError> {
         let session = self.find(id, version)?;
         if let Some(dir) = directory(guest, request.cwd.as_deref())? {
-            let mut slot = session.turn(Duration::from_secs(30)).await?;
+            let mut slot = session.turns.turn(Duration::from_secs(30)).await?;
             if let Some(process) = &mut slot.process {
                 // An evaluation of nothing, there.
                 let moved = process.run("", Some(&dir), Duration::from_secs(10)).await;
@@ -272,17 +255,15 @@ impl NodeService {
         if let Some(seconds) = request.max_idle_time {
             session.set_max_idle(seconds);
         }
-        session.touch();
-        self.sooner.notify_one();
+        session.turns.touch();
+        self.sessions.look_sooner();
         Ok(session.info())
     }
 
     /// Ends a session with its process and all that this started.
     pub(crate) async fn delete(&self, id: &str, version: Option<&str>) -> Result<(), NodeError> {
-        let session = self.find(id, version)?;
-        self.lock().remove(id);
-        session.close().await;
-        Ok(())
+        self.find(id, version)?;
+        Ok(self.sessions.delete(id).await?)
     }
 
     pub(crate) async fn info(&self, guest: &SharedGuest) -> NodeJSRuntimeInfo {
@@ -309,13 +290,9 @@ impl NodeService {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn find(&self, id: &str, version: Option<&str>) -> Result<Arc<Session>, NodeError> {
-        let found = self.lock().get(id).filter(|session| session.is_of(version)).cloned();
-        found.ok_or_else(|| NodeError::SessionNotFound(id.to_owned()))
+        let found = self.sessions.get(id)?;
+        if found.is_of(version) { Ok(found) } else { Err(found.turns.gone().into()) }
     }
 
     /// The session of that id or a new one, and whether it is new.
@@ -327,41 +304,14 @@ impl NodeService {
         cwd: Option<&Path>,
         idle: i64,
     ) -> Result<(Arc<Session>, bool), NodeError> {
-        if let Some(id) = id.filter(|id| id.len() > MAX_ID_BYTES) {
-            return Err(NodeError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
-        }
-        let there = id.and_then(|id| self.lock().get(id).cloned());
-        if let Some(session) = there {
+        if let Some(session) = id.map(|id| self.sessions.find(id)).transpose()?.flatten() {
             return fits(session, version).map(|session| (session, false));
         }
         let runtime = runtime::choose(runtime::installed(guest).await?, version)?;
-        let mut sessions = self.lock();
-        // Another call may have made it meanwhile.
-        if let Some(session) = id.and_then(|id| sessions.get(id)) {
-            return fits(Arc::clone(session), version).map(|session| (session, false));
-        }
-        if sessions.len() >= MAX_SESSIONS {
-            let idle = sessions.values().filter(|s| !s.is_busy());
-            let oldest = idle.min_by_key(|s| s.last_used()).map(|s| s.id.clone());
-            if let Some(oldest) = sessions.remove(&oldest.ok_or(NodeError::TooManySessions)?) {
-                tokio::spawn(async move { oldest.close().await });
-            }
-        }
         let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
-        let session = Session::new(id.map_or_else(crate::random_id, str::to_owned), runtime, cwd, idle);
-        sessions.insert(session.id.clone(), Arc::clone(&session));
-        drop(sessions);
-        self.sooner.notify_one();
-        if !self.reaper_runs.swap(true, Ordering::Relaxed) {
-            let guest = Arc::downgrade(guest);
-            tokio::spawn(async move {
-                while let Some((owner, next)) = guest.upgrade().and_then(|g| g.nodejs.end_unused().map(|next| (g, next))) {
-                    let wait = next.saturating_duration_since(Instant::now());
-                    drop(timeout(wait, owner.nodejs.sooner.notified()).await);
-                }
-            });
-        }
-        Ok((session, true))
+        let (session, is_new) = self.sessions.insert(id, |id| Session::new(id, runtime, cwd, idle))?;
+        // Another call may have made it meanwhile.
+        fits(session, version).map(|session| (session, is_new))
     }
 
     /// Makes sure that the session has a living process; why the one before had ended, if there was one.
@@ -375,28 +325,15 @@ impl NodeService {
         };
         slot.process = None;
         let dir = session.cwd();
-        let started = NodeProcess::start(guest, session.runtime(), Mode::Session, &dir, None, &self.budget).await;
+        let started = NodeProcess::start(guest, &session.runtime, Mode::Session, &dir, None, &self.budget).await;
         slot.process = Some(started.inspect_err(|_| {
             // A session that never had a process is none, unless the next call may give it one.
-            if !slot.had_process && !session.is_awaited() {
-                session.closed.cancel();
-                self.lock().remove(&session.id);
+            if !slot.had_process && !session.turns.is_awaited() {
+                self.sessions.forget(session);
             }
         })?);
         slot.had_process = true;
         Ok(ended)
-    }
-
-    /// Ends the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
-    fn end_unused(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let mut sessions = self.lock();
-        for (_, session) in sessions.extract_if(|_, s| !s.is_busy() && s.due() <= now) {
-            tokio::spawn(async move { session.close().await });
-        }
-        let next = sessions.values().map(|s| s.due().max(now + Duration::from_secs(5))).min();
-        self.reaper_runs.store(next.is_some(), Ordering::Relaxed);
-        next
     }
 }
 
@@ -405,7 +342,7 @@ fn fits(session: Arc<Session>, version: Option<&str>) -> Result<Arc<Session>, No
         return Ok(session);
     }
     let wanted = version.unwrap_or_default().chars().take(40).collect();
-    Err(NodeError::OtherVersion { id: session.id.clone(), has: session.runtime().name.clone(), wanted })
+    Err(NodeError::OtherVersion { id: session.id().to_owned(), has: session.runtime.name.clone(), wanted })
 }
 
 fn limit(request: &NodeJSExecuteRequest) -> Duration {
