@@ -158,15 +158,11 @@ impl Actor {
     /// Runs until the session is closed.
     pub(super) async fn run(mut self) {
         let opened = self.start_shell().await;
-        let failed = opened.as_ref().err().cloned();
+        let failed = opened.is_err();
         self.session.opened.send_replace(Some(opened));
-        let closing = match failed {
-            Some(reason) => Err(reason),
-            None => self.serve().await,
-        };
+        let closing = if failed { None } else { self.serve().await };
         self.guest.shell.forget(&self.session);
-        self.end_everything(closing.as_ref().err());
-        let closing = closing.ok().flatten();
+        self.end_everything();
         if let Some((all_processes, reply)) = closing {
             self.kill_shells(all_processes).await;
             // Whoever asked may have left.
@@ -176,8 +172,8 @@ impl Actor {
         }
     }
 
-    /// Returns when the session shall end: by itself, or because somebody asked. An error is why it can't go on.
-    async fn serve(&mut self) -> Result<Option<(bool, oneshot::Sender<()>)>, String> {
+    /// Returns when the session shall end: by itself, or because somebody asked.
+    async fn serve(&mut self) -> Option<(bool, oneshot::Sender<()>)> {
         loop {
             match self.next().await {
                 Event::Output(0) => {
@@ -202,17 +198,20 @@ impl Actor {
                 }
                 Event::Exit(exit) => self.shell_ended(exit),
                 Event::Killed => self.killing = None,
-                Event::Message(Some(Message::Close { all_processes, reply })) => return Ok(Some((all_processes, reply))),
+                Event::Message(Some(Message::Close { all_processes, reply })) => return Some((all_processes, reply)),
                 Event::Message(Some(message)) => self.message(message),
-                Event::Message(None) => return Ok(None),
+                Event::Message(None) => return None,
                 Event::Time => {
                     if self.time() {
-                        return Ok(None);
+                        return None;
                     }
                 }
             }
-            if self.stage == Stage::Down && self.needs_shell() {
-                self.start_shell().await?;
+            if self.stage == Stage::Down
+                && self.needs_shell()
+                && let Err(reason) = self.start_shell().await
+            {
+                self.give_up(&reason);
             }
             self.start_next();
             self.publish();
@@ -386,19 +385,26 @@ impl Actor {
         state.shell = self.child.as_ref().map(|c| c.pid);
     }
 
+    /// Ends what needs a shell that can't be had. The next command tries again.
+    fn give_up(&mut self, reason: &str) {
+        self.failures = 0;
+        self.held.clear();
+        self.viewers = Viewers::default();
+        let queue = std::mem::take(&mut self.session.state().queue);
+        for run in queue {
+            run.end(ShellStatus::Terminated, None, Some(format!("not started: there is no shell: {reason}")));
+            self.session.ended(&run);
+        }
+    }
+
     /// Ends all commands, and refuses more.
-    fn end_everything(&mut self, failure: Option<&String>) {
+    fn end_everything(&mut self) {
         let queue = {
             let mut state = self.session.state();
             state.closed = true;
             std::mem::take(&mut state.queue)
         };
-        let hint = || {
-            Some(match failure {
-                Some(reason) => format!("the session has ended: no shell could be started: {reason}"),
-                None => "the session was closed".to_owned(),
-            })
-        };
+        let hint = || Some("the session was closed".to_owned());
         self.finish(ShellStatus::Terminated, None, hint());
         for run in queue {
             run.end(ShellStatus::Terminated, None, hint());
