@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+pub mod aio;
+pub mod api;
 pub mod bash;
 mod build_step;
 pub mod code;

@@ -46,7 +46,7 @@ pub struct Begin {
     pub inherit: Vec<String>,
     /// Directories of the root that get an empty file system of their own, whose content is not kept. Image builds use it.
     pub scratch: Vec<String>,
-    /// Files and directories to bind, in their order: where they go. Image builds use it.
+    /// Files and directories to bind, in their order: where they go.
     pub binds: Vec<Bind>,
 }
 

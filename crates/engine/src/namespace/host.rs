@@ -13,6 +13,7 @@ use arenite_isolation::launcher::Launcher;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::{Resources, SandboxId};
 
+use super::command;
 use super::network::{Network, NetworkConfig};
 use super::record::Records;
 use super::slot::{IdRanges, cgroup, kill, wait_end};
@@ -47,6 +48,8 @@ pub(super) struct Host {
     pub(super) ids: IdRanges,
     /// The program that becomes the guest: a read-only mount of one file, so that all share its pages and none can change it.
     pub(super) guest: OwnedFd,
+    /// The same as the command `aio`.
+    pub(super) command: command::Program,
     network: Option<Network>,
     launcher: Mutex<Option<Arc<Launcher>>>,
     /// Held while the process lives: one server for a data directory, and one build.
@@ -134,6 +137,7 @@ impl Host {
         };
         let guest = mounts::detached(&config.program, Attributes { read_only: true, idmap: None })
             .map_err(host("could not open this program"))?;
+        let command = command::Program::open(&config.program).map_err(host("could not open this program"))?;
         let launcher = Self::start_launcher(&config.program)?;
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
         Ok(Self {
@@ -145,6 +149,7 @@ impl Host {
             images,
             cgroups,
             guest,
+            command,
             network,
             _lock: lock,
         })

@@ -13,6 +13,7 @@
 mod ahead;
 mod build;
 mod ca;
+mod command;
 pub mod dns;
 mod engine;
 mod host;

@@ -17,7 +17,7 @@ use arenite_isolation::launcher::{IDS, Prepare, Prepared};
 use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 
-use super::{Host, at};
+use super::{Host, at, command};
 use crate::EngineError;
 
 /// How long a stage of the kernel's work may take before the sandbox is given up. Far above what a busy host needs.
@@ -165,7 +165,7 @@ impl Host {
 }
 
 impl Host {
-    /// A new writable layer with the files that name its resolver.
+    /// A new writable layer with the files that name its resolver, and the place of `aio`.
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer =
             self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
@@ -174,7 +174,10 @@ impl Host {
             Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
             None => "# this sandbox has no network\n".to_owned(),
         };
-        fs::create_dir(&etc).and_then(|()| fs::write(etc.join("resolv.conf"), resolver)).map_err(|e| at("writable layer", e))?;
+        fs::create_dir(&etc)
+            .and_then(|()| fs::write(etc.join("resolv.conf"), resolver))
+            .and_then(|()| command::make_place(&layer.join("upper")))
+            .map_err(|e| at("writable layer", e))?;
         Ok(layer)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arenite_guest::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
+use arenite_guest::api;
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -40,26 +40,8 @@ fn prefix(path: &str) -> &str {
 }
 
 fn document() -> Value {
-    let mut whole = shell::ShellApi::openapi();
-    let parts = [
-        bash::BashApi::openapi(),
-        files::FilesApi::openapi(),
-        files::WatchApi::openapi(),
-        jupyter::JupyterApi::openapi(),
-        nodejs::NodeApi::openapi(),
-        code::CodeApi::openapi(),
-        sandbox::SandboxApi::openapi(),
-        hooks::HooksApi::openapi(),
-        observe::ObserveApi::openapi(),
-        skills::SkillsApi::openapi(),
-        mcp::McpApi::openapi(),
-        proxy::ProxyApi::openapi(),
-        util::UtilApi::openapi(),
-        AuthApi::openapi(),
-    ];
-    for part in parts {
-        whole.merge(part);
-    }
+    let mut whole = api::description();
+    whole.merge(AuthApi::openapi());
     // Structs with text keys: always JSON.
     let mut document = serde_json::to_value(whole).unwrap_or_default();
     document["info"] = json!({
@@ -146,20 +128,7 @@ fn refusals(document: &mut Value) {
 
 /// Every operation's tag is listed, in the order of its first operation.
 fn tag(document: &mut Value) {
-    let described = |name: &str| match name {
-        "shell" => "Interactive shells that last",
-        "bash" => "Commands as processes of their own, with separate streams",
-        "file" => "Files: read, write, edit, find and transfer",
-        "file-watch" => "Files as they change",
-        "sandbox" => "The sandbox itself: what it is and what it has",
-        "auth" => "Who may call",
-        "skills" => "Skills: instructions for agents, with what belongs to them",
-        "util" => "Conversion of documents and pages to Markdown",
-        "jupyter" => "Code in Jupyter kernels, with results as notebooks have them",
-        "nodejs" => "JavaScript in Node.js",
-        "code" => "Code, whatever its language",
-        _ => "",
-    };
+    let described = |name: &str| if name == "auth" { "Who may call" } else { api::purpose(name) };
     let mut names: Vec<String> = Vec::new();
     for operation in operations(document) {
         for name in operation["tags"].as_array().into_iter().flatten().filter_map(Value::as_str) {

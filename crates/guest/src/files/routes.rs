@@ -133,18 +133,21 @@ fn cut(truncated: bool, advice: &str) -> Option<String> {
     truncated.then(|| format!("there is more than fits into one answer: {advice}"))
 }
 
+/// The text of a file, or some lines of it: from `start_line` on, counted from 0, and before `end_line`.
 #[utoipa::path(post, path = "/v1/file/read", tag = "file", operation_id = "read_file", request_body = FileReadRequest,
     responses((status = 200, body = Envelope<Outcome<FileReadResult>>)))]
 async fn read(State(guest): State<SharedGuest>, Body(request): Body<FileReadRequest>) -> Envelope<Outcome<FileReadResult>> {
     answer(service::read(&guest, request).await, |_| ("File read successfully".to_owned(), None))
 }
 
+/// Writes a file, and makes the directories that it needs.
 #[utoipa::path(post, path = "/v1/file/write", tag = "file", operation_id = "write_file", request_body = FileWriteRequest,
     responses((status = 200, body = Envelope<Outcome<FileWriteResult>>)))]
 async fn write(State(guest): State<SharedGuest>, Body(request): Body<FileWriteRequest>) -> Envelope<Outcome<FileWriteResult>> {
     answer(service::write(&guest, request).await, |_| ("File written successfully".to_owned(), None))
 }
 
+/// Replaces every occurrence of a text in a file.
 #[utoipa::path(post, path = "/v1/file/replace", tag = "file", operation_id = "replace_in_file", request_body = FileReplaceRequest,
     responses((status = 200, body = Envelope<Outcome<FileReplaceResult>>)))]
 async fn replace(
@@ -157,6 +160,7 @@ async fn replace(
     })
 }
 
+/// Matches of a regular expression in a file, with the lines in which they begin.
 #[utoipa::path(post, path = "/v1/file/search", tag = "file", operation_id = "search_in_file", request_body = FileSearchRequest,
     responses((status = 200, body = Envelope<Outcome<FileSearchResult>>)))]
 async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearchRequest>) -> Envelope<Outcome<FileSearchResult>> {
@@ -165,6 +169,7 @@ async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearch
     })
 }
 
+/// Files below a directory whose path matches a glob.
 #[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
     request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
 async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {
@@ -208,6 +213,7 @@ async fn glob(State(guest): State<SharedGuest>, Body(request): Body<FileGlobRequ
     })
 }
 
+/// What is in a directory.
 #[utoipa::path(post, path = "/v1/file/list", tag = "file", operation_id = "list_path_v1_file_list_post",
     request_body = FileListRequest, responses((status = 200, body = Envelope<Outcome<FileListResult>>)))]
 async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequest>) -> Envelope<Outcome<FileListResult>> {
@@ -216,6 +222,9 @@ async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequ
     })
 }
 
+/// Views, creates and edits files, as agents are taught it; edits can be undone.
+///
+/// Documents can be viewed too: PDF, Word, spreadsheets, presentations, notebooks.
 #[utoipa::path(post, path = "/v1/file/str_replace_editor", tag = "file",
     operation_id = "str_replace_editor_v1_file_str_replace_editor_post", request_body = StrReplaceEditorRequest,
     responses((status = 200, body = Envelope<Outcome<StrReplaceEditorResult>>)))]

@@ -38,6 +38,7 @@ pub(super) struct FileUploadBody {
     path: Option<String>,
 }
 
+/// Stores a file of any content.
 #[utoipa::path(post, path = "/v1/file/upload", tag = "file", operation_id = "upload_file",
     request_body(content = FileUploadBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<Outcome<FileUploadResult>>)))]
@@ -146,6 +147,7 @@ pub(super) struct DownloadQuery {
     change_policy: FileDownloadChangePolicy,
 }
 
+/// The bytes of a file, or of a range of it.
 #[utoipa::path(get, path = "/v1/file/download", tag = "file", operation_id = "download_file", params(DownloadQuery),
     responses(
         (status = 200, content_type = "application/octet-stream", body = Vec<u8>),

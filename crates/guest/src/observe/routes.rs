@@ -44,6 +44,7 @@ impl From<ObserveError> for ApiError {
     }
 }
 
+/// Whether an observation runs, and since when.
 #[utoipa::path(get, path = "/v1/sandbox/observe/status", tag = "sandbox",
     operation_id = "observe_status_v1_sandbox_observe_status_get", responses((status = 200, body = Envelope<ObservationStatus>)))]
 async fn status(State(guest): State<SharedGuest>) -> Reply<ObservationStatus> {
@@ -63,24 +64,28 @@ struct LiveQuery {
     top_rows: i64,
 }
 
+/// What the sandbox uses now, and its largest processes.
 #[utoipa::path(get, path = "/v1/sandbox/observe/live", tag = "sandbox", params(LiveQuery),
     operation_id = "observe_live_v1_sandbox_observe_live_get", responses((status = 200, body = Envelope<ObservationLiveSnapshot>)))]
 async fn live(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<LiveQuery>) -> Reply<ObservationLiveSnapshot> {
     ok(service::live(&guest, query.top_rows).await?)
 }
 
+/// Begins to observe what the sandbox uses.
 #[utoipa::path(post, path = "/v1/sandbox/observe/start", tag = "sandbox", request_body = ObserveStartRequest,
     operation_id = "observe_start_v1_sandbox_observe_start_post", responses((status = 200, body = Envelope<ObservationStartResult>)))]
 async fn start(State(guest): State<SharedGuest>, Body(request): Body<ObserveStartRequest>) -> Reply<ObservationStartResult> {
     ok(service::start(&guest, request)?)
 }
 
+/// Ends an observation.
 #[utoipa::path(post, path = "/v1/sandbox/observe/stop", tag = "sandbox", request_body = ObserveStopRequest,
     operation_id = "observe_stop_v1_sandbox_observe_stop_post", responses((status = 200, body = Envelope<ObservationStopResult>)))]
 async fn stop(State(guest): State<SharedGuest>, Body(request): Body<ObserveStopRequest>) -> Reply<ObservationStopResult> {
     ok(service::stop(&guest, request.session_id).await?)
 }
 
+/// Writes what was observed to a report.
 #[utoipa::path(post, path = "/v1/sandbox/observe/export", tag = "sandbox", request_body = ObserveExportRequest,
     operation_id = "observe_export_v1_sandbox_observe_export_post",
     responses((status = 200, body = Envelope<ObservationExportResult>)))]
@@ -88,6 +93,7 @@ async fn export(State(guest): State<SharedGuest>, Body(request): Body<ObserveExp
     ok(service::export(&guest, request).await?.into())
 }
 
+/// All reports.
 #[utoipa::path(get, path = "/v1/sandbox/observe/reports", tag = "sandbox",
     operation_id = "observe_reports_v1_sandbox_observe_reports_get",
     responses((status = 200, body = Envelope<Vec<ObservationReportInfo>>)))]
@@ -95,6 +101,7 @@ async fn reports(State(guest): State<SharedGuest>) -> Reply<Vec<ObservationRepor
     ok(service::list(&guest))
 }
 
+/// A report: lines of JSON, in gzip.
 #[utoipa::path(get, path = "/v1/sandbox/observe/reports/{report_id}", tag = "sandbox", params(("report_id" = String, Path)),
     operation_id = "observe_report_download_v1_sandbox_observe_reports__report_id__get",
     responses((status = 200, content_type = "application/gzip", body = Vec<u8>)))]
@@ -110,6 +117,7 @@ async fn download(State(guest): State<SharedGuest>, Path(report_id): Path<String
     Ok((headers, Bytes::from_stream(ReaderStream::new(file))).into_response())
 }
 
+/// Deletes a report.
 #[utoipa::path(delete, path = "/v1/sandbox/observe/reports/{report_id}", tag = "sandbox", params(("report_id" = String, Path)),
     operation_id = "observe_report_delete_v1_sandbox_observe_reports__report_id__delete",
     responses((status = 200, body = Envelope<ObservationReportInfo>)))]

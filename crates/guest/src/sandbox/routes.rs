@@ -47,6 +47,7 @@ fn failed(failure: Failure) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("could not look at the sandbox: {failure}"))
 }
 
+/// What the sandbox is: system, user, directories, runtimes, tools and used ports.
 #[utoipa::path(get, path = "/v1/sandbox", tag = "sandbox", operation_id = "get_sandbox_context_v1_sandbox_get",
     responses((status = 200, body = SandboxResponse)))]
 async fn context(State(guest): State<SharedGuest>) -> Result<Json<SandboxResponse>, ApiError> {
@@ -63,12 +64,14 @@ async fn context(State(guest): State<SharedGuest>) -> Result<Json<SandboxRespons
     }))
 }
 
+/// Installed Python packages.
 #[utoipa::path(get, path = "/v1/sandbox/packages/python", tag = "sandbox",
     operation_id = "python_packages_v1_sandbox_packages_python_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
 async fn python_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {
     ok(service::python_packages(&guest).await.map_err(failed)?)
 }
 
+/// Global Node.js packages.
 #[utoipa::path(get, path = "/v1/sandbox/packages/nodejs", tag = "sandbox",
     operation_id = "nodejs_packages_v1_sandbox_packages_nodejs_get", responses((status = 200, body = Envelope<Vec<Package>>)))]
 async fn nodejs_packages(State(guest): State<SharedGuest>) -> Reply<Vec<Package>> {

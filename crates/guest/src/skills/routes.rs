@@ -103,6 +103,7 @@ impl From<SkillError> for ApiError {
     }
 }
 
+/// Registers the skills in a directory (`path`), or those in an archive (`file`), which is unpacked there.
 #[utoipa::path(post, path = "/v1/skills/register", tag = "skills", operation_id = "register_skills",
     request_body(content = RegisterBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<SkillRegistrationResult>)))]
@@ -128,6 +129,7 @@ async fn register(State(guest): State<SharedGuest>, request: Request) -> Respons
     }
 }
 
+/// Registered skills, with what their front matter says.
 #[utoipa::path(get, path = "/v1/skills/metadatas", tag = "skills", operation_id = "list_skills_metadata", params(NamesQuery),
     responses((status = 200, body = Envelope<SkillMetadataCollection>)))]
 async fn metadatas(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<NamesQuery>) -> Reply<SkillMetadataCollection> {
@@ -136,6 +138,7 @@ async fn metadatas(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs
     ok(SkillMetadataCollection { skills: guest.skills.list(names.as_deref().filter(|n| !n.is_empty())) })
 }
 
+/// Forgets all skills; their files stay.
 #[utoipa::path(delete, path = "/v1/skills", tag = "skills", operation_id = "clear_skills",
     responses((status = 200, body = Envelope<ClearedSkills>)))]
 async fn clear(State(guest): State<SharedGuest>) -> Reply<ClearedSkills> {
@@ -144,6 +147,7 @@ async fn clear(State(guest): State<SharedGuest>) -> Reply<ClearedSkills> {
     ok_message(ClearedSkills { count: names.len(), names }, "The skills are registered no more; their files stay")
 }
 
+/// Forgets a skill; its files stay.
 #[utoipa::path(delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "delete_skill",
     params(("name" = String, Path)), responses((status = 200, body = Envelope<SkillMetadata>)))]
 async fn remove(State(guest): State<SharedGuest>, Path(name): Path<String>) -> Reply<SkillMetadata> {
@@ -152,6 +156,7 @@ async fn remove(State(guest): State<SharedGuest>, Path(name): Path<String>) -> R
     ok_message(removed, "The skill is registered no more; its files stay")
 }
 
+/// What a skill tells an agent to do: its SKILL.md without the front matter.
 #[utoipa::path(get, path = "/v1/skills/{name}/content", tag = "skills", operation_id = "get_skill_content",
     params(("name" = String, Path)), responses((status = 200, body = Envelope<SkillContentResult>)))]
 async fn content(State(guest): State<SharedGuest>, Path(name): Path<String>) -> Reply<SkillContentResult> {

@@ -28,6 +28,8 @@ pub(super) struct UtilConvertToMarkdownRequest {
     uri: String,
 }
 
+/// A document or a page as Markdown, by its address.
+///
 /// What can't be converted answers 200 with `success: false`, as other tools do that fail at what they were asked.
 #[utoipa::path(post, path = "/v1/util/convert_to_markdown", tag = "util",
     operation_id = "convert_to_markdown_v1_util_convert_to_markdown_post", request_body = UtilConvertToMarkdownRequest,

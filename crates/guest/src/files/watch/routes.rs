@@ -68,6 +68,7 @@ fn both(data: impl Serialize, message: &str, success: bool) -> Response {
     Json(whole).into_response()
 }
 
+/// All watchers.
 #[utoipa::path(get, path = "/v1/file/watch", tag = "file-watch", operation_id = "list_watches_v1_file_watch_get",
     responses((status = 200, body = Value)))]
 async fn list(State(guest): State<SharedGuest>) -> Response {
@@ -173,6 +174,7 @@ async fn wait_for(State(guest): State<SharedGuest>, Body(request): Body<WaitRequ
     })
 }
 
+/// Ends a watcher.
 #[utoipa::path(delete, path = "/v1/file/watch/{watcher_id}", tag = "file-watch",
     operation_id = "stop_watch_v1_file_watch__watcher_id__delete", params(("watcher_id" = String, Path)),
     responses((status = 200, body = Value)))]

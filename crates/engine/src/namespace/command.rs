@@ -1,0 +1,141 @@
+//! The command `aio`: this program once more, where the commands of a sandbox look for programs.
+//!
+//! Its place in the writable layer is made ahead, and at create the program is mounted there: nothing is copied, and every
+//! sandbox and the server share its pages. What the image has of its own is neither hidden nor changed.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use arenite_image::Image;
+use arenite_isolation::mounts::{self, Attributes};
+use rustix::fs::{Mode, OFlags};
+
+const DIRECTORIES: [&str; 3] = ["usr", "usr/local", "usr/local/bin"];
+const PLACE: &str = "usr/local/bin/aio";
+/// What the place's directories are made with ahead, root being their owner; most images have the same.
+const MODE: u32 = 0o755;
+
+/// The program, of which each sandbox gets a mount. Held by its file, which an update may replace meanwhile.
+pub(super) struct Program(OwnedFd);
+
+impl Program {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// A mount of it for one sandbox, and where it goes; none when the image has another file there.
+    pub(super) fn mount(&self, upper: &Path, image: &Image) -> io::Result<Option<(OwnedFd, String)>> {
+        if !fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))? {
+            return Ok(None);
+        }
+        let file = PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        let mount = mounts::detached(&file, Attributes { read_only: true, idmap: None })?;
+        Ok(Some((mount, format!("/{PLACE}"))))
+    }
+}
+
+/// Makes the place in a new writable layer.
+pub(super) fn make_place(upper: &Path) -> io::Result<()> {
+    for directory in DIRECTORIES {
+        let directory = upper.join(directory);
+        DirBuilder::new().mode(MODE).create(&directory)?;
+        fs::set_permissions(&directory, Permissions::from_mode(MODE))?;
+    }
+    File::create(upper.join(PLACE)).map(drop)
+}
+
+/// Has the place's directories look as the image's do, whose layers come topmost first. False: the place is the image's, and
+/// is ours no more.
+fn fit_in(upper: &Path, layers: impl Iterator<Item = PathBuf> + Clone) -> io::Result<bool> {
+    let of_image = |path: &str| layers.clone().find_map(|layer| fs::symlink_metadata(layer.join(path)).ok());
+    for directory in DIRECTORIES {
+        let ours = upper.join(directory);
+        match of_image(directory) {
+            Some(theirs) if theirs.is_dir() => {
+                if (theirs.uid(), theirs.gid()) != (0, 0) {
+                    chown(&ours, Some(theirs.uid()), Some(theirs.gid()))?;
+                }
+                let mode = theirs.mode() & 0o7777;
+                if mode != MODE {
+                    fs::set_permissions(&ours, Permissions::from_mode(mode))?;
+                }
+            }
+            Some(_) => {
+                fs::remove_dir_all(&ours)?;
+                return Ok(false);
+            }
+            // Nor does it have what would be below.
+            None => return Ok(true),
+        }
+    }
+    let taken = of_image(PLACE).is_some();
+    if taken {
+        fs::remove_file(upper.join(PLACE))?;
+    }
+    Ok(!taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("arenite-command-{name}-{}", std::process::id()));
+            fs::create_dir(&dir).unwrap();
+            for part in ["upper", "low", "high"] {
+                fs::create_dir(dir.join(part)).unwrap();
+            }
+            make_place(&dir.join("upper")).unwrap();
+            Self(dir)
+        }
+
+        fn fit_in(&self) -> bool {
+            fit_in(&self.0.join("upper"), [self.0.join("high"), self.0.join("low")].into_iter()).unwrap()
+        }
+
+        fn mode(&self, path: &str) -> u32 {
+            fs::metadata(self.0.join(path)).unwrap().mode() & 0o7777
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn directories_look_as_the_images_topmost_do() {
+        let scratch = Scratch::new("modes");
+        assert!(scratch.fit_in(), "an image without any of it");
+        fs::create_dir_all(scratch.0.join("low/usr/local/bin")).unwrap();
+        fs::create_dir_all(scratch.0.join("high/usr/local")).unwrap();
+        for (path, mode) in [("low/usr/local/bin", 0o2775), ("low/usr/local", 0o700), ("high/usr/local", 0o711)] {
+            fs::set_permissions(scratch.0.join(path), Permissions::from_mode(mode)).unwrap();
+        }
+        assert!(scratch.fit_in());
+        let modes = ["upper/usr", "upper/usr/local", "upper/usr/local/bin"].map(|path| scratch.mode(path));
+        assert_eq!(modes, [0o755, 0o711, 0o2775]);
+        assert!(scratch.0.join("upper").join(PLACE).exists());
+    }
+
+    #[test]
+    fn what_the_image_has_there_stays_the_images() {
+        let scratch = Scratch::new("taken");
+        fs::create_dir_all(scratch.0.join("low/usr/local/bin")).unwrap();
+        fs::write(scratch.0.join("low").join(PLACE), "#!/bin/sh\n").unwrap();
+        assert!(!scratch.fit_in());
+        assert!(!scratch.0.join("upper").join(PLACE).exists());
+        let scratch = Scratch::new("link");
+        fs::create_dir_all(scratch.0.join("high/usr")).unwrap();
+        std::os::unix::fs::symlink("../opt", scratch.0.join("high/usr/local")).unwrap();
+        assert!(!scratch.fit_in());
+        assert!(!scratch.0.join("upper/usr/local").exists());
+    }
+}

@@ -1,0 +1,49 @@
+//! What the services say of themselves, in one document: `/v1/openapi.json` shows it, and the command `aio` obeys it.
+
+use utoipa::OpenApi;
+use utoipa::openapi::OpenApi as Document;
+
+use crate::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
+
+/// All operations of the guest.
+pub fn description() -> Document {
+    let mut whole = shell::ShellApi::openapi();
+    let parts = [
+        bash::BashApi::openapi(),
+        files::FilesApi::openapi(),
+        files::WatchApi::openapi(),
+        jupyter::JupyterApi::openapi(),
+        nodejs::NodeApi::openapi(),
+        code::CodeApi::openapi(),
+        sandbox::SandboxApi::openapi(),
+        hooks::HooksApi::openapi(),
+        observe::ObserveApi::openapi(),
+        skills::SkillsApi::openapi(),
+        mcp::McpApi::openapi(),
+        proxy::ProxyApi::openapi(),
+        util::UtilApi::openapi(),
+    ];
+    for part in parts {
+        whole.merge(part);
+    }
+    whole
+}
+
+/// What the operations of a tag are for; empty for a tag that is not the guest's.
+pub fn purpose(tag: &str) -> &'static str {
+    match tag {
+        "shell" => "Interactive shells that last",
+        "bash" => "Commands as processes of their own, with separate streams",
+        "file" => "Files: read, write, edit, find and transfer",
+        "file-watch" => "Files as they change",
+        "sandbox" => "The sandbox itself: what it is and what it has",
+        "skills" => "Skills: instructions for agents, with what belongs to them",
+        "util" => "Conversion of documents and pages to Markdown",
+        "jupyter" => "Code in Jupyter kernels, with results as notebooks have them",
+        "nodejs" => "JavaScript in Node.js",
+        "code" => "Code, whatever its language",
+        "mcp" => "MCP servers in the sandbox, and their tools",
+        "proxy" => "The forward proxy: which requests go where",
+        _ => "",
+    }
+}
