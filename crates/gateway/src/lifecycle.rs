@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
+use crate::steps;
 
 /// Who asks for it, and in which words.
 #[derive(Debug, Clone)]
@@ -133,7 +134,7 @@ fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) ->
         sandbox_name: sandbox.name.to_string(),
         dialect: call.dialect,
         action: call.action,
-        arguments: call.arguments,
+        arguments: call.arguments.map(steps::without_userinfo),
         origin: context.origin.clone(),
         request_id: context.request_id.clone(),
     })
@@ -152,7 +153,7 @@ fn failed(step: OpenStep, error: ControlError) -> Refusal {
 }
 
 fn finish(mut step: OpenStep, status: StatusCode, result: OutcomeKind, said: &Value, error: Option<String>) {
-    step.response_tap().feed(said.to_string().as_bytes());
+    step.response_tap().feed(steps::without_userinfo(said.clone()).to_string().as_bytes());
     // The act is done; that its outcome could not be written is counted, and the step reads as interrupted.
     if let Err(error) = step.finish(Outcome { status: Some(status.as_u16()), result, error }) {
         tracing::error!(%error, "the outcome of a step could not be recorded");
@@ -198,6 +199,18 @@ mod tests {
         assert!(refused.status >= 500, "{}", refused.text);
         let recorded = steps(&server, made["id"].as_str().unwrap());
         assert_eq!(recorded[1], ("POST /api/v2/sandboxes/x/pause".to_owned(), Some(OutcomeKind::Error)));
+    }
+
+    #[tokio::test]
+    async fn credentials_in_an_environment_are_given_to_the_sandbox_and_to_no_record() {
+        let server = Harness::new().await;
+        let body = json!({ "name": "x", "env": { "PROXY_SERVER": "me:sekrit@proxy.test:3128" } });
+        let made = server.call("POST", "/api/v2/sandboxes", body).await;
+        assert!(made.text.contains("me:sekrit@"), "{}", made.text);
+        let id = made.json["id"].as_str().unwrap();
+        let recorded = server.gateway.recorder.steps(&TenantId::default_tenant(), id, 0, 100).unwrap();
+        let told = serde_json::to_string(&recorded).unwrap();
+        assert!(told.contains("redacted@proxy.test:3128") && !told.contains("sekrit"), "{told}");
     }
 
     #[tokio::test]

@@ -71,6 +71,52 @@ pub(crate) fn without_credentials(decoded_path: &str, body: &[u8]) -> Option<Val
     Some(Value::Object(fields))
 }
 
+/// What is recorded of a create and its answer: the same, but for the credentials in the URLs and proxies' addresses of `env`.
+pub(crate) fn without_userinfo(mut said: Value) -> Value {
+    fn walk(said: &mut Value) {
+        match said {
+            Value::Array(items) => items.iter_mut().for_each(walk),
+            Value::Object(fields) => {
+                for (key, held) in fields {
+                    match held {
+                        Value::Object(variables) if key == "env" => {
+                            for (name, text) in variables {
+                                if let Value::String(text) = text {
+                                    *text = hide_userinfo(name, text);
+                                }
+                            }
+                        }
+                        other => walk(other),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    walk(&mut said);
+    said
+}
+
+fn hide_userinfo(name: &str, text: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    if name == "proxy_server" || name.ends_with("_proxy") {
+        // Written without a scheme too, and the proxy takes everything up to the last @ as credentials.
+        let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
+        return rest.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, address)| format!("{scheme}redacted@{address}"));
+    }
+    let mut parts = text.split("://");
+    let mut hidden = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_whitespace() || "/?#,;\"'".contains(c)).unwrap_or(part.len());
+        hidden.push_str("://");
+        match part[..end].rfind('@') {
+            Some(at) => hidden.extend(["redacted", &part[at..]]),
+            None => hidden.push_str(part),
+        }
+    }
+    hidden
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +155,24 @@ mod tests {
         assert_eq!(without_credentials(path, b""), None);
         assert_eq!(without_credentials("/v1/bash/exec", b"{}"), None);
         assert!(without_credentials("/v1/proxy/upstream/", b"{}").is_some());
+    }
+
+    #[test]
+    fn credentials_in_environments_are_not_recorded() {
+        for (name, text, wanted) in [
+            ("PROXY_SERVER", "me:p@ss@a:1", "redacted@a:1"),
+            ("PROXY_SERVER", "http://me:p/ss@a:1", "http://redacted@a:1"),
+            ("PROXY_SERVER", "a:1", "a:1"),
+            ("https_proxy", "me:pass@a:1", "redacted@a:1"),
+            ("PIP_INDEX_URL", "https://me:pass@pypi.test/simple?x=y@z", "https://redacted@pypi.test/simple?x=y@z"),
+            ("MIRRORS", "https://a/x,https://t0ken@b/y https://c", "https://a/x,https://redacted@b/y https://c"),
+            ("MAIL", "me@a.test", "me@a.test"),
+        ] {
+            let told = |text: &str| json!({"name": "x", "spec": {"env": {name: text}}});
+            assert_eq!(without_userinfo(told(text)), told(wanted));
+        }
+        let other = json!({"env": ["http://a:b@c"], "args": ["http://a:b@c"]});
+        assert_eq!(without_userinfo(other.clone()), other);
     }
 
     #[test]
