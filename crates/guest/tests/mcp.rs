@@ -4,6 +4,7 @@
 
 mod standalone;
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -208,9 +209,10 @@ impl Drop for HttpServer {
     }
 }
 
-async fn http_server() -> HttpServer {
+/// With a file of a key and its certificate it speaks TLS.
+async fn http_server(certificate: Option<&Path>) -> HttpServer {
     let file = std::env::temp_dir().join(format!("arenite-mcp-port-{:016x}", getrandom::u64().unwrap()));
-    let process = Command::new("python3").arg(SERVER).arg(&file).stdin(Stdio::null()).spawn().unwrap();
+    let process = Command::new("python3").arg(SERVER).arg(&file).args(certificate).stdin(Stdio::null()).spawn().unwrap();
     eventually("the server listens", || file.exists()).await;
     let port = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
@@ -219,7 +221,7 @@ async fn http_server() -> HttpServer {
 
 #[tokio::test]
 async fn a_server_is_reached_over_streamable_http() {
-    let server = http_server().await;
+    let server = http_server(None).await;
     let url = format!("http://localhost:{}/mcp", server.port);
     let guest = guest(json!({
         "web": {"url": url, "headers": {"X-Key": "sekrit"}},
@@ -237,4 +239,34 @@ async fn a_server_is_reached_over_streamable_http() {
     drop(server);
     let (status, answer) = call(&guest, "web", "echo", json!({})).await;
     assert_eq!(status, StatusCode::FAILED_DEPENDENCY, "{answer}");
+}
+
+#[tokio::test]
+async fn a_server_behind_tls_must_be_trusted() {
+    let dir = std::env::temp_dir().join(format!("arenite-mcp-tls-{:016x}", getrandom::u64().unwrap()));
+    std::fs::create_dir(&dir).unwrap();
+    let file = dir.join("both.pem");
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=CA:FALSE", "-keyout"])
+        .args([&file, Path::new("-out"), &dir.join("certificate.pem")])
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.unwrap().success());
+    let certificate = std::fs::read_to_string(dir.join("certificate.pem")).unwrap();
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + &certificate).unwrap();
+    let server = http_server(Some(&file)).await;
+    let web = |host: &str| json!({"url": format!("https://{host}:{}/mcp", server.port), "headers": {"X-Key": "sekrit"}});
+    let servers = json!({"web": web("localhost"), "other": web("127.0.0.1")}).to_string();
+
+    let trusting = [("EXTRA_MCP_SERVERS", servers.as_str()), ("SSL_CERT_FILE", file.to_str().unwrap())];
+    let guest = Guest::start_with("root", &trusting).await;
+    assert_eq!(said(&guest, "web", "echo", json!({"a": 1})).await, r#"{"a": 1}"#);
+    let doubting = Guest::start_with("root", &trusting[..1]).await;
+    for (guest, server) in [(&guest, "other"), (&doubting, "web")] {
+        let (status, answer) = guest.call("GET", &format!("/v1/mcp/{server}/tools"), "").await;
+        assert_eq!(status, StatusCode::FAILED_DEPENDENCY);
+        assert!(message(&answer).contains("certificate"), "{answer}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -20,6 +20,7 @@ use ureq::{Agent, Proxy};
 use super::address::is_public;
 use super::child::too_large;
 use super::job::Fault;
+use crate::dial::CERTIFICATES;
 
 /// How long fetching may take in all; reading the document comes after it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,9 +28,6 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
 const MAX_URI_BYTES: usize = 8 << 10;
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Where images keep the certificates of those whom they trust.
-const CERTIFICATES: [&str; 3] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-
 pub(super) struct Fetched {
     pub(super) bytes: Vec<u8>,
     pub(super) media_type: Option<String>,

@@ -4,6 +4,7 @@
 //! process, which is linked statically, and the sandbox would end with it.
 
 mod names;
+mod tls;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 pub(crate) use names::resolve;
+pub(crate) use tls::{CERTIFICATES, secure};
 
 /// For one address.
 const PATIENCE: Duration = Duration::from_secs(10);

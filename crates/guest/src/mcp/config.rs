@@ -164,8 +164,8 @@ fn server(entry: Value) -> Result<Option<ServerConfig>, String> {
         }
         (None, Some(url)) => {
             let parsed: Uri = url.parse().map_err(|e| format!("{url:?} is no URL: {e}"))?;
-            if parsed.scheme_str() != Some("http") || parsed.host().is_none_or(str::is_empty) {
-                return Err(format!("{url:?} is not an http:// URL"));
+            if !matches!(parsed.scheme_str(), Some("http" | "https")) || parsed.host().is_none_or(str::is_empty) {
+                return Err(format!("{url:?} is no http:// or https:// URL"));
             }
             Transport::Http { url, headers: entry.headers.into_iter().collect() }
         }

@@ -63,11 +63,12 @@ impl Connection {
                 (timeout(limit, serve_client_with_lifecycle(client, transport, lifecycle)).await, Some(process))
             }
             Transport::Http { url, headers } => {
+                let http = HttpClient { certificates: guest.config().env.get("SSL_CERT_FILE").map(|file| file.as_str().into()) };
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(header_map(headers)?)
                     .max_sse_event_size(MAX_MESSAGE);
                 config.max_concurrent_requests = super::service::MAX_CALLS;
-                let transport = StreamableHttpClientTransport::with_client(HttpClient, config);
+                let transport = StreamableHttpClientTransport::with_client(http, config);
                 (timeout(limit, serve_client_with_lifecycle(client, transport, lifecycle)).await, None)
             }
         };

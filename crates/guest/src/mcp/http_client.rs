@@ -16,8 +16,10 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::{Sse, SseStream};
 
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use super::connection::MAX_MESSAGE;
-use crate::dial::dial;
+use crate::dial::{dial, secure};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
@@ -29,8 +31,14 @@ const MAX_REFUSAL: usize = 64 << 10;
 type Failed = StreamableHttpError<io::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
-#[derive(Debug, Clone, Copy)]
-pub(super) struct HttpClient;
+#[derive(Debug, Clone)]
+pub(super) struct HttpClient {
+    /// A file of whom to trust, before the image's.
+    pub(super) certificates: Option<Arc<str>>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl StreamableHttpClient for HttpClient {
     type Error = io::Error;
@@ -46,7 +54,7 @@ impl StreamableHttpClient for HttpClient {
         let body = serde_json::to_vec(&message)?;
         let accepts = [(ACCEPT, format!("{JSON}, {EVENTS}")), (CONTENT_TYPE, JSON.to_owned())];
         let in_session = session_id.is_some();
-        let answer = send(Method::POST, &uri, accepts, session_id, auth_header, custom_headers, body.into()).await?;
+        let answer = self.send((Method::POST, &uri), accepts, session_id, auth_header, custom_headers, body.into()).await?;
         let (status, kind) = (answer.status(), content_type(&answer));
         if status == StatusCode::NOT_FOUND && in_session {
             return Err(Failed::SessionExpired);
@@ -83,7 +91,7 @@ impl StreamableHttpClient for HttpClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<(), Failed> {
-        let answer = send(Method::DELETE, &uri, [], Some(session_id), auth_header, custom_headers, Bytes::new()).await?;
+        let answer = self.send((Method::DELETE, &uri), [], Some(session_id), auth_header, custom_headers, Bytes::new()).await?;
         match answer.status() {
             status if status.is_success() || status == StatusCode::METHOD_NOT_ALLOWED => Ok(()),
             status => Err(refused(status, b"")),
@@ -99,7 +107,7 @@ impl StreamableHttpClient for HttpClient {
         custom_headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
         let accepts = [(ACCEPT, EVENTS.to_owned())].into_iter().chain(last_event_id.map(|id| (LAST_EVENT, id)));
-        let answer = send(Method::GET, &uri, accepts, session_id, auth_header, custom_headers, Bytes::new()).await?;
+        let answer = self.send((Method::GET, &uri), accepts, session_id, auth_header, custom_headers, Bytes::new()).await?;
         match answer.status() {
             StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_FOUND => Err(Failed::ServerDoesNotSupportSse),
             status if !status.is_success() => Err(refused(status, b"")),
@@ -109,40 +117,47 @@ impl StreamableHttpClient for HttpClient {
     }
 }
 
-async fn send(
-    method: Method,
-    uri: &str,
-    extra: impl IntoIterator<Item = (HeaderName, String)>,
-    session_id: Option<Arc<str>>,
-    auth_header: Option<String>,
-    custom_headers: Headers,
-    body: Bytes,
-) -> Result<Response<Incoming>, Failed> {
-    let wrong = |e: &dyn std::fmt::Display| Failed::Client(io::Error::new(io::ErrorKind::InvalidInput, e.to_string()));
-    let uri: Uri = uri.parse().map_err(|e| wrong(&e))?;
-    let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else { return Err(wrong(&"the URL names no host")) };
-    let path = uri.path_and_query().map_or("/", |p| p.as_str());
-    // Whoever wrote the URL may have put credentials into it; they are not the host's name.
-    let authority = authority.as_str().rsplit('@').next().unwrap_or_default();
-    let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
-    for (name, value) in extra {
-        request = request.header(name, value);
+impl HttpClient {
+    async fn send(
+        &self,
+        (method, uri): (Method, &str),
+        extra: impl IntoIterator<Item = (HeaderName, String)>,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failed> {
+        let wrong = |e: &dyn std::fmt::Display| Failed::Client(io::Error::new(io::ErrorKind::InvalidInput, e.to_string()));
+        let uri: Uri = uri.parse().map_err(|e| wrong(&e))?;
+        let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else { return Err(wrong(&"the URL names no host")) };
+        let path = uri.path_and_query().map_or("/", |p| p.as_str());
+        // Whoever wrote the URL may have put credentials into it; they are not the host's name.
+        let authority = authority.as_str().rsplit('@').next().unwrap_or_default();
+        let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
+        for (name, value) in extra {
+            request = request.header(name, value);
+        }
+        for (name, value) in custom_headers {
+            request = request.header(name, value);
+        }
+        if let Some(id) = session_id {
+            request = request.header(SESSION, &*id);
+        }
+        if let Some(token) = auth_header {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|e| wrong(&e))?;
+        let is_secure = uri.scheme_str() == Some("https");
+        let stream = dial(host, uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 })).await.map_err(Failed::Client)?;
+        let stream: Box<dyn Stream> = match is_secure {
+            true => Box::new(secure(stream, host, self.certificates.as_deref()).await.map_err(Failed::Client)?),
+            false => Box::new(stream),
+        };
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(broken)?;
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(broken)
     }
-    for (name, value) in custom_headers {
-        request = request.header(name, value);
-    }
-    if let Some(id) = session_id {
-        request = request.header(SESSION, &*id);
-    }
-    if let Some(token) = auth_header {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let request = request.body(Full::new(body)).map_err(|e| wrong(&e))?;
-    let stream = dial(host, uri.port_u16().unwrap_or(80)).await.map_err(Failed::Client)?;
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(broken)?;
-    tokio::spawn(connection);
-    sender.send_request(request).await.map_err(broken)
 }
 
 fn broken(error: hyper::Error) -> Failed {

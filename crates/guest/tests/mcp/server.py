@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import ssl
 import sys
 import threading
 import time
@@ -123,6 +124,10 @@ class Http(BaseHTTPRequestHandler):
 
 if len(sys.argv) > 1:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Http)
+    if len(sys.argv) > 2:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(sys.argv[2])
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     with open(sys.argv[1] + ".new", "w") as file:
         file.write(str(server.server_port))
     os.rename(sys.argv[1] + ".new", sys.argv[1])
