@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from arenite_server import Server
+from arenite_server import Server, binary
 from sandboxes import LiveSandbox
 
 
@@ -69,7 +70,10 @@ class TestExecute:
 def pooled(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server with a pool, restarted for it, and back."""
     templates: Path = tmp_path_factory.mktemp("templates")
-    (templates / "pooled.toml").write_text('image = "code"\npool = 1\nresources = { memory_bytes = 1610612736 }\n')
+    (templates / "pooled.toml").write_text('image = "hooked"\npool = 1\nresources = { memory_bytes = 1610612736 }\n')
+    (templates / "Imagefile").write_text('FROM code\nENV RUN_HOOK_INIT="hostname >>/tmp/hooked"\n')
+    build = [str(binary()), "image", "build", "hooked", "--data-dir", str(server.data_dir)]
+    subprocess.run([*build, "--file", str(templates / "Imagefile")], check=True, timeout=60)
     server.restart(("--pool", "code=2", "--templates-dir", str(templates)))
     yield server
     server.restart()
@@ -128,6 +132,8 @@ class TestPool:
         live, details = make(pooled, "of-template", template="pooled")
         assert any(stage["name"] == "adopt" for stage in details["stages"])
         assert details["spec"]["resources"]["memory_bytes"] == 1610612736
+        # The image's hook ran when the sandbox had its name, and only then.
+        assert live.output("cat /tmp/hooked").split() == ["of-template"]
         live.delete()
 
     def test_other_resources_are_made_on_their_own(self, pooled: Server) -> None:

@@ -20,7 +20,6 @@ pub(crate) fn router(guest: &SharedGuest) -> Router {
 
 /// Starts a kernel, if the image has one; says whether one waits.
 async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
-    guest.is_nobodys.store(true, Ordering::Relaxed);
     let prepared = whole::<_, ApiError>(async move {
         match guest.jupyter.prepare(&guest).await {
             Ok(waits) => Ok(waits),

@@ -118,9 +118,10 @@ impl Guest {
         }
         let proxy = proxy::ProxyService::default();
         proxy.configure(&mut config.env);
+        let is_nobodys = !config.sandbox_id.is_empty() && config.sandbox_id == config.sandbox_name;
         Self {
             config: RwLock::new(Arc::new(config)),
-            is_nobodys: AtomicBool::new(false),
+            is_nobodys: AtomicBool::new(is_nobodys),
             processes,
             user: user.unwrap_or_else(users::User::root),
             root_user: users::User::root(),

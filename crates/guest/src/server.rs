@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::counters::Counters;
@@ -126,6 +127,10 @@ async fn give_back_when_idle(called: Arc<Notify>) {
 /// What the configuration asks for before the first call, and what goes on beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
     make_workdir(guest);
+    if guest.is_nobodys.load(Ordering::Relaxed) {
+        // All else is for whoever gets it, once.
+        return;
+    }
     hooks::before_services(guest).await;
     guest.proxy.begin(guest).await;
     main_command::start(guest.clone());

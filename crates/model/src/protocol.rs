@@ -40,6 +40,7 @@ pub const INSIDE_PORT: u16 = 8080;
 #[serde(default)]
 pub struct GuestConfig {
     pub sandbox_id: String,
+    /// Of one that is made before anybody asks: its id, until it becomes somebody's.
     pub sandbox_name: String,
     pub image: String,
     /// Environment of every command: the image's, then the spec's over it.
