@@ -67,7 +67,7 @@ pub enum Report {
 }
 
 /// Size of `/dev/shm` as prepared; another is set at the beginning.
-const PREPARED_SHM: u64 = 64 << 20;
+const PREPARED_SHM: u64 = 1 << 30;
 
 /// Files of `/proc` that tell of the host, or reach it. What is not there is passed over.
 const MASKED: [&str; 10] =

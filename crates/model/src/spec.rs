@@ -26,7 +26,7 @@ pub struct Resources {
 impl Default for Resources {
     /// Source: Agent-Sandbox's default limits (1 core, 1 GiB), widened to what pip and npm need in practice.
     fn default() -> Self {
-        Self { memory_bytes: 2 << 30, cpu_millis: 2000, pids: 1024, disk_bytes: 10 << 30, shm_bytes: 64 << 20 }
+        Self { memory_bytes: 2 << 30, cpu_millis: 2000, pids: 1024, disk_bytes: 10 << 30, shm_bytes: 1 << 30 }
     }
 }
 
