@@ -19,7 +19,7 @@ import pytest
 import sdk_calls
 from agent_sandbox import Sandbox as Client
 from arenite_server import REPOSITORY, Server, ensure_image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from sandboxes import LiveSandbox
 
 ENVIRONMENTS = '[{"name": "plain", "image": "base", "description": "The base image, under a second name"}]'
@@ -54,6 +54,7 @@ def server() -> Iterator[Server]:
     data_dir.mkdir(parents=True, exist_ok=True)
     ensure_image(data_dir)
     ensure_image(data_dir, "code")
+    ensure_image(data_dir, "browser")
     environments = data_dir.parent / f"{data_dir.name}.environments.json"
     environments.write_text(ENVIRONMENTS)
     server = Server(data_dir, args=("--environments-file", str(environments)))
@@ -129,21 +130,26 @@ def sandbox(server: Server) -> Iterator[Callable[..., LiveSandbox]]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
     """A real one."""
     chromium = os.environ.get("ARENITE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:
         pytest.fail("no chromium found; install it (apt-get install chromium) or set ARENITE_CHROMIUM")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium,
-            args=[
-                "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-                "--disable-component-update", "--disable-sync",
-            ],
-        )
-        yield browser
-        browser.close()
+    browser = playwright.chromium.launch(
+        executable_path=chromium,
+        args=[
+            "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync",
+        ],
+    )
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

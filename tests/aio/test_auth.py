@@ -83,6 +83,24 @@ def test_tickets(guarded: Server) -> None:
         time.sleep(0.2)
 
 
+def test_the_browser_and_the_desktop_ask_for_a_ticket_too(guarded: Server) -> None:
+    """The image has neither, and says so to whoever is let in."""
+    root = f"{guarded.url}/sandbox/{NAME}"
+    for path in ("/cdp/json/version", "/json/list"):
+        assert httpx.get(f"{root}{path}").status_code == 401, path
+        ticket = httpx.post(f"{guarded.url}/tickets", headers={"x-api-key": KEY}).json()["ticket"]
+        assert httpx.get(f"{root}{path}?ticket={ticket}").status_code == 424, path
+    for path in ("/websockify", "/cdp/devtools/browser/x"):
+        socket = f"{root.replace('http', 'ws')}{path}"
+        for query, status in (("", 401), (f"?ticket={ticket}", 424)):
+            with pytest.raises(InvalidStatus) as refused, connect(socket + query):
+                pass
+            assert refused.value.response.status_code == status, path
+    page = httpx.get(f"{root}/vnc/index.html?ticket={ticket}")
+    assert page.status_code == 200 and "<title>Desktop" in page.text
+    assert "<title>Desktop" not in httpx.get(f"{root}/vnc/index.html").text
+
+
 def test_no_credential_is_written_down(guarded: Server) -> None:
     ticket = httpx.post(f"{guarded.url}/tickets", headers={"x-api-key": KEY}).json()["ticket"]
     path = f"/sandbox/{NAME}/v1/sandbox?ticket={ticket}&api_key={KEY}"

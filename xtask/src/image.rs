@@ -30,9 +30,16 @@ pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     if command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
 }
 
-/// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it.
+/// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it. What it begins with is
+/// built before it, when it is missing.
 fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
-    let imagefile = command::repository().join("images").join(format!("{name}.Imagefile"));
+    let of_tree = |name: &str| command::repository().join("images").join(format!("{name}.Imagefile"));
+    let imagefile = of_tree(name);
+    let text = std::fs::read_to_string(&imagefile).unwrap_or_default();
+    let from = text.lines().find_map(|line| line.strip_prefix("FROM ")).map(str::trim);
+    if let Some(from) = from.filter(|from| of_tree(from).is_file()) {
+        ensure(arenite, from, data_dir)?;
+    }
     let mut build = command::program(arenite);
     build.args(["image", "build", name, "--data-dir"]).arg(data_dir);
     if imagefile.is_file() {

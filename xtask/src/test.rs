@@ -76,7 +76,7 @@ pub(crate) fn end_to_end(extra: &[String]) -> Outcome {
     let arenite = binary::build()?;
     let data_dir = data_dir();
     up::doctor(&arenite, &data_dir)?;
-    for name in ["base", "code"] {
+    for name in ["base", "code", "browser"] {
         image::ensure(&arenite, name, &data_dir)?;
     }
     let python = python::environment()?;
@@ -89,7 +89,7 @@ pub(crate) fn end_to_end(extra: &[String]) -> Outcome {
     command::run(&mut pytest)
 }
 
-/// Kept between runs, so that the image is built once.
+/// Kept between runs, so that the images are built once.
 fn data_dir() -> PathBuf {
     let inside = target_dir().join("test-data");
     if inside.as_os_str().len() <= LONGEST_DATA_DIR {

@@ -49,6 +49,8 @@ pub(crate) enum Owner {
     SignIn,
     SignOut,
     Terminal,
+    /// The desktop's page.
+    Desktop,
     /// Files of our pages.
     Static,
     Manual,
@@ -75,6 +77,7 @@ impl Owner {
             Self::Preview => "preview",
             Self::Tickets | Self::Auth | Self::SignIn | Self::SignOut => "auth",
             Self::Terminal | Self::Static => "terminal",
+            Self::Desktop => "desktop",
             Self::Manual => "llms",
             Self::Missing(_) => "missing",
             Self::Internal | Self::Unknown => "unknown",
@@ -88,11 +91,10 @@ fn is_under(path: &str, root: &str) -> bool {
 }
 
 /// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
-const OF_GUESTS: [&str; 12] = [
+const OF_GUESTS: [&str; 11] = [
     "/v1",
     "/cdp",
     "/json",
-    "/vnc",
     "/websockify",
     "/code-server",
     "/jupyter",
@@ -165,6 +167,7 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
         "/tickets" => Owner::Tickets,
         "/auth" => Owner::Auth,
         "/terminal" => Owner::Terminal,
+        "/vnc" | "/vnc/" | "/vnc/index.html" | "/vnc/vnc.html" | "/vnc/vnc_lite.html" => Owner::Desktop,
         "/llms.txt" => Owner::Manual,
         // The routes below /v1/mcp are the guest's.
         "/v1/mcp" | "/v1/mcp/" => Owner::Missing("the MCP hub"),
@@ -190,7 +193,7 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
 /// Whether people open it in a browser, so that links from elsewhere may lead there.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
-        Owner::Console | Owner::Docs | Owner::Terminal | Owner::Manual | Owner::Preview => true,
+        Owner::Console | Owner::Docs | Owner::Terminal | Owner::Desktop | Owner::Manual | Owner::Preview => true,
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
         _ => false,
     }
@@ -372,6 +375,7 @@ async fn dispatch(
         Owner::SignIn => auth::sign_in(gateway, &context, &host, parts, body).await,
         Owner::SignOut => auth::sign_out(gateway, parts),
         Owner::Terminal => pages::terminal::serve(parts),
+        Owner::Desktop => pages::vnc::serve(parts),
         Owner::Static => pages::assets::serve(at, parts),
         Owner::Manual => pages::manual::serve(&context, &path, parts),
         Owner::Missing(what) => {
@@ -474,6 +478,11 @@ mod tests {
             ("/sandbox/a/login", Owner::Unknown),
             ("/terminal", Owner::Terminal),
             ("/sandbox/a/terminal", Owner::Terminal),
+            ("/vnc/index.html", Owner::Desktop),
+            ("/sandbox/a/vnc/", Owner::Desktop),
+            ("/vnc/other", Owner::Unknown),
+            ("/sandbox/a/cdp/json/version", Owner::Guest),
+            ("/json/list", Owner::Guest),
             ("/sandbox/a/tickets", Owner::Tickets),
             ("/static/sandbox/xterm@5.3.0/lib/xterm.js", Owner::Static),
             ("/static/other", Owner::Unknown),

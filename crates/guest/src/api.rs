@@ -3,7 +3,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-use crate::{bash, code, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
+use crate::{bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
 
 /// All operations of the guest.
 pub fn description() -> Document {
@@ -21,6 +21,8 @@ pub fn description() -> Document {
         skills::SkillsApi::openapi(),
         mcp::McpApi::openapi(),
         proxy::ProxyApi::openapi(),
+        browser::BrowserApi::openapi(),
+        desktop::DisplayApi::openapi(),
         util::UtilApi::openapi(),
     ];
     for part in parts {
@@ -43,6 +45,8 @@ pub fn purpose(tag: &str) -> &'static str {
         "nodejs" => "JavaScript in Node.js",
         "code" => "Code, whatever its language",
         "mcp" => "MCP servers in the sandbox, and their tools",
+        "browser" => "The browser on the sandbox's screen",
+        "display" => "The sandbox's screen",
         "proxy" => "The forward proxy: which requests go where",
         _ => "",
     }

@@ -10,11 +10,14 @@ mod ahead;
 pub mod aio;
 pub mod api;
 pub mod bash;
+pub mod browser;
 mod build_step;
 pub mod code;
 pub mod confined;
+pub mod desktop;
 mod dial;
 pub mod files;
+mod guard;
 pub mod hooks;
 pub mod http;
 mod inside;
@@ -81,6 +84,10 @@ pub struct Guest {
     pub nodejs: nodejs::NodeService,
     /// Editor histories and the threads that touch files.
     pub files: Arc<files::Files>,
+    /// The screen.
+    pub desktop: desktop::DesktopService,
+    /// The browser on it.
+    pub browser: browser::BrowserService,
     /// What runs at the sandbox's end.
     pub hooks: hooks::Hooks,
     /// What is known of the use of resources.
@@ -130,6 +137,8 @@ impl Guest {
             jupyter: Default::default(),
             nodejs: Default::default(),
             files: Arc::default(),
+            desktop: Default::default(),
+            browser: Default::default(),
             hooks: Default::default(),
             observe: observe::Observer::new(counters),
             mcp: Default::default(),

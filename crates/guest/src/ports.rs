@@ -20,22 +20,25 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::SharedGuest;
+
 /// Such connections at a time; one more is refused.
 const MOST: usize = 256;
 /// For whoever listens to take the connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-pub(crate) fn router() -> Router {
+pub(crate) fn router(guest: &SharedGuest) -> Router {
+    let guest = guest.clone();
     let places = Arc::new(Semaphore::new(MOST));
-    let connect = move |Path(port): Path<u16>, request: Request| connect(places.clone(), port, request);
+    let connect = move |Path(port): Path<u16>, request: Request| connect(guest.clone(), places.clone(), port, request);
     Router::new().route(&format!("{PORTS_PATH}{{port}}"), get(connect))
 }
 
-async fn connect(places: Arc<Semaphore>, port: u16, mut request: Request) -> Response {
+async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut request: Request) -> Response {
     if request.headers().get(UPGRADE).is_none_or(|wanted| wanted != PORT_UPGRADE) {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     }
-    if port == 0 || INTERNAL_PORTS.contains(&port) {
+    if port == 0 || INTERNAL_PORTS.contains(&port) || guest.browser.is_at(port) {
         return StatusCode::FORBIDDEN.into_response();
     }
     let Ok(place) = places.try_acquire_owned() else {

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::services::Services;
-use crate::{Guest, SharedGuest, ahead, hooks, main_command, ports};
+use crate::{Guest, SharedGuest, ahead, guard, hooks, main_command, ports};
 
 /// How long nobody has called when a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -80,7 +80,9 @@ pub fn run(start: Start) -> io::Result<()> {
         let steps = InsideSteps::default();
         let services = Services::new(guest.clone());
         let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
-        let inside = app(services.clone()).layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let inside = app(services.clone())
+            .layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record))
+            .layer(middleware::from_fn(guard::refuse_pages));
         let called = Arc::new(Notify::new());
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);
@@ -164,7 +166,7 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         .route(protocol::SHUTDOWN_PATH, post(move || std::future::ready(shutdown(&ending))))
         .route(protocol::HELLO_PATH, get(hello))
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
-        .merge(ports::router())
+        .merge(ports::router(guest))
         .merge(ahead::router(guest))
 }
 

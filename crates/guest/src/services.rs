@@ -9,12 +9,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
-use crate::{SharedGuest, bash, code, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
+use crate::{
+    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util,
+};
 
 type Build = fn() -> Router<SharedGuest>;
 
 /// How the paths of a service begin, and its routes.
-const SERVICES: [(&str, Build); 13] = [
+const SERVICES: [(&str, Build); 18] = [
     ("/v1/bash/", bash::router),
     ("/v1/shell/", shell::router),
     ("/v1/file/", files::router),
@@ -28,6 +30,11 @@ const SERVICES: [(&str, Build); 13] = [
     ("/v1/util/", util::router),
     ("/v1/mcp/", mcp::router),
     ("/v1/proxy/", proxy::router),
+    ("/v1/browser/", browser::router),
+    ("/cdp/", browser::router),
+    ("/json", browser::router),
+    ("/v1/display/", desktop::router),
+    ("/websockify", desktop::router),
 ];
 
 /// What processes inside may call, too.

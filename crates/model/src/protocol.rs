@@ -20,7 +20,7 @@ pub const PORTS_PATH: &str = "/internal/ports/";
 /// What the upgrade to a port's connection is called.
 pub const PORT_UPGRADE: &str = "arenite-port";
 /// Ports on the sandbox's loopback that are no preview: the guest's own, and those of what it starts for itself.
-pub const INTERNAL_PORTS: [u16; 1] = [INSIDE_PORT];
+pub const INTERNAL_PORTS: [u16; 2] = [INSIDE_PORT, BROWSER_PORT];
 /// `POST`, before the guest is killed: runs the sandbox's shutdown hooks. 204 when there are none; else 200 at once, with a
 /// body that ends when they have ended, [`SHUTDOWN_SECONDS`] later at most.
 pub const SHUTDOWN_PATH: &str = "/internal/shutdown";
@@ -34,6 +34,8 @@ pub const BECOME_PATH: &str = "/internal/become";
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.
 pub const INSIDE_PORT: u16 = 8080;
+/// Where the browser of a sandbox listens on the sandbox's loopback, unless a program in there has the port.
+pub const BROWSER_PORT: u16 = 9222;
 
 /// The guest's configuration: JSON, read once from the descriptor named by `ARENITE_CONFIG_FD`, or from a file in development.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

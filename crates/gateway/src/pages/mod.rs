@@ -9,6 +9,7 @@ pub(crate) mod openapi;
 pub(crate) mod preview;
 pub(crate) mod sign_in;
 pub(crate) mod terminal;
+pub(crate) mod vnc;
 
 use std::sync::OnceLock;
 
@@ -111,6 +112,21 @@ mod tests {
             ] {
                 assert!(!text.contains(bad), "{bad}");
             }
+        }
+    }
+
+    #[test]
+    fn the_desktop_runs_its_own_script_alone() {
+        let response = vnc::PAGE.response();
+        let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+        let text = &vnc::PAGE.made.get().unwrap().0;
+        let parts: Vec<&str> = text.split("<script type=\"module\">").collect();
+        assert_eq!(parts.len(), 2);
+        let inside = parts[1].split_once("</script>").unwrap().0;
+        assert!(policy.contains(&format!("script-src 'sha256-{}';", hash(inside))), "{policy}");
+        assert!(text.trim_end().ends_with("</script>\n</html>"));
+        for bad in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("] {
+            assert!(!include_str!("vnc.js").contains(bad), "{bad}");
         }
     }
 

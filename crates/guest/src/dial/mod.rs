@@ -1,4 +1,5 @@
-//! Connections that the guest makes for the sandbox: to MCP servers, and to where its forward proxy leads.
+//! Connections that the guest makes for the sandbox: to MCP servers, to where its forward proxy leads, and to the sockets
+//! of what it has started.
 //!
 //! Resolves names itself. The C library's resolver would load plugins that the image's `nsswitch.conf` names into this
 //! process, which is linked statically, and the sandbox would end with it.
@@ -10,11 +11,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use rustix::io::Errno;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{sleep, timeout};
 
 pub(crate) use names::resolve;
 pub(crate) use tls::{CERTIFICATES, secure};
+
+use crate::Guest;
+use crate::files::{Failure, Kind};
 
 /// For one address.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,4 +46,22 @@ pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 
 fn shown(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
+}
+
+/// Connects to a socket's file, with the rights of the sandbox's user, who may have put a link in its place. It must be
+/// there; until it is listened on, this waits.
+pub(crate) async fn socket(guest: &Guest, path: &str) -> io::Result<UnixStream> {
+    loop {
+        let target = path.to_owned();
+        let dial = move |_: &_| std::os::unix::net::UnixStream::connect(&target).map_err(|e| Failure::io(e, &target));
+        match guest.files.workers.run(Kind::Brief, &guest.user, dial).await {
+            Ok(stream) => {
+                stream.set_nonblocking(true)?;
+                return UnixStream::from_std(stream);
+            }
+            // A socket's name is there a moment before it accepts; no event tells of that.
+            Err(failure) if failure.errno() == Some(Errno::CONNREFUSED) => sleep(Duration::from_millis(1)).await,
+            Err(failure) => return Err(io::Error::other(failure.to_string())),
+        }
+    }
 }

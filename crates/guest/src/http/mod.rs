@@ -1,9 +1,11 @@
 //! AIO Sandbox's way of speaking HTTP: the envelope, its error bodies, and how request bodies are read.
 
+mod address;
 mod body;
 mod bounds;
 mod envelope;
 
+pub(crate) use address::Address;
 pub use body::{Body, QueryArgs, missing, multipart};
 pub use bounds::{optional_within, within};
 pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};

@@ -5,30 +5,23 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
 use rustix::fs::inotify;
 use serde_json::json;
 use thiserror::Error;
-use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
-use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::kernelspec::KernelSpec;
 use super::message::{Incoming, Request};
 use super::zmtp::{Role, Socket};
-use crate::files::{Failure, Kind};
-use crate::process::{self, Command, Exit, OwnedProcess, ScratchDir};
-use crate::{Guest, SharedGuest};
+use crate::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
+use crate::{Guest, SharedGuest, dial};
 
 /// How long a kernel may take until it answers. Alone it takes half a second; many that start at once share the cores.
 const START: Duration = Duration::from_secs(60);
-/// How much is kept of what a kernel's process says on its own output, in bytes.
-const MAX_SAID: usize = 4 << 10;
 
 /// Numbers in the names of the sockets.
 const SHELL: u16 = 1;
@@ -49,36 +42,8 @@ pub enum StartError {
     Io { what: &'static str, source: io::Error },
 }
 
-fn told(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
-}
-
 fn at(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::Io { what, source }
-}
-
-/// The end of what a process wrote on its own output, for whoever asks why it failed.
-#[derive(Debug, Clone, Default)]
-struct Said(Arc<Mutex<Vec<u8>>>);
-
-impl Said {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_owned()
-    }
-
-    fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    async fn listen(self, mut pipe: Receiver) {
-        let mut buffer = [0; 4096];
-        while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.extend_from_slice(&buffer[..n]);
-            let excess = kept.len().saturating_sub(MAX_SAID);
-            kept.drain(..excess);
-        }
-    }
 }
 
 /// A kernel's process.
@@ -179,30 +144,13 @@ async fn connect(guest: &Guest, base: &str) -> io::Result<Channels> {
     let session = crate::random_id();
     let mut sockets = Vec::with_capacity(3);
     for (number, role) in [(SHELL, Role::Dealer), (IOPUB, Role::Subscriber), (CONTROL, Role::Dealer)] {
-        let stream = dial(guest, format!("{base}-{number}")).await?;
+        let stream = dial::socket(guest, &format!("{base}-{number}")).await?;
         sockets.push(Socket::over(stream, role, session.as_bytes()).await?);
     }
     let mut sockets = sockets.into_iter();
     match (sockets.next(), sockets.next(), sockets.next()) {
         (Some(shell), Some(iopub), Some(control)) => Ok(Channels { session, shell, iopub, control }),
         _ => unreachable!("three were made"),
-    }
-}
-
-/// With the rights of the user, whose directory it is: a link there must not lead us to a socket that the user can't reach.
-async fn dial(guest: &Guest, path: String) -> io::Result<UnixStream> {
-    loop {
-        let target = path.clone();
-        let dial = move |_: &_| std::os::unix::net::UnixStream::connect(&target).map_err(|e| Failure::io(e, &target));
-        match guest.files.workers.run(Kind::Brief, &guest.user, dial).await {
-            Ok(stream) => {
-                stream.set_nonblocking(true)?;
-                return UnixStream::from_std(stream);
-            }
-            // A socket's name is there a moment before it accepts; no event tells of that.
-            Err(failure) if failure.errno() == Some(rustix::io::Errno::CONNREFUSED) => sleep(Duration::from_millis(1)).await,
-            Err(failure) => return Err(io::Error::other(failure.to_string())),
-        }
     }
 }
 

@@ -23,13 +23,15 @@ use crate::users::User;
 mod owned;
 mod pipes;
 mod retained;
+mod said;
 mod scratch;
 mod tree;
 
-pub use owned::OwnedProcess;
+pub use owned::{Kept, OwnedProcess};
 pub use pipes::{dev_null, input_pipe, output_pipe, read_rest};
 pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};
 pub use rustix::process::Signal;
+pub use said::{Said, told};
 pub use scratch::ScratchDir;
 pub use tree::{Members, Moment, has_children, kill_members, members, members_since, send};
 
@@ -87,6 +89,15 @@ impl Child {
     pub async fn wait(&mut self) -> Exit {
         // The reaper lives as long as the guest; if it is gone, so is everything else.
         (&mut self.exit).await.unwrap_or(Exit::Signal(9))
+    }
+
+    /// How it ended, if it has. Once it told, it tells nothing any more.
+    fn ended(&mut self) -> Option<Exit> {
+        match self.exit.try_recv() {
+            Ok(exit) => Some(exit),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Exit::Signal(9)),
+        }
     }
 }
 

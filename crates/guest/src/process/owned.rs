@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Child, Exit, ScratchDir, Signal, kill_members};
 
@@ -44,6 +45,12 @@ impl OwnedProcess {
         }
     }
 
+    /// Whether it has ended, as far as was noticed.
+    pub fn has_ended(&mut self) -> bool {
+        self.exit = self.exit.or_else(|| self.child.ended());
+        self.exit.is_some()
+    }
+
     fn kill(&mut self) -> Option<JoinHandle<bool>> {
         if std::mem::replace(&mut self.is_killed, true) {
             return None;
@@ -60,6 +67,52 @@ impl OwnedProcess {
             drop(killing.await);
         }
         drop(timeout(END, self.wait()).await);
+    }
+}
+
+/// A process that runs until it ends by itself or this is dropped; with all that it started.
+#[derive(Debug)]
+pub struct Kept {
+    pid: i32,
+    ended: CancellationToken,
+    wanted: CancellationToken,
+    _guard: DropGuard,
+}
+
+impl Kept {
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// Has it killed.
+    pub fn kill(&self) {
+        self.wanted.cancel();
+    }
+
+    /// Cancelled when the process has ended.
+    pub fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+}
+
+impl OwnedProcess {
+    /// Leaves it to a task that waits for its end.
+    pub fn keep(mut self) -> Kept {
+        let (ended, wanted) = (CancellationToken::new(), CancellationToken::new());
+        let kept = Kept { pid: self.pid(), ended: ended.clone(), wanted: wanted.clone(), _guard: wanted.clone().drop_guard() };
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = self.wait() => {}
+                () = wanted.cancelled() => {}
+            }
+            self.end().await;
+            ended.cancel();
+        });
+        kept
     }
 }
 

@@ -101,14 +101,18 @@ async fn mappings(State(guest): State<SharedGuest>) -> Reply<Vec<ProxyMappingRou
 #[utoipa::path(post, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "add_proxy_mapping",
     request_body = ProxyMappingAddRequest, responses((status = 200, body = Envelope<ProxyMappingRoute>)))]
 async fn map(State(guest): State<SharedGuest>, Body(request): Body<ProxyMappingAddRequest>) -> Reply<ProxyMappingRoute> {
-    ok(guest.proxy.map(&guest, &request.source, &request.target).await?)
+    let mapping = guest.proxy.map(&guest, &request.source, &request.target).await?;
+    guest.browser.proxy_changed(&guest);
+    ok(mapping)
 }
 
 /// Removes a mapping by its source.
 #[utoipa::path(delete, path = "/v1/proxy/mappings/{source}", tag = "proxy", operation_id = "remove_proxy_mapping",
     params(("source" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn unmap(State(guest): State<SharedGuest>, Path(source): Path<String>) -> Reply<()> {
-    ok(guest.proxy.unmap(&source)?)
+    guest.proxy.unmap(&source)?;
+    guest.browser.proxy_changed(&guest);
+    ok(())
 }
 
 /// Hosts that are reached without the upstream.
@@ -160,7 +164,9 @@ async fn set_upstream(
     State(guest): State<SharedGuest>,
     Body(request): Body<ProxyUpstreamUpdateRequest>,
 ) -> Reply<ProxyUpstreamInfo> {
-    ok(guest.proxy.set_upstream(&guest, &request.server, request.auth_cmd).await?)
+    let upstream = guest.proxy.set_upstream(&guest, &request.server, request.auth_cmd).await?;
+    guest.browser.proxy_changed(&guest);
+    ok(upstream)
 }
 
 /// Removes it: everything is reached straight.
@@ -168,5 +174,6 @@ async fn set_upstream(
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn remove_upstream(State(guest): State<SharedGuest>) -> Reply<()> {
     guest.proxy.remove_upstream();
+    guest.browser.proxy_changed(&guest);
     ok(())
 }

@@ -170,13 +170,16 @@ impl ProxyService {
         port == self.port() && is_loopback(host)
     }
 
-    /// What commands need in their environment to go through the proxy; nothing while it has no rules or does not listen,
-    /// as in an image's build.
+    /// Where it listens, `host:port`; nothing while it has no rules or does not listen, as in an image's build.
+    pub(crate) fn address(&self) -> Option<String> {
+        let used = self.listening.initialized() && self.rules().is_configured();
+        used.then(|| format!("127.0.0.1:{}", self.port()))
+    }
+
+    /// What commands need in their environment to go through the proxy.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        if !self.listening.initialized() || !self.rules.lock().unwrap_or_else(PoisonError::into_inner).is_configured() {
-            return Vec::new();
-        }
-        let url = format!("http://127.0.0.1:{}", self.port());
+        let Some(address) = self.address() else { return Vec::new() };
+        let url = format!("http://{address}");
         let variables = [("http_proxy", &*url), ("https_proxy", &url), ("no_proxy", "localhost,127.0.0.1,::1")];
         let both = variables.iter().flat_map(|(name, value)| [((*name).to_owned(), *value), (name.to_uppercase(), *value)]);
         both.map(|(name, value)| (name, value.to_owned())).collect()

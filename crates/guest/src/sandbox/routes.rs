@@ -94,7 +94,8 @@ async fn capabilities() -> Reply<Capabilities> {
     ok(Capabilities {
         version: VERSION,
         services: &[
-            "sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "proxy", "util",
+            "sandbox", "hooks", "observe", "shell", "bash", "file", "jupyter", "nodejs", "code", "skills", "mcp", "proxy",
+            "util", "browser", "display",
         ],
         files: &[
             "read",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::extract::ws::{Message as Frame, WebSocket, WebSocketUpgrade};
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use super::attached;
 use super::service::Viewer;
 use super::session::Message;
 use crate::SharedGuest;
-use crate::http::{ApiError, QueryArgs};
+use crate::http::{Address, ApiError, QueryArgs};
 
 /// Between two pings.
 pub(super) const PING: Duration = Duration::from_secs(30);
@@ -144,57 +144,12 @@ pub(super) fn read(text: &str) -> Option<Message> {
 
 /// The page that shows a session's terminal, as the caller sees this server.
 pub(super) fn url(headers: &HeaderMap, session_id: &str) -> String {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    // Each proxy may have added its own; the first is the one nearest to the caller.
-    let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
-    let is_host = |host: &&str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b));
-    let proto = first("x-forwarded-proto").filter(|proto| *proto == "https").unwrap_or("http");
-    let host = first("x-forwarded-host").filter(is_host);
-    let host = host.or_else(|| text(header::HOST.as_str()).filter(is_host)).unwrap_or("localhost");
-    let is_path = |path: &&str| {
-        path.starts_with('/')
-            && !path.starts_with("//")
-            && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~%".contains(&b))
-    };
-    let prefix = first("x-forwarded-prefix").filter(is_path).unwrap_or("");
-    let prefix = prefix.trim_end_matches('/');
-    format!("{proto}://{host}{prefix}/terminal?session_id={session_id}")
+    Address::of(headers).http(&format!("/terminal?session_id={session_id}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
-        list.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>()
-    }
-
-    #[test]
-    fn the_address_is_the_callers() {
-        for (list, address) in [
-            (&[("host", "127.0.0.1:8080")][..], "http://127.0.0.1:8080/terminal?session_id=s"),
-            (
-                &[
-                    ("host", "guest"),
-                    ("x-forwarded-proto", "https"),
-                    ("x-forwarded-host", "box.example:444, inner"),
-                    ("x-forwarded-prefix", "/sandbox/demo/"),
-                ],
-                "https://box.example:444/sandbox/demo/terminal?session_id=s",
-            ),
-            (
-                &[
-                    ("host", "guest"),
-                    ("x-forwarded-host", "evil\"><script>"),
-                    ("x-forwarded-prefix", "//evil"),
-                    ("x-forwarded-proto", "javascript"),
-                ],
-                "http://guest/terminal?session_id=s",
-            ),
-        ] {
-            assert_eq!(url(&headers(list), "s"), address);
-        }
-    }
 
     #[test]
     fn frames_that_nobody_knows_are_typed() {

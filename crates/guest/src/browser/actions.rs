@@ -1,0 +1,231 @@
+//! What a person's hands would do, by AIO's names.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+
+use super::service::BrowserError;
+use crate::SharedGuest;
+use crate::desktop::{Button, Screen, ScreenError};
+use crate::http::within;
+use crate::process;
+
+/// Characters on no key that are typed one by one; with more the text goes over the clipboard, if it may.
+const MAX_FOREIGN: usize = 32;
+/// Characters typed by keys; longer texts go over the clipboard, if they may.
+const MAX_TYPED: usize = 4000;
+/// Seconds that one call may wait.
+const MAX_WAIT: f64 = 600.0;
+
+/// One action, told by `action_type`. Places are pixels of the screen; what has none happens at the pointer.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(tag = "action_type", rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Action {
+    MoveTo {
+        x: f64,
+        y: f64,
+    },
+    MoveRel {
+        x_offset: f64,
+        y_offset: f64,
+    },
+    Click {
+        x: Option<f64>,
+        y: Option<f64>,
+        #[serde(default)]
+        #[schema(inline, default = "left")]
+        button: Button,
+        #[serde(default = "once", deserialize_with = "within::<_, 1, 3>")]
+        #[schema(schema_with = clicks)]
+        num_clicks: i64,
+    },
+    MouseDown {
+        #[serde(default)]
+        #[schema(inline, default = "left")]
+        button: Button,
+    },
+    MouseUp {
+        #[serde(default)]
+        #[schema(inline, default = "left")]
+        button: Button,
+    },
+    RightClick {
+        x: Option<f64>,
+        y: Option<f64>,
+    },
+    DoubleClick {
+        x: Option<f64>,
+        y: Option<f64>,
+    },
+    /// With the left button held.
+    DragTo {
+        x: f64,
+        y: f64,
+    },
+    DragRel {
+        x_offset: f64,
+        y_offset: f64,
+    },
+    /// In turns of the wheel, at most 200: `dy` above 0 is up, `dx` above 0 is right.
+    Scroll {
+        #[serde(default)]
+        #[schema(default = 0)]
+        dx: i64,
+        #[serde(default)]
+        #[schema(default = 0)]
+        dy: i64,
+    },
+    /// Types by keys, also what is on none. Long texts are pasted.
+    Typing {
+        #[serde(deserialize_with = "not_empty")]
+        #[schema(min_length = 1)]
+        text: String,
+        /// Whether it may be pasted; null as true.
+        #[serde(default = "yes")]
+        #[schema(default = true)]
+        use_clipboard: Option<bool>,
+    },
+    Press {
+        key: String,
+    },
+    KeyDown {
+        key: String,
+    },
+    KeyUp {
+        key: String,
+    },
+    Hotkey {
+        #[serde(deserialize_with = "some")]
+        keys: Vec<String>,
+    },
+    Wait {
+        /// In seconds.
+        #[serde(deserialize_with = "crate::desktop::positive")]
+        #[schema(exclusive_minimum = 0)]
+        duration: f64,
+    },
+}
+
+fn once() -> i64 {
+    1
+}
+
+fn yes() -> Option<bool> {
+    Some(true)
+}
+
+fn clicks() -> RefOr<Schema> {
+    ObjectBuilder::new().schema_type(Type::Integer).enum_values(Some([1, 2, 3])).default(Some(1.into())).build().into()
+}
+
+fn not_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() { Err(serde::de::Error::custom("String should have at least 1 character")) } else { Ok(text) }
+}
+
+fn some<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let keys = Vec::deserialize(deserializer)?;
+    if keys.is_empty() { Err(serde::de::Error::custom("List should have at least 1 item")) } else { Ok(keys) }
+}
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ActionData {
+    /// Always `success`.
+    pub status: String,
+    pub action_performed: String,
+}
+
+/// The envelope, and its data once more beside it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ActionResponse {
+    pub success: bool,
+    pub message: Option<String>,
+    pub data: Option<ActionData>,
+    /// Advice for agents.
+    pub hint: Option<String>,
+    /// Always `success`.
+    pub status: String,
+    pub action_performed: String,
+}
+
+impl ActionResponse {
+    pub(super) fn done(action: &Action) -> Self {
+        let data = ActionData { status: "success".to_owned(), action_performed: action.name().to_owned() };
+        Self {
+            success: true,
+            message: Some(format!("{} done", data.action_performed)),
+            hint: None,
+            status: data.status.clone(),
+            action_performed: data.action_performed.clone(),
+            data: Some(data),
+        }
+    }
+}
+
+impl Action {
+    /// As AIO names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MoveTo { .. } => "MOVE_TO",
+            Self::MoveRel { .. } => "MOVE_REL",
+            Self::Click { .. } => "CLICK",
+            Self::MouseDown { .. } => "MOUSE_DOWN",
+            Self::MouseUp { .. } => "MOUSE_UP",
+            Self::RightClick { .. } => "RIGHT_CLICK",
+            Self::DoubleClick { .. } => "DOUBLE_CLICK",
+            Self::DragTo { .. } => "DRAG_TO",
+            Self::DragRel { .. } => "DRAG_REL",
+            Self::Scroll { .. } => "SCROLL",
+            Self::Typing { .. } => "TYPING",
+            Self::Press { .. } => "PRESS",
+            Self::KeyDown { .. } => "KEY_DOWN",
+            Self::KeyUp { .. } => "KEY_UP",
+            Self::Hotkey { .. } => "HOTKEY",
+            Self::Wait { .. } => "WAIT",
+        }
+    }
+
+    /// Does it on the screen that shows the browser.
+    pub(super) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
+        if let Self::Wait { duration } = self {
+            tokio::time::sleep(process::seconds(duration.min(MAX_WAIT))).await;
+            return Ok(());
+        }
+        let desktop = guest.browser.shown(guest).await?;
+        if let Self::Typing { text, use_clipboard } = self {
+            let typed = text.clone();
+            let may_paste = use_clipboard.unwrap_or(true);
+            let pastes = may_paste
+                && (text.chars().count() > MAX_TYPED || desktop.run(move |screen| screen.foreign(&typed)).await? > MAX_FOREIGN);
+            if pastes {
+                desktop.copy(guest, text).await?;
+                let keys = ["ctrl", "v"].map(str::to_owned);
+                return Ok(desktop.run(move |screen| screen.hotkey(&keys)).await?);
+            }
+        }
+        let action = self.clone();
+        Ok(desktop.run(move |screen| action.on(screen)).await?)
+    }
+
+    fn on(self, screen: &mut Screen) -> Result<(), ScreenError> {
+        match self {
+            Self::MoveTo { x, y } => screen.move_to(x, y),
+            Self::MoveRel { x_offset, y_offset } => screen.move_by(x_offset, y_offset),
+            Self::Click { x, y, button, num_clicks } => screen.click(x, y, button, num_clicks.clamp(1, 3) as u8),
+            Self::MouseDown { button } => screen.button(button, true),
+            Self::MouseUp { button } => screen.button(button, false),
+            Self::RightClick { x, y } => screen.click(x, y, Button::Right, 1),
+            Self::DoubleClick { x, y } => screen.click(x, y, Button::Left, 2),
+            Self::DragTo { x, y } => screen.drag_to(x, y),
+            Self::DragRel { x_offset, y_offset } => screen.drag_by(x_offset, y_offset),
+            Self::Scroll { dx, dy } => screen.scroll(dx, dy),
+            Self::Typing { text, .. } => screen.type_text(&text),
+            Self::Press { key } => screen.hotkey(&[key]),
+            Self::KeyDown { key } => screen.key_by_name(&key, true),
+            Self::KeyUp { key } => screen.key_by_name(&key, false),
+            Self::Hotkey { keys } => screen.hotkey(&keys),
+            Self::Wait { .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! A thin client of the Chrome DevTools Protocol: one WebSocket to the browser, flat sessions on it.
+//!
+//! ```text
+//!  call ──► id noted, message queued ──► writer ──► Chromium
+//!  answer ◄── by its id ◄────────────── reader ◄──┘
+//!  Events ◄── broadcast, each listener filters by session ◄┘
+//! ```
+//!
+//! Methods and fields are the protocol's own, as JSON; callers bring types for what they read. Nothing here knows what
+//! a page or a tab is. A call whose future is dropped is forgotten, its answer too.
+
+mod client;
+mod session;
+mod socket;
+
+pub use client::{CALL_TIME, CdpError, Client};
+pub use session::{Event, Events, Lost, Session};
+pub(crate) use socket::{MAX_MESSAGE, Socket, open};

@@ -1,0 +1,30 @@
+//! The WebSocket to the browser, on loopback.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+/// Bytes of one message of the browser: a picture of a very long page, in base64.
+pub(crate) const MAX_MESSAGE: usize = 256 << 20;
+/// For the browser to take a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+pub(crate) type Socket = WebSocketStream<TcpStream>;
+
+/// Connects to the path of a WebSocket. It names no origin, as no page could.
+pub(crate) async fn open(port: u16, path: &str) -> Result<Socket, Error> {
+    let opening = async {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        stream.set_nodelay(true)?;
+        let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+        let address = format!("ws://127.0.0.1:{port}{path}");
+        let (socket, _) = tokio_tungstenite::client_async_with_config(address, stream, Some(config)).await?;
+        Ok(socket)
+    };
+    timeout(CONNECT, opening).await.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+}

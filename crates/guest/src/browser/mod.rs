@@ -1,0 +1,26 @@
+//! AIO's `browser` service: the sandbox's one Chromium, on the desktop, so that whoever looks sees what an agent does.
+//!
+//! ```text
+//!  routes ─► service ─► browser: Chromium's process, started by `start` as the sandbox's user on the desktop's screen
+//!                          ├─ cdp: our own connection to it
+//!                          └─ relay: connections of clients, each with one of its own to Chromium
+//!  actions ─► desktop: mouse and keyboard as a person would use them
+//! ```
+//!
+//! Nothing of it runs before the first call. Its profile is one for the sandbox's whole life. It listens on loopback, for
+//! what speaks its protocol in here; previews don't lead there. One that ended or hangs is replaced at the next call.
+
+mod actions;
+pub mod cdp;
+mod pac;
+mod policy;
+mod relay;
+mod routes;
+mod service;
+mod start;
+mod types;
+
+pub use actions::{Action, ActionData, ActionResponse};
+pub use routes::{BrowserApi, router};
+pub use service::{Browser, BrowserError, BrowserService};
+pub use types::*;

@@ -1,0 +1,18 @@
+//! The proxy configuration that the browser is given.
+
+use crate::proxy::ProxyService;
+
+/// A file that leads the browser through the sandbox's forward proxy while that has rules, and straight otherwise.
+pub(super) fn file(proxy: &ProxyService) -> String {
+    let way = match proxy.address() {
+        Some(address) => format!("PROXY {address}"),
+        None => "DIRECT".to_owned(),
+    };
+    format!(
+        "function FindProxyForURL(url, host) {{\n  \
+           if (isPlainHostName(host) || host === \"127.0.0.1\" || host === \"[::1]\" || dnsDomainIs(host, \".localhost\")) \
+           return \"DIRECT\";\n  \
+           return \"{way}\";\n\
+         }}\n"
+    )
+}

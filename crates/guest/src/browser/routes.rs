@@ -1,0 +1,159 @@
+//! The browser service in AIO's wire format.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use utoipa::OpenApi;
+
+use super::actions::{Action, ActionResponse};
+use super::cdp::CdpError;
+use super::service::BrowserError;
+use super::types::*;
+use super::{pac, relay};
+use crate::SharedGuest;
+use crate::desktop::{Format, OTHER_IMAGE, ScreenError};
+use crate::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(info, screenshot, act, configure, restart, proxy_pac))]
+pub struct BrowserApi;
+
+/// Its routes: those under `/v1`, and the DevTools protocol's.
+pub fn router() -> Router<SharedGuest> {
+    Router::new()
+        .route("/v1/browser/info", get(info))
+        .route("/v1/browser/screenshot", get(screenshot))
+        .route("/v1/browser/actions", post(act))
+        .route("/v1/browser/config", post(configure))
+        .route("/v1/browser/restart", post(restart))
+        .route("/v1/browser/proxy.pac", get(proxy_pac))
+        .merge(relay::router())
+}
+
+impl From<BrowserError> for ApiError {
+    fn from(error: BrowserError) -> Self {
+        let message = error.to_string();
+        // None is a 5xx: AIO's JavaScript client would do the same once more.
+        match error {
+            BrowserError::Desktop(error) => error.into(),
+            BrowserError::NoBrowser => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE),
+            BrowserError::TooManyPatterns => ApiError::bad_request(message),
+            BrowserError::Cdp(CdpError::TooManyCalls) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
+            BrowserError::Cdp(CdpError::Closed) => {
+                ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint("the next call starts another browser")
+            }
+            BrowserError::NotSpawned(_)
+            | BrowserError::Ended { .. }
+            | BrowserError::TooSlow { .. }
+            | BrowserError::Io { .. }
+            | BrowserError::Cdp(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
+        }
+    }
+}
+
+/// Where clients of the DevTools protocol and people find the browser, and how large it is.
+#[utoipa::path(get, path = "/v1/browser/info", tag = "browser", operation_id = "get_browser_info_v1_browser_info_get",
+    responses((status = 200, body = Envelope<BrowserInfoResult>)))]
+async fn info(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<BrowserInfoResult> {
+    let address = Address::of(&headers);
+    let result = whole(async move {
+        let browser = guest.browser.get(&guest).await?;
+        let (width, height) = browser.desktop().run(|screen| screen.size()).await?;
+        let (_, path) = browser.endpoint();
+        Ok::<_, BrowserError>(BrowserInfoResult {
+            user_agent: browser.user_agent().to_owned(),
+            cdp_url: address.websocket(&format!("/cdp{path}")),
+            vnc_url: address.http("/vnc/index.html?autoconnect=true"),
+            cdp_ui_url: None,
+            viewport: BrowserViewport { width: width.into(), height: height.into() },
+            page_viewport: browser.page_viewport().await,
+        })
+    });
+    ok(result.await?)
+}
+
+/// A picture of the whole screen. The headers `x-screen-width`, `x-screen-height`, `x-image-width` and `x-image-height` tell
+/// the sizes of the screen and of the picture, which are the same.
+#[utoipa::path(get, path = "/v1/browser/screenshot", tag = "browser",
+    operation_id = "take_screenshot_v1_browser_screenshot_get", params(ScreenshotQuery),
+    responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/jpeg")))))]
+async fn screenshot(
+    State(guest): State<SharedGuest>,
+    QueryArgs(query): QueryArgs<ScreenshotQuery>,
+) -> Result<Response, ApiError> {
+    let format = match query.format {
+        PictureFormat::Png => Format::Png,
+        PictureFormat::Jpg | PictureFormat::Jpeg => Format::Jpeg(query.quality.and_then(|q| u8::try_from(q).ok())),
+    };
+    let (picture, file) = whole(async move {
+        let desktop = guest.browser.shown(&guest).await?;
+        let picture = desktop.run(|screen| screen.picture(None)).await?;
+        let encoded = tokio::task::spawn_blocking(move || picture.encode(format).map(|file| (picture, file))).await;
+        let broken = |error: tokio::task::JoinError| Err(ScreenError::NoPicture(error.to_string()));
+        Ok::<_, BrowserError>(encoded.unwrap_or_else(broken).map_err(crate::desktop::DesktopError::from)?)
+    })
+    .await?;
+    let mut answer = file.into_response();
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
+    for (name, value) in [
+        ("x-screen-width", picture.screen.0),
+        ("x-screen-height", picture.screen.1),
+        ("x-image-width", picture.width),
+        ("x-image-height", picture.height),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+    }
+    Ok(answer)
+}
+
+/// Does with mouse and keyboard what a person would do, anywhere on the screen.
+#[utoipa::path(post, path = "/v1/browser/actions", tag = "browser", operation_id = "execute_action_v1_browser_actions_post",
+    request_body = Action, responses((status = 200, body = ActionResponse)))]
+async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Result<axum::Json<ActionResponse>, ApiError> {
+    let done = whole(async move { action.perform(&guest).await.map(|()| ActionResponse::done(&action)) });
+    Ok(axum::Json(done.await?))
+}
+
+/// Changes the size of the screen.
+#[utoipa::path(post, path = "/v1/browser/config", tag = "browser", operation_id = "set_config_v1_browser_config_post",
+    request_body = BrowserConfigRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn configure(State(guest): State<SharedGuest>, Body(request): Body<BrowserConfigRequest>) -> Reply<()> {
+    let Some(Resolution { width, height }) = request.resolution else {
+        return ok_message((), "Nothing was changed");
+    };
+    whole(async move {
+        let desktop = guest.browser.shown(&guest).await?;
+        let side = |side: i64| u32::try_from(side).unwrap_or(u32::MAX);
+        let (width, height) = (side(width), side(height));
+        Ok::<_, BrowserError>(desktop.run(move |screen| screen.resize(width, height)).await?)
+    })
+    .await?;
+    ok_message((), format!("The screen is {width}x{height} now"))
+}
+
+/// Restarts the browser, with other rules for it if wanted.
+#[utoipa::path(post, path = "/v1/browser/restart", tag = "browser", operation_id = "restart_v1_browser_restart_post",
+    request_body = Option<RestartRequest>, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn restart(State(guest): State<SharedGuest>, Body(request): Body<Option<RestartRequest>>) -> Reply<()> {
+    let request = request.unwrap_or_default();
+    let message = match request.mode {
+        RestartMode::Soft => "Connected to the browser anew",
+        RestartMode::Hard => "The browser was restarted",
+    };
+    whole(async move { guest.browser.restart(&guest, &request).await }).await?;
+    ok_message((), message)
+}
+
+/// How the browser finds its proxy: through the sandbox's forward proxy while that has rules.
+#[utoipa::path(get, path = "/v1/browser/proxy.pac", tag = "browser", operation_id = "get_proxy_pac_v1_browser_proxy_pac_get",
+    responses((status = 200, content_type = "application/x-ns-proxy-autoconfig", body = String)))]
+async fn proxy_pac(State(guest): State<SharedGuest>) -> Response {
+    let mut answer = pac::file(&guest.proxy).into_response();
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ns-proxy-autoconfig"));
+    answer
+}

@@ -1,0 +1,281 @@
+//! The one browser: started when it is needed, replaced when it broke.
+
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::cdp::{CdpError, Client};
+use super::policy::Policy;
+use super::start::{self, Started};
+use super::types::{BrowserViewport, RestartMode, RestartRequest};
+use crate::SharedGuest;
+use crate::desktop::{Desktop, DesktopError, Region};
+use crate::process::{Kept, told};
+
+/// One that did not have to answer for so long is asked whether it lives before it is used.
+const CHECK: Duration = Duration::from_secs(10);
+/// How long it may take to say so.
+const ANSWER: Duration = Duration::from_secs(10);
+/// For a browser to write its profile and end.
+const END: Duration = Duration::from_secs(5);
+/// How long its first window is waited for.
+const FIRST_WINDOW: Duration = Duration::from_secs(10);
+/// Entries of a list of blocked or allowed pages: the browser takes no more.
+const MAX_PATTERNS: usize = 1000;
+
+#[derive(Debug, Error)]
+pub enum BrowserError {
+    #[error("this sandbox's image has no browser (chromium)")]
+    NoBrowser,
+    #[error("the browser could not be started: {0}")]
+    NotSpawned(SpawnError),
+    #[error("the browser ended before it answered ({how}){}", told(.said))]
+    Ended { how: String, said: String },
+    #[error("the browser did not answer within {seconds} s{}", told(.said))]
+    TooSlow { seconds: u64, said: String },
+    #[error("the browser could not be reached: {what}: {source}")]
+    Io { what: &'static str, source: io::Error },
+    #[error("a list can have {MAX_PATTERNS} patterns")]
+    TooManyPatterns,
+    #[error(transparent)]
+    Cdp(#[from] CdpError),
+    #[error(transparent)]
+    Desktop(#[from] DesktopError),
+}
+
+#[derive(Debug, Default)]
+pub struct BrowserService {
+    current: tokio::sync::Mutex<Option<Arc<Browser>>>,
+    policy: Mutex<Policy>,
+    /// Where the last one listens or listened; 0: there was none.
+    port: AtomicU16,
+}
+
+/// A running browser. Dropped, it ends.
+#[derive(Debug)]
+pub struct Browser {
+    process: Kept,
+    desktop: Arc<Desktop>,
+    client: Mutex<Client>,
+    port: u16,
+    path: String,
+    user_agent: String,
+    checked: Mutex<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl BrowserService {
+    /// The browser, started if it is not there. Whoever calls at the same time waits for the same one.
+    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
+        let mut current = self.current.lock().await;
+        guest.desktop.touch();
+        if let Some(browser) = &*current
+            && browser.is_fine().await
+        {
+            return Ok(browser.clone());
+        }
+        if let Some(broken) = current.take() {
+            broken.gone().await;
+        }
+        let browser = Arc::new(self.start(guest).await?);
+        *current = Some(browser.clone());
+        Ok(browser)
+    }
+
+    async fn start(&self, guest: &SharedGuest) -> Result<Browser, BrowserError> {
+        let desktop = guest.desktop.get(guest).await?;
+        let policy = lock(&self.policy).clone();
+        let Started { process, client, port, path, user_agent } = start::start(guest, &desktop, &policy).await?;
+        let browser =
+            Browser { process, desktop, client: Mutex::new(client), port, path, user_agent, checked: Mutex::new(Instant::now()) };
+        browser.first_window().await?;
+        Ok(browser)
+    }
+
+    /// The desktop, with the browser on it.
+    pub async fn shown(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, BrowserError> {
+        self.get(guest).await?;
+        // The browser may be fine on a desktop whose window manager ended.
+        Ok(guest.desktop.get(guest).await?)
+    }
+
+    /// Whether the browser listens at a port of the loopback: nothing from outside is led there.
+    pub(crate) fn is_at(&self, port: u16) -> bool {
+        port != 0 && self.port.load(Ordering::Relaxed) == port
+    }
+
+    pub(super) fn note_port(&self, port: u16) {
+        self.port.store(port, Ordering::Relaxed);
+    }
+
+    /// Ends the browser, if there is one, so that it can write its profile.
+    pub async fn stop(&self) {
+        if let Some(browser) = self.current.lock().await.take() {
+            browser.close().await;
+        }
+    }
+
+    /// Connects anew, or ends the browser and starts another.
+    pub async fn restart(&self, guest: &SharedGuest, request: &RestartRequest) -> Result<(), BrowserError> {
+        let lists = [&request.url_blocklist, &request.url_allowlist];
+        if lists.into_iter().flatten().any(|list| list.len() > MAX_PATTERNS) {
+            return Err(BrowserError::TooManyPatterns);
+        }
+        if request.mode == RestartMode::Soft {
+            return self.get(guest).await?.reconnect().await;
+        }
+        lock(&self.policy).change(request);
+        self.stop().await;
+        self.get(guest).await.map(drop)
+    }
+
+    /// The rules of the forward proxy have changed: a running browser reads its policy anew.
+    pub(crate) fn proxy_changed(&self, guest: &SharedGuest) {
+        if self.port.load(Ordering::Relaxed) != 0
+            && let Err(error) = lock(&self.policy).write(guest)
+        {
+            tracing::error!(%error, "the browser can't be told of the proxy");
+        }
+    }
+}
+
+impl Browser {
+    /// Our connection to it.
+    pub fn client(&self) -> Client {
+        lock(&self.client).clone()
+    }
+
+    pub fn desktop(&self) -> &Arc<Desktop> {
+        &self.desktop
+    }
+
+    pub fn user_agent(&self) -> &str {
+        &self.user_agent
+    }
+
+    /// Where it listens on loopback, and the path of its WebSocket.
+    pub(super) fn endpoint(&self) -> (u16, &str) {
+        (self.port, &self.path)
+    }
+
+    /// Cancelled when it has ended.
+    pub(super) fn ended(&self) -> tokio_util::sync::CancellationToken {
+        self.process.ended()
+    }
+
+    /// Whether it runs and answers.
+    async fn is_fine(&self) -> bool {
+        if self.process.has_ended() || !self.desktop.is_fine() {
+            return false;
+        }
+        if lock(&self.checked).elapsed() > CHECK || self.client().is_closed() {
+            // A connection may break without the browser.
+            if self.client().is_closed() && self.reconnect().await.is_err() {
+                return false;
+            }
+            let asked: Result<Value, _> = self.client().send(None, "Browser.getVersion", json!({}), ANSWER).await;
+            if asked.is_err() {
+                return false;
+            }
+            *lock(&self.checked) = Instant::now();
+        }
+        true
+    }
+
+    async fn reconnect(&self) -> Result<(), BrowserError> {
+        let client = Client::connect(self.port, &self.path).await?;
+        *lock(&self.client) = client;
+        Ok(())
+    }
+
+    /// Asks it to end, and makes sure that it does.
+    async fn close(self: Arc<Self>) {
+        let asked: Result<Value, _> = self.client().send(None, "Browser.close", json!({}), END).await;
+        if asked.is_ok() {
+            drop(timeout(END, self.process.ended().cancelled()).await);
+        }
+        self.gone().await;
+    }
+
+    /// Kills it, and waits until it is gone.
+    async fn gone(self: Arc<Self>) {
+        self.process.kill();
+        drop(timeout(END, self.process.ended().cancelled()).await);
+    }
+
+    /// Waits until its first window is drawn, so that a first picture shows it.
+    async fn first_window(&self) -> Result<(), BrowserError> {
+        let deadline = Instant::now() + FIRST_WINDOW;
+        // The bars of the window are drawn by then, when the page in it is; the rest is a look at the screen.
+        let page = self.client();
+        let drawn = async {
+            let Some(target) = first_page(&page).await? else { return Ok(()) };
+            let session = page.attach(&target).await?;
+            let expression = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))";
+            let wait = json!({"expression": expression, "awaitPromise": true});
+            let _: Value = session.call("Runtime.evaluate", wait).await?;
+            session.detach().await
+        };
+        if let Ok(Err(CdpError::Closed)) = timeout(FIRST_WINDOW, drawn).await {
+            return Err(CdpError::Closed.into());
+        }
+        while Instant::now() < deadline {
+            let bars = Region { x: 0, y: 0, width: 200, height: 80 };
+            let plain = self.desktop.run(move |screen| Ok(screen.picture(Some(bars))?.is_plain())).await?;
+            if !plain {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// Size of the page in the tab that was opened or shown last.
+    pub async fn page_viewport(&self) -> Option<BrowserViewport> {
+        let client = self.client();
+        let session = client.attach(&first_page(&client).await.ok()??).await.ok()?;
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metrics {
+            css_layout_viewport: Layout,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Layout {
+            client_width: u32,
+            client_height: u32,
+        }
+        let metrics: Result<Metrics, _> = session.call_within("Page.getLayoutMetrics", json!({}), ANSWER).await;
+        // It is over either way.
+        drop(session.detach().await);
+        let Layout { client_width: width, client_height: height } = metrics.ok()?.css_layout_viewport;
+        Some(BrowserViewport { width, height })
+    }
+}
+
+/// The tab that was used last.
+async fn first_page(client: &Client) -> Result<Option<String>, CdpError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Targets {
+        target_infos: Vec<Target>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Target {
+        target_id: String,
+        r#type: String,
+    }
+    let targets: Targets = client.call("Target.getTargets", json!({})).await?;
+    Ok(targets.target_infos.into_iter().find(|target| target.r#type == "page").map(|target| target.target_id))
+}

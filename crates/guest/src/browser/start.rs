@@ -1,0 +1,255 @@
+//! From a program of the image to a browser that answers.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use arenite_model::protocol::BROWSER_PORT;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::cdp::{CdpError, Client};
+use super::policy::Policy;
+use super::service::BrowserError;
+use crate::SharedGuest;
+use crate::desktop::{Desktop, locate};
+use crate::files::{Failure, Kind};
+use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+
+/// How long the browser may take until it answers. Alone it takes a quarter of a second.
+const START: Duration = Duration::from_secs(60);
+/// Where Chromium may be, the program itself before scripts that start it.
+const PROGRAMS: [&str; 4] = ["/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome"];
+/// The profile, in the user's home.
+const PROFILE: &str = ".config/browser";
+/// What comes before the WebSocket's address on the browser's output.
+const ANNOUNCED: &str = "DevTools listening on ws://";
+
+/// A browser that answers.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) process: Kept,
+    pub(super) client: Client,
+    /// Where it listens on loopback.
+    pub(super) port: u16,
+    /// The path of its WebSocket, such as `/devtools/browser/…`.
+    pub(super) path: String,
+    pub(super) user_agent: String,
+}
+
+pub(super) async fn start(guest: &SharedGuest, desktop: &Desktop, policy: &Policy) -> Result<Started, BrowserError> {
+    let at = |what: &'static str| move |source: io::Error| BrowserError::Io { what, source };
+    let program = program(guest).ok_or(BrowserError::NoBrowser)?;
+    policy.write(guest).map_err(at("its policy"))?;
+    let profile = prepare(guest).await?;
+    let port = free_port().await.map_err(at("a port"))?;
+    guest.browser.note_port(port);
+    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let (output, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+    let child = guest
+        .processes
+        .spawn(Command {
+            argv: arguments(guest, program, &profile, port, policy),
+            env: environment(guest, desktop, policy),
+            cwd: guest.user.home.display().to_string(),
+            user: &guest.user,
+            stdio: [process::dev_null().map_err(at("its input"))?, stderr.try_clone().map_err(at("its output"))?, stderr],
+            controlling_tty: false,
+        })
+        .await
+        .map_err(BrowserError::NotSpawned)?;
+    let said = Said::default();
+    let (announce, announced) = oneshot::channel();
+    let mut announce = Some(announce);
+    let listening = tokio::spawn(said.clone().listen_for(output, move |text| {
+        if let Some(address) = find_address(text)
+            && let Some(announce) = announce.take()
+        {
+            // Whoever waited may have left.
+            drop(announce.send(address));
+        }
+    }));
+    let mut process = OwnedProcess::new(child, dir);
+    let deadline = Instant::now() + START;
+    let announced = tokio::select! {
+        announced = timeout_at(deadline, announced) => announced,
+        _ = process.wait() => {
+            drop(timeout(Duration::from_millis(200), listening).await);
+            let how = match process.wait().await {
+                Exit::Code(code) => format!("exit code {code}"),
+                Exit::Signal(signal) => format!("signal {signal}"),
+            };
+            return Err(BrowserError::Ended { how, said: last_line(&said) });
+        }
+    };
+    let late = || BrowserError::TooSlow { seconds: START.as_secs(), said: last_line(&said) };
+    let (port, path) = announced.map_err(|_| late())?.map_err(|_| late())?;
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Version {
+        user_agent: String,
+    }
+    let reached = async {
+        let client = Client::connect(port, &path).await?;
+        let version: Version = client.call("Browser.getVersion", serde_json::json!({})).await?;
+        Ok::<_, CdpError>((client, version.user_agent))
+    };
+    let (client, user_agent) = timeout_at(deadline, reached).await.map_err(|_| late())??;
+    Ok(Started { process: process.keep(), client, port, path, user_agent })
+}
+
+fn program(guest: &SharedGuest) -> Option<String> {
+    PROGRAMS.iter().find_map(|program| match program.starts_with('/') {
+        true => std::path::Path::new(program).is_file().then(|| (*program).to_owned()),
+        false => locate(guest, program),
+    })
+}
+
+/// Makes the profile's and the downloads' directory, and takes away the marks of a browser that runs: none does, and a
+/// snapshot's would be another machine's.
+async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
+    let (profile, downloads) = (guest.user.home.join(PROFILE), guest.user.home.join("Downloads"));
+    let dir = profile.clone();
+    let make = move |_: &_| {
+        for dir in [&dir, &downloads] {
+            std::fs::create_dir_all(dir).map_err(|e| Failure::io(e, &dir.display().to_string()))?;
+        }
+        for mark in ["SingletonLock", "SingletonSocket", "SingletonCookie"] {
+            // There is none, as a rule.
+            let _ = std::fs::remove_file(dir.join(mark));
+        }
+        Ok(())
+    };
+    let made = guest.files.workers.run(Kind::Brief, &guest.user, make).await;
+    made.map_err(|failure| BrowserError::Io { what: "its profile", source: io::Error::other(failure.to_string()) })?;
+    Ok(profile)
+}
+
+/// The usual one, or any when a program of the sandbox has it.
+async fn free_port() -> io::Result<u16> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, BROWSER_PORT)).await {
+        Ok(listener) => Ok(listener.local_addr()?.port()),
+        Err(_) => Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?.port()),
+    }
+}
+
+fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, port: u16, policy: &Policy) -> Vec<String> {
+    let config = guest.config();
+    let env = |name: &str| config.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+    let mut arguments = vec![program, format!("--user-data-dir={}", profile.display())];
+    let fixed = [
+        // Sandboxes may make no namespaces, which its own sandbox is made of: see docs/THREATS.md.
+        "--no-sandbox",
+        "--start-maximized",
+        "--no-first-run",
+        "--no-default-browser-check",
+        "--password-store=basic",
+        "--hide-crash-restore-bubble",
+        "--disable-breakpad",
+        "--disable-crash-reporter",
+        // Nothing of it is asked for by a page.
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-domain-reliability",
+        "--disable-sync",
+        // Without a GPU: drawn by the processor, WebGL too.
+        "--disable-gpu",
+        "--enable-unsafe-swiftshader",
+        // Tabs that an agent works in are not always the one that is shown.
+        "--disable-background-timer-throttling",
+        "--disable-backgrounding-occluded-windows",
+        "--disable-renderer-backgrounding",
+    ];
+    arguments.extend(fixed.map(str::to_owned));
+    arguments.push(format!("--remote-debugging-port={port}"));
+    let language = policy.locale.as_deref().or(env("BROWSER_LANG")).unwrap_or("en-US");
+    arguments.push(format!("--accept-lang={language}"));
+    arguments.push(format!("--lang={}", policy.locale.as_deref().or(env("CHROME_UI_LANG")).unwrap_or(language)));
+    if let Some(agent) = env("BROWSER_USER_AGENT") {
+        arguments.push(format!("--user-agent={agent}"));
+    }
+    arguments.extend(env("BROWSER_EXTRA_ARGS").map(words).unwrap_or_default());
+    arguments.push(env("HOMEPAGE").unwrap_or("about:blank").to_owned());
+    arguments
+}
+
+/// Words of a line, with quotes as a shell has them.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote, mut has_word) = (String::new(), None, false);
+    for character in line.chars() {
+        match (quote, character) {
+            (Some(open), _) if character == open => quote = None,
+            (None, '\'' | '"') => (quote, has_word) = (Some(character), true),
+            (None, _) if character.is_whitespace() => {
+                if std::mem::take(&mut has_word) {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            _ => {
+                has_word = true;
+                word.push(character);
+            }
+        }
+    }
+    if has_word {
+        words.push(word);
+    }
+    words
+}
+
+fn environment(guest: &SharedGuest, desktop: &Desktop, policy: &Policy) -> Vec<(String, String)> {
+    let mut extra = vec![("DISPLAY".to_owned(), desktop.display().to_owned())];
+    let config = guest.config();
+    let language = policy.locale.as_ref().or(config.env.get("CHROME_UI_LANG")).or(config.env.get("BROWSER_LANG"));
+    if let Some(language) = language {
+        // On Linux the browser's own texts are in the language of the environment.
+        extra.push(("LANGUAGE".to_owned(), language.replace('-', "_")));
+    }
+    guest.environment(&guest.user, &extra)
+}
+
+/// The port and path that the browser says it listens on.
+fn find_address(said: &[u8]) -> Option<(u16, String)> {
+    let text = String::from_utf8_lossy(said);
+    let (_, after) = text.rsplit_once(ANNOUNCED)?;
+    // The line may not be whole yet.
+    let (address, _) = after.split_once('\n')?;
+    let (host, path) = address.trim().split_once('/')?;
+    let port = host.rsplit_once(':')?.1.parse().ok()?;
+    Some((port, format!("/{path}")))
+}
+
+fn last_line(said: &Said) -> String {
+    said.text().lines().last().unwrap_or_default().to_owned()
+}
+
+impl From<SpawnError> for BrowserError {
+    fn from(error: SpawnError) -> Self {
+        Self::NotSpawned(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_once_its_line_is_whole() {
+        let line = "noise\n\nDevTools listening on ws://127.0.0.1:9222/devtools/browser/a-b";
+        assert_eq!(find_address(line.as_bytes()), None);
+        let whole = format!("{line}\nmore");
+        assert_eq!(find_address(whole.as_bytes()), Some((9222, "/devtools/browser/a-b".to_owned())));
+        assert_eq!(find_address(b"DevTools listening on ws://nonsense\n"), None);
+    }
+
+    #[test]
+    fn arguments_may_be_quoted() {
+        assert_eq!(words(r#" --a  --b="c d" '' --e='f"g' "#), ["--a", "--b=c d", "", "--e=f\"g"]);
+        assert!(words("  ").is_empty());
+    }
+}

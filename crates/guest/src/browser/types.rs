@@ -1,0 +1,101 @@
+//! Arguments and results of the service; their JSON is AIO's.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct BrowserInfoResult {
+    pub user_agent: String,
+    /// A WebSocket for clients of the DevTools protocol, as the caller reaches it.
+    pub cdp_url: String,
+    /// The page that shows the desktop.
+    pub vnc_url: String,
+    /// There is none: the desktop's page shows the browser.
+    pub cdp_ui_url: Option<String>,
+    /// Size of the screen.
+    pub viewport: BrowserViewport,
+    /// Size of the page in the tab that is shown: what the browser's own bars leave of the screen.
+    pub page_viewport: Option<BrowserViewport>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BrowserViewport {
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PictureFormat {
+    #[default]
+    Png,
+    Jpg,
+    Jpeg,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ScreenshotQuery {
+    /// The kind of image.
+    #[serde(default)]
+    #[param(inline, default = "png")]
+    pub(super) format: PictureFormat,
+    /// Of a JPEG, from the smallest file to the best one. Absent: 80.
+    #[serde(default, deserialize_with = "crate::http::optional_within::<_, 0, 100>")]
+    #[param(minimum = 0, maximum = 100)]
+    pub(super) quality: Option<i64>,
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct BrowserConfigRequest {
+    /// The screen's new size. Absent: it stays. There are 1920x1200, 1920x1080, 1600x1200, 1680x1050, 1400x1050, 1360x768,
+    /// 1280x1024, 1280x960, 1280x800, 1280x720, 1024x768, 800x600 and 640x480, and the one that it began with.
+    pub resolution: Option<Resolution>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+pub struct Resolution {
+    /// Pixels in a row.
+    #[serde(deserialize_with = "crate::http::within::<_, 1, 100_000>")]
+    #[schema(exclusive_minimum = 0)]
+    pub width: i64,
+    /// Pixels in a column.
+    #[serde(deserialize_with = "crate::http::within::<_, 1, 100_000>")]
+    #[schema(exclusive_minimum = 0)]
+    pub height: i64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RestartMode {
+    /// Connects to the browser anew; its tabs stay.
+    Soft,
+    /// Ends the browser and starts another, with the same profile.
+    #[default]
+    Hard,
+}
+
+/// What is absent stays as it is.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+pub struct RestartRequest {
+    #[serde(default)]
+    #[schema(inline, default = "hard")]
+    pub mode: RestartMode,
+    /// Pages that can't be opened, such as `example.com` or `*`. Hard restarts only, as everything below.
+    pub url_blocklist: Option<Vec<String>>,
+    /// Pages that can be opened all the same.
+    pub url_allowlist: Option<Vec<String>>,
+    /// Whether pages may ask for files with a dialog; null: the browser's usual answer.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<bool>)]
+    pub allow_file_selection_dialogs: Option<Option<bool>>,
+    /// The language of pages and of the browser, such as `de-DE`.
+    pub locale: Option<String>,
+}
+
+/// Tells null from absent.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<bool>>, D::Error> {
+    Option::<bool>::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,38 @@
+//! A screen for programs with windows, and hands and eyes on it.
+//!
+//! ```text
+//!  service ─► desktop: the X server's process and the window manager's, started by `start` as the sandbox's user
+//!                └─► screen: one thread with one connection to the X server, which does one job after the other
+//!                      ├─ pointer, keyboard: what a person's hands would do
+//!                      ├─ picture: what a person would see
+//!                      └─ windows, size
+//! ```
+//!
+//! Nothing of it runs before the first call. The X server listens on sockets' files alone, never on a port. One that
+//! ended, or stands still, is replaced at the next call; one that nobody uses ends.
+
+mod clipboard;
+mod keyboard;
+mod keys;
+mod picture;
+mod pointer;
+mod record;
+mod routes;
+mod screen;
+mod service;
+mod start;
+mod vnc;
+mod windows;
+
+pub use keyboard::Keyboard;
+pub use keys::keysym;
+pub use picture::{Format, Picture, Region};
+pub use pointer::Button;
+pub(crate) use record::positive;
+pub use record::{DisplayRecordRequest, DisplayRecordResult};
+pub(crate) use routes::OTHER_IMAGE;
+pub use routes::{DisplayApi, router};
+pub use screen::{Screen, ScreenError};
+pub use service::{Desktop, DesktopError, DesktopService, Size};
+pub(crate) use start::locate;
+pub use windows::Window;

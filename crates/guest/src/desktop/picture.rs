@@ -1,0 +1,139 @@
+//! What is on the screen, as an image file.
+
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::{ExtendedColorType, ImageEncoder};
+use x11rb::protocol::xproto::{ConnectionExt, ImageFormat};
+
+use super::screen::{Screen, ScreenError};
+
+/// Of a JPEG, unless asked otherwise.
+const QUALITY: u8 = 80;
+
+/// The kind of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Png,
+    /// With a quality of 1 to 100; none: 80.
+    Jpeg(Option<u8>),
+}
+
+impl Format {
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Png => "image/png",
+            Self::Jpeg(_) => "image/jpeg",
+        }
+    }
+}
+
+/// A part of the screen, in pixels. What is outside of the screen is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    pub x: i32,
+    pub y: i32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl Region {
+    fn on(self, (width, height): (u16, u16)) -> Option<(i16, i16, u16, u16)> {
+        let edges = |at: i32, length: u32, size: u16| {
+            let (from, to) = (i64::from(at).max(0), (i64::from(at) + i64::from(length)).min(i64::from(size)));
+            (from < to).then_some((from as i16, (to - from) as u16))
+        };
+        let ((x, width), (y, height)) = (edges(self.x, self.width, width)?, edges(self.y, self.height, height)?);
+        Some((x, y, width, height))
+    }
+}
+
+/// Pixels as they were at one moment: three bytes each (red, green, blue), row by row.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub width: u16,
+    pub height: u16,
+    /// Size of the screen that it is of.
+    pub screen: (u16, u16),
+    pixels: Vec<u8>,
+}
+
+impl Screen {
+    /// The whole screen, or a part of it.
+    pub fn picture(&self, region: Option<Region>) -> Result<Picture, ScreenError> {
+        let screen = self.size()?;
+        let whole = Region { x: 0, y: 0, width: screen.0.into(), height: screen.1.into() };
+        let wanted = region.unwrap_or(whole);
+        let (x, y, width, height) = wanted.on(screen).ok_or(ScreenError::Outside {
+            x: wanted.x.into(),
+            y: wanted.y.into(),
+            width: screen.0,
+            height: screen.1,
+        })?;
+        let image = self.connection.get_image(ImageFormat::Z_PIXMAP, self.root, x, y, width, height, u32::MAX)?.reply()?;
+        // The X server is started with 24 bits in 32, the lowest byte first: blue, green, red, nothing.
+        let count = usize::from(width) * usize::from(height);
+        if image.data.len() < count * 4 {
+            return Err(ScreenError::NoPicture(format!("the X server has {} bits for a pixel, not 24", image.depth)));
+        }
+        let mut pixels = Vec::with_capacity(count * 3);
+        pixels.extend(image.data.as_chunks::<4>().0.iter().take(count).flat_map(|&[blue, green, red, _]| [red, green, blue]));
+        Ok(Picture { width, height, screen, pixels })
+    }
+}
+
+impl Picture {
+    /// The file. It takes some milliseconds: call it off the runtime's thread.
+    pub fn encode(&self, format: Format) -> Result<Vec<u8>, ScreenError> {
+        let mut file = Vec::with_capacity(self.pixels.len() / 16);
+        let (width, height) = (self.width.into(), self.height.into());
+        let written =
+            match format {
+                Format::Png => PngEncoder::new_with_quality(&mut file, CompressionType::Fast, FilterType::Up).write_image(
+                    &self.pixels,
+                    width,
+                    height,
+                    ExtendedColorType::Rgb8,
+                ),
+                Format::Jpeg(quality) => JpegEncoder::new_with_quality(&mut file, quality.unwrap_or(QUALITY).clamp(1, 100))
+                    .encode(&self.pixels, width, height, ExtendedColorType::Rgb8),
+            };
+        written.map_err(|error| ScreenError::NoPicture(error.to_string()))?;
+        Ok(file)
+    }
+
+    /// Whether every pixel has the same colour: nothing is drawn yet, as a rule.
+    pub fn is_plain(&self) -> bool {
+        let (pixels, _) = self.pixels.as_chunks::<3>();
+        pixels.windows(2).all(|pair| pair[0] == pair[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_end_at_the_edges() {
+        let region = |x, y, width, height| Region { x, y, width, height }.on((100, 50));
+        assert_eq!(region(0, 0, 100, 50), Some((0, 0, 100, 50)));
+        assert_eq!(region(-10, 40, 30, 30), Some((0, 40, 20, 10)));
+        assert_eq!(region(100, 0, 1, 1), None);
+        assert_eq!(region(0, 0, 0, 10), None);
+        assert_eq!(region(i32::MAX, 0, u32::MAX, 10), None);
+        assert_eq!(region(i32::MIN, i32::MIN, u32::MAX, u32::MAX), Some((0, 0, 100, 50)));
+    }
+
+    #[test]
+    fn files_are_what_they_say() {
+        let mut picture = Picture { width: 4, height: 2, screen: (4, 2), pixels: vec![7; 24] };
+        assert!(picture.is_plain());
+        picture.pixels[23] = 8;
+        assert!(!picture.is_plain());
+        let png = picture.encode(Format::Png).unwrap();
+        assert!(png.starts_with(b"\x89PNG"));
+        let read = image::load_from_memory(&png).unwrap().to_rgb8();
+        assert_eq!(read.as_raw(), &picture.pixels);
+        let jpeg = picture.encode(Format::Jpeg(Some(0))).unwrap();
+        assert!(jpeg.starts_with(b"\xff\xd8"));
+    }
+}

@@ -1,0 +1,238 @@
+//! Recordings of the whole screen, by the image's ffmpeg.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout};
+use utoipa::ToSchema;
+
+use super::service::{Desktop, DesktopError, DesktopService};
+use super::start;
+use crate::SharedGuest;
+use crate::files::{Failure, Kind};
+use crate::http::{optional_within, within};
+use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
+
+/// Until ffmpeg says that it works.
+const START: Duration = Duration::from_secs(20);
+/// For ffmpeg to write the file's end.
+const END: Duration = Duration::from_secs(20);
+const WHAT: &str = "the recording";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DisplayRecordAction {
+    Start,
+    Stop,
+    Status,
+}
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct DisplayRecordRequest {
+    pub action: DisplayRecordAction,
+    /// The file. Absent: `/tmp/recordings/recording_{time}.mp4`. Its ending says its kind.
+    pub save_path: Option<String>,
+    /// Pictures in a second.
+    #[serde(default = "usual_fps", deserialize_with = "within::<_, 1, 30>")]
+    #[schema(default = 5, exclusive_minimum = 0, maximum = 30)]
+    pub fps: i64,
+    /// How much is left out: 0 is nothing, 51 the most.
+    #[serde(default = "usual_crf", deserialize_with = "within::<_, 0, 51>")]
+    #[schema(default = 28, minimum = 0, maximum = 51)]
+    pub crf: i64,
+    /// Seconds after which it stops by itself.
+    #[serde(default = "usual_duration", deserialize_with = "positive")]
+    #[schema(default = 600.0, exclusive_minimum = 0)]
+    pub max_duration: f64,
+    /// Of the video, in pixels. Absent: the screen's. Odd ones are made even.
+    #[serde(default, deserialize_with = "optional_within::<_, 1, 8192>")]
+    #[schema(exclusive_minimum = 0)]
+    pub width: Option<i64>,
+    #[serde(default, deserialize_with = "optional_within::<_, 1, 8192>")]
+    #[schema(exclusive_minimum = 0)]
+    pub height: Option<i64>,
+}
+
+fn usual_fps() -> i64 {
+    5
+}
+
+fn usual_crf() -> i64 {
+    28
+}
+
+fn usual_duration() -> f64 {
+    600.0
+}
+
+/// A number above 0, refused as FastAPI refuses it.
+pub(crate) fn positive<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number > 0.0 { Ok(number) } else { Err(serde::de::Error::custom("Input should be greater than 0")) }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DisplayRecordStatus {
+    #[default]
+    Idle,
+    Recording,
+    Stopped,
+}
+
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct DisplayRecordResult {
+    pub status: DisplayRecordStatus,
+    pub save_path: Option<String>,
+    /// Seconds since it began, or from its beginning to its end.
+    pub duration: f64,
+    pub file_size_bytes: Option<u64>,
+}
+
+/// The one recording, and what is known of the last one.
+#[derive(Debug, Default)]
+pub(super) enum Recording {
+    #[default]
+    None,
+    Running {
+        process: OwnedProcess,
+        path: String,
+        begun: Instant,
+        limit: Duration,
+    },
+    Done(DisplayRecordResult),
+}
+
+impl DesktopService {
+    /// Starts, stops or looks at the recording.
+    pub async fn record(&self, guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<DisplayRecordResult, DesktopError> {
+        let mut recording = self.recording.lock().await;
+        if request.action == DisplayRecordAction::Start {
+            if let Recording::Running { process, .. } = &mut *recording
+                && !process.has_ended()
+            {
+                return Err(DesktopError::RecordsAlready);
+            }
+            *recording = begin(guest, request).await?;
+        }
+        if let Recording::Running { process, path, begun, limit } = &mut *recording {
+            if request.action == DisplayRecordAction::Stop && !process.has_ended() {
+                process.signal_group(Signal::INT);
+                drop(timeout(END, process.wait()).await);
+            }
+            let ended = process.has_ended();
+            let result = DisplayRecordResult {
+                status: if ended { DisplayRecordStatus::Stopped } else { DisplayRecordStatus::Recording },
+                save_path: Some(path.clone()),
+                duration: begun.elapsed().min(*limit).as_secs_f64(),
+                file_size_bytes: size(guest, path).await,
+            };
+            if ended {
+                *recording = Recording::Done(result.clone());
+            }
+            return Ok(result);
+        }
+        match &*recording {
+            Recording::Done(result) => Ok(result.clone()),
+            _ => Ok(DisplayRecordResult::default()),
+        }
+    }
+}
+
+async fn size(guest: &SharedGuest, path: &str) -> Option<u64> {
+    let path = path.to_owned();
+    let look = move |_: &_| std::fs::metadata(&path).map(|meta| meta.len()).map_err(|e| Failure::io(e, &path));
+    guest.files.workers.run(Kind::Brief, &guest.user, look).await.ok()
+}
+
+/// Makes the file's directory, with the rights of the user.
+async fn make_room(guest: &SharedGuest, path: &str) -> Result<(), DesktopError> {
+    let Some(dir) = Path::new(path).parent().map(Path::to_owned) else { return Ok(()) };
+    let make = move |_: &_| std::fs::create_dir_all(&dir).map_err(|e| Failure::io(e, &dir.display().to_string()));
+    let made = guest.files.workers.run(Kind::Brief, &guest.user, make).await;
+    made.map_err(|failure| DesktopError::Io { what: WHAT, source: io::Error::other(failure.to_string()) })
+}
+
+async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Recording, DesktopError> {
+    let program = start::locate(guest, "ffmpeg").ok_or(DesktopError::NoRecorder)?;
+    let desktop = guest.desktop.get(guest).await?;
+    let path = match request.save_path.as_deref().filter(|path| !path.is_empty()) {
+        Some(path) => guest.absolute(path).display().to_string(),
+        None => format!("/tmp/recordings/recording_{}.mp4", jiff::Zoned::now().strftime("%Y%m%d_%H%M%S")),
+    };
+    make_room(guest, &path).await?;
+    let (width, height) = desktop.run(|screen| screen.size()).await?;
+    let limit = process::seconds(request.max_duration);
+    let side = |wanted: Option<i64>, own: u16| (wanted.unwrap_or(own.into()).max(2) / 2 * 2).to_string();
+    let scale = format!("scale={}:{}", side(request.width, width), side(request.height, height));
+    let argv = [
+        &program,
+        "-hide_banner",
+        "-nostdin",
+        "-loglevel",
+        "error",
+        "-y",
+        "-f",
+        "x11grab",
+        "-framerate",
+        &request.fps.to_string(),
+        "-video_size",
+        &format!("{width}x{height}"),
+        "-i",
+        desktop.display(),
+        "-t",
+        &limit.as_secs_f64().to_string(),
+        "-vf",
+        &scale,
+        "-preset",
+        "veryfast",
+        "-crf",
+        &request.crf.to_string(),
+        "-pix_fmt",
+        "yuv420p",
+        // Its first line says that it works.
+        "-progress",
+        "pipe:1",
+        "-stats_period",
+        "0.2",
+        &format!("file:{path}"),
+    ];
+    let process = spawn(guest, &desktop, argv.map(str::to_owned).into()).await?;
+    Ok(Recording::Running { process, path, begun: Instant::now(), limit })
+}
+
+async fn spawn(guest: &SharedGuest, desktop: &Desktop, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
+    let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
+    let dir = ScratchDir::new(&guest.user).map_err(at)?;
+    let (mut progress, stdout) = process::output_pipe(&guest.user).map_err(at)?;
+    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let command = Command {
+        argv,
+        env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), desktop.display().to_owned())]),
+        cwd: guest.default_dir().display().to_string(),
+        user: &guest.user,
+        stdio: [process::dev_null().map_err(at)?, stdout, stderr],
+        controlling_tty: false,
+    };
+    let child = guest.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;
+    let mut process = OwnedProcess::new(child, dir);
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut buffer = [0; 512];
+    match timeout(START, progress.read(&mut buffer)).await {
+        Ok(Ok(1..)) => {
+            // It would stop at a full pipe.
+            tokio::spawn(Said::default().listen(progress));
+            Ok(process)
+        }
+        Ok(_) => {
+            drop(timeout(Duration::from_millis(200), listening).await);
+            let how = format!("{:?}", process.wait().await);
+            Err(DesktopError::Ended { what: WHAT, how, said: said.text() })
+        }
+        Err(_) => Err(DesktopError::TooSlow { what: WHAT, seconds: START.as_secs(), said: said.text() }),
+    }
+}

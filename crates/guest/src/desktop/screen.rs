@@ -1,0 +1,152 @@
+//! The connection to the X server: a thread of its own does one job after the other, since each waits for answers.
+
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use x11rb::connection::Connection;
+use x11rb::errors::{ConnectError, ConnectionError, ReplyError, ReplyOrIdError};
+use x11rb::protocol::xproto::{ConnectionExt, Window};
+use x11rb::rust_connection::{DefaultStream, RustConnection};
+
+use super::keyboard::Keyboard;
+
+/// Jobs that wait for the thread; one more is refused.
+const MAX_JOBS: usize = 256;
+/// How long a job may take, its waiting included. After that the X server counts as hung.
+const JOB_TIME: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Error)]
+pub enum ScreenError {
+    #[error("the X server has ended")]
+    Gone,
+    #[error("the X server did not answer within {} s", JOB_TIME.as_secs())]
+    Hung,
+    #[error("{MAX_JOBS} actions wait for the screen already")]
+    TooMany,
+    #[error("the X server refused: {0}")]
+    Refused(String),
+    #[error("{x}, {y} is outside of the screen, which is {width}x{height}")]
+    Outside { x: i64, y: i64, width: u16, height: u16 },
+    #[error("there is no key {0:?}")]
+    NoKey(String),
+    #[error("{0:?} can't be typed")]
+    NoCharacter(char),
+    #[error("the screen can't be {width}x{height}; it can be {known}")]
+    NoSize { width: u32, height: u32, known: String },
+    #[error("there is no window {0}")]
+    NoWindow(u32),
+    #[error("the picture could not be written: {0}")]
+    NoPicture(String),
+    #[error("no program gave the clipboard's content in time")]
+    NoClipboard,
+}
+
+impl From<ConnectionError> for ScreenError {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::IoError(_) | ConnectionError::UnknownError => Self::Gone,
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<ReplyError> for ScreenError {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::ConnectionError(error) => error.into(),
+            ReplyError::X11Error(error) => Self::Refused(format!("{:?}", error.error_kind)),
+        }
+    }
+}
+
+impl From<ReplyOrIdError> for ScreenError {
+    fn from(error: ReplyOrIdError) -> Self {
+        match error {
+            ReplyOrIdError::X11Error(error) => Self::Refused(format!("{:?}", error.error_kind)),
+            ReplyOrIdError::ConnectionError(error) => error.into(),
+            ReplyOrIdError::IdsExhausted => Self::Gone,
+        }
+    }
+}
+
+/// What a job works on.
+#[derive(Debug)]
+pub struct Screen {
+    pub(super) connection: RustConnection,
+    pub(super) root: Window,
+    pub(super) keyboard: Keyboard,
+}
+
+impl Screen {
+    fn over(stream: UnixStream) -> Result<Self, ConnectError> {
+        let (stream, _) = DefaultStream::from_unix_stream(stream)?;
+        let connection = RustConnection::connect_to_stream(stream, 0)?;
+        let setup = connection.setup();
+        let root = setup.roots.first().ok_or(ConnectError::InvalidScreen)?.root;
+        let keyboard = Keyboard::new(setup.min_keycode, setup.max_keycode);
+        Ok(Self { connection, root, keyboard })
+    }
+
+    /// Waits until the X server has done what it was asked.
+    pub(super) fn finish(&self) -> Result<(), ScreenError> {
+        self.connection.get_input_focus()?.reply()?;
+        // Nobody reads events of this connection; they must not pile up.
+        while self.connection.poll_for_event()?.is_some() {}
+        Ok(())
+    }
+
+    /// Its width and height, in pixels.
+    pub fn size(&self) -> Result<(u16, u16), ScreenError> {
+        let geometry = self.connection.get_geometry(self.root)?.reply()?;
+        Ok((geometry.width, geometry.height))
+    }
+}
+
+type Job = Box<dyn FnOnce(&mut Screen) + Send>;
+
+/// The thread's queue. The thread ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Hands(SyncSender<Job>);
+
+impl Hands {
+    /// Takes over a fresh connection to the X server.
+    pub(super) async fn over(stream: UnixStream) -> Result<Self, ScreenError> {
+        let (jobs, queue) = sync_channel(MAX_JOBS);
+        let (ready, made) = oneshot::channel();
+        let work = move || match Screen::over(stream) {
+            Ok(screen) => {
+                // Whoever asked may have left; then the queue is closed already.
+                let _ = ready.send(Ok(()));
+                work(screen, &queue);
+            }
+            Err(error) => drop(ready.send(Err(ScreenError::Refused(error.to_string())))),
+        };
+        std::thread::Builder::new().name("screen".to_owned()).spawn(work).map_err(|e| ScreenError::Refused(e.to_string()))?;
+        timeout(JOB_TIME, made).await.map_err(|_| ScreenError::Hung)?.map_err(|_| ScreenError::Gone)??;
+        Ok(Self(jobs))
+    }
+
+    /// Does a job after those that came before it. Given up, it is done all the same.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Screen) -> Result<T, ScreenError> + Send + 'static,
+    ) -> Result<T, ScreenError> {
+        let (reply, done) = oneshot::channel();
+        let job = move |screen: &mut Screen| drop(reply.send(job(screen)));
+        self.0.try_send(Box::new(job)).map_err(|error| match error {
+            TrySendError::Full(_) => ScreenError::TooMany,
+            TrySendError::Disconnected(_) => ScreenError::Gone,
+        })?;
+        timeout(JOB_TIME, done).await.map_err(|_| ScreenError::Hung)?.map_err(|_| ScreenError::Gone)?
+    }
+}
+
+fn work(mut screen: Screen, queue: &Receiver<Job>) {
+    while let Ok(job) = queue.recv() {
+        job(&mut screen);
+    }
+}

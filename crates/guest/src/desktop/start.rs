@@ -1,0 +1,174 @@
+//! From programs of the image to a screen.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::time::Duration;
+
+use arenite_isolation::spawner::SpawnError;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::screen::Hands;
+use super::service::{DesktopError, Size};
+use crate::SharedGuest;
+use crate::dial;
+use crate::process::{self, Child, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
+use crate::sandbox::programs;
+
+/// How long the X server may take until it serves. Alone it takes some 20 ms.
+const START: Duration = Duration::from_secs(30);
+/// The display that programs are told of in `DISPLAY`, unless the sandbox's environment names another.
+const DISPLAY: u32 = 99;
+/// How many displays are tried: a program may have taken the first ones for itself.
+const DISPLAYS: u32 = 10;
+/// Where programs look for displays.
+const SOCKETS: &str = "/tmp/.X11-unix";
+
+/// A started X server.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) process: Kept,
+    /// Such as `:99`.
+    pub(super) display: String,
+    /// The file of the socket that speaks VNC's protocol.
+    pub(super) vnc: String,
+    /// The connection to it.
+    pub(super) hands: Hands,
+}
+
+/// Where a program is, by its name.
+pub(crate) fn locate(guest: &SharedGuest, name: &str) -> Option<String> {
+    let path = programs::search_path(&guest.environment(&guest.user, &[]));
+    programs::locate(name, &path).map(|program| program.display().to_string())
+}
+
+/// The file of a display's socket.
+pub(super) fn socket(display: &str) -> String {
+    format!("{SOCKETS}/X{}", display.trim_start_matches(':'))
+}
+
+pub(super) async fn server(guest: &SharedGuest, size: Size) -> Result<Server, DesktopError> {
+    let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
+    let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
+    // Root's, as X servers want it; the sandbox's user could make it, but not so that they believe it.
+    let made = std::fs::DirBuilder::new().mode(0o1777).create(SOCKETS);
+    if made.is_ok() {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(SOCKETS, mode).map_err(at("the directory of displays"))?;
+    }
+    let named = guest.config().env.get("DISPLAY").and_then(|d| d.strip_prefix(':')?.split('.').next()?.parse().ok());
+    let first = named.unwrap_or(DISPLAY);
+    let is_free = |number: &u32| !std::path::Path::new(&format!("/tmp/.X{number}-lock")).exists();
+    let mut failure = None;
+    // A lock that a killed server left is its successor's to judge, so the first display is tried in any case.
+    let others = (first + 1..first.saturating_add(DISPLAYS)).filter(is_free);
+    for number in [first].into_iter().chain(others) {
+        match one_server(guest, &program, number, size).await {
+            Ok(server) => return Ok(server),
+            Err(error @ DesktopError::Ended { .. }) => failure = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure.unwrap_or(DesktopError::NoServer))
+}
+
+async fn one_server(guest: &SharedGuest, program: &str, number: u32, size: Size) -> Result<Server, DesktopError> {
+    let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
+    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let vnc = dir.path().join("vnc").display().to_string();
+    let display = format!(":{number}");
+    let argv = [
+        program,
+        &display,
+        "-geometry",
+        &format!("{}x{}", size.width, size.height),
+        "-depth",
+        "24",
+        // A socket's file and no port: nothing else in here, a page among it, can reach it by address.
+        "-rfbunixpath",
+        &vnc,
+        "-rfbunixmode",
+        "0600",
+        "-rfbport",
+        "-1",
+        "-nolisten",
+        "tcp",
+        "-SecurityTypes",
+        "None",
+        "-AlwaysShared",
+        "-noreset",
+        "-desktop",
+        "Desktop",
+        // It writes its number there when it serves.
+        "-displayfd",
+        "1",
+    ];
+    let (announced, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+    let (output, stderr) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+    let child = guest
+        .processes
+        .spawn(Command {
+            argv: argv.map(str::to_owned).into(),
+            env: guest.environment(&guest.user, &[]),
+            cwd: guest.user.home.display().to_string(),
+            user: &guest.user,
+            stdio: [process::dev_null().map_err(at("its input"))?, stdout, stderr],
+            controlling_tty: false,
+        })
+        .await
+        .map_err(DesktopError::NotSpawned)?;
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut process = OwnedProcess::new(child, dir);
+    let deadline = Instant::now() + START;
+    let announced = async {
+        // Its number and the line's end come apart, and a pipe closed between them would end it.
+        let mut line = String::new();
+        BufReader::new(announced).take(16).read_line(&mut line).await.is_ok() && line.ends_with('\n')
+    };
+    match timeout_at(deadline, announced).await {
+        Ok(true) => {}
+        Ok(false) => {
+            drop(timeout(Duration::from_millis(200), listening).await);
+            let how = match timeout(Duration::from_millis(500), process.wait()).await {
+                Ok(Exit::Code(code)) => format!("exit code {code}"),
+                Ok(Exit::Signal(signal)) => format!("signal {signal}"),
+                Err(_) => "it went silent".to_owned(),
+            };
+            return Err(DesktopError::Ended { what: "the X server", how, said: said.text() });
+        }
+        Err(_) => return Err(DesktopError::TooSlow { what: "the X server", seconds: START.as_secs(), said: said.text() }),
+    }
+    let hands = Hands::over(connect(guest, &display).await.map_err(at("its socket"))?).await?;
+    Ok(Server { process: process.keep(), display, vnc, hands })
+}
+
+/// A fresh connection to a display.
+pub(super) async fn connect(guest: &SharedGuest, display: &str) -> io::Result<std::os::unix::net::UnixStream> {
+    let stream = timeout(START, dial::socket(guest, &socket(display))).await??.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Starts a program on a display, without a look at what it writes. Its end is the holder's to see.
+pub(super) async fn program(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Kept, DesktopError> {
+    let dir = ScratchDir::new(&guest.user).map_err(|source| DesktopError::Io { what: "its directory", source })?;
+    let child = spawn(guest, display, argv).await.map_err(DesktopError::NotSpawned)?;
+    Ok(OwnedProcess::new(child, dir).keep())
+}
+
+async fn spawn(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Child, SpawnError> {
+    let null = || {
+        let file = std::fs::File::options().read(true).write(true).open("/dev/null");
+        file.map(Into::into).map_err(SpawnError::Gone)
+    };
+    let command = Command {
+        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+        env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), display.to_owned())]),
+        cwd: guest.user.home.display().to_string(),
+        user: &guest.user,
+        stdio: [null()?, null()?, null()?],
+        controlling_tty: false,
+    };
+    guest.processes.spawn(command).await
+}

@@ -1,0 +1,92 @@
+//! `/websockify`: the desktop for viewers of VNC in a browser. Frames are pieces of the one stream of bytes.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::ws::{Message as Frame, WebSocket, WebSocketUpgrade};
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, interval_at, timeout};
+
+use crate::SharedGuest;
+use crate::browser::BrowserError;
+use crate::http::ApiError;
+
+/// Viewers at a time; one more is refused.
+const MAX_VIEWERS: usize = 16;
+/// Bytes of one frame of a viewer: the clipboard is the longest.
+const MAX_FRAME: usize = 4 << 20;
+/// Bytes of one frame to a viewer.
+const PIECE: usize = 64 << 10;
+/// Between two pings.
+const PING: Duration = Duration::from_secs(20);
+/// For a viewer to take one frame; then it is dropped.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+static VIEWERS: Semaphore = Semaphore::const_new(MAX_VIEWERS);
+
+/// Shows the browser too, so that there is something to see.
+pub(super) async fn connect(State(guest): State<SharedGuest>, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
+    let too_many = |_| ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_VIEWERS} viewers are connected already"));
+    let place = VIEWERS.try_acquire().map_err(too_many)?;
+    let desktop = match guest.browser.shown(&guest).await {
+        Err(BrowserError::NoBrowser) => guest.desktop.get(&guest).await?,
+        shown => shown?,
+    };
+    let stream = desktop.vnc(&guest).await?;
+    let upgrade = upgrade.protocols(["binary"]).max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
+    Ok(upgrade.on_upgrade(move |viewer| async move {
+        pass(&guest, viewer, stream).await;
+        drop(place);
+    }))
+}
+
+async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
+    let (mut to_viewer, mut from_viewer) = viewer.split();
+    let (mut from_server, mut to_server) = stream.into_split();
+    let up = async {
+        while let Some(Ok(frame)) = from_viewer.next().await {
+            let bytes = match frame {
+                Frame::Binary(bytes) => bytes,
+                // Viewers of old send base64; none that is served here.
+                Frame::Text(_) | Frame::Close(_) => return,
+                Frame::Ping(_) | Frame::Pong(_) => continue,
+            };
+            guest.desktop.touch();
+            if to_server.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    };
+    let down = async {
+        let mut pings = interval_at(Instant::now() + PING, PING);
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let frame = tokio::select! {
+                read = from_server.read(&mut buffer) => match read {
+                    Ok(n @ 1..) => Frame::Binary(Bytes::copy_from_slice(&buffer[..n])),
+                    _ => return,
+                },
+                // Whoever watches uses the desktop.
+                _ = pings.tick() => {
+                    guest.desktop.touch();
+                    Frame::Ping(Bytes::new())
+                }
+            };
+            if !matches!(timeout(PATIENCE, to_viewer.send(frame)).await, Ok(Ok(()))) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = up => {}
+        () = down => {}
+    }
+    // It is over either way.
+    drop(timeout(Duration::from_secs(5), to_viewer.send(Frame::Close(None))).await);
+}

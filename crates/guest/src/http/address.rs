@@ -1,0 +1,80 @@
+//! The sandbox's addresses as the caller knows them.
+
+use axum::http::{HeaderMap, header};
+
+/// Where the caller reaches this sandbox: scheme, host and prefix, as the proxies before it say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    secure: bool,
+    /// Host and prefix, without a slash at the end.
+    place: String,
+}
+
+impl Address {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // Each proxy may have added its own; the first is the one nearest to the caller.
+        let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
+        let is_host = |host: &&str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b));
+        let host = first("x-forwarded-host").filter(is_host);
+        let host = host.or_else(|| text(header::HOST.as_str()).filter(is_host)).unwrap_or("localhost");
+        let is_path = |path: &&str| {
+            path.starts_with('/')
+                && !path.starts_with("//")
+                && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~%".contains(&b))
+        };
+        let prefix = first("x-forwarded-prefix").filter(is_path).unwrap_or("").trim_end_matches('/');
+        Self { secure: first("x-forwarded-proto") == Some("https"), place: format!("{host}{prefix}") }
+    }
+
+    /// Of a page or a call, by its path.
+    pub(crate) fn http(&self, path: &str) -> String {
+        format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
+    }
+
+    /// Of a WebSocket.
+    pub(crate) fn websocket(&self, path: &str) -> String {
+        format!("{}://{}{path}", if self.secure { "wss" } else { "ws" }, self.place)
+    }
+
+    /// Without a scheme.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_callers() {
+        for (list, http, websocket) in [
+            (&[("host", "127.0.0.1:8080")][..], "http://127.0.0.1:8080/x", "ws://127.0.0.1:8080/x"),
+            (
+                &[
+                    ("host", "guest"),
+                    ("x-forwarded-proto", "https"),
+                    ("x-forwarded-host", "box.example:444, inner"),
+                    ("x-forwarded-prefix", "/sandbox/demo/"),
+                ],
+                "https://box.example:444/sandbox/demo/x",
+                "wss://box.example:444/sandbox/demo/x",
+            ),
+            (
+                &[
+                    ("host", "guest"),
+                    ("x-forwarded-host", "evil\"><script>"),
+                    ("x-forwarded-prefix", "//evil"),
+                    ("x-forwarded-proto", "javascript"),
+                ],
+                "http://guest/x",
+                "ws://guest/x",
+            ),
+        ] {
+            let headers = list.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>();
+            let address = Address::of(&headers);
+            assert_eq!((address.http("/x").as_str(), address.websocket("/x").as_str()), (http, websocket));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What a process that serves us says past its channels.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+
+/// How much is kept, in bytes.
+const MAX_SAID: usize = 4 << 10;
+
+/// The end of what a process wrote on its own output, for whoever asks why it failed.
+#[derive(Debug, Clone, Default)]
+pub struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_owned()
+    }
+
+    pub fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Takes in what comes, until the process has closed the pipe.
+    pub async fn listen(self, pipe: Receiver) {
+        self.listen_for(pipe, |_| {}).await;
+    }
+
+    /// The same; `heard` is told what is kept, after each piece.
+    pub async fn listen_for(self, mut pipe: Receiver, mut heard: impl FnMut(&[u8])) {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(&buffer[..n]);
+            let excess = kept.len().saturating_sub(MAX_SAID);
+            kept.drain(..excess);
+            heard(&kept);
+        }
+    }
+}
+
+/// As the end of an error's text.
+pub fn told(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
+}
