@@ -72,14 +72,14 @@ impl Screen {
     }
 
     /// Where the pointer would be after a way from here. It stops at the edges, as a mouse does.
-    fn from_here(&self, x: f64, y: f64) -> Result<(f64, f64), ScreenError> {
+    fn after_way(&self, x: f64, y: f64) -> Result<(f64, f64), ScreenError> {
         let (at, (width, height)) = (self.position()?, self.size()?);
         let stop = |at: i16, way: f64, size: u16| (f64::from(at) + way).clamp(0.0, f64::from(size.max(1) - 1));
         Ok((stop(at.0, x, width), stop(at.1, y, height)))
     }
 
     pub fn move_by(&self, x: f64, y: f64) -> Result<(), ScreenError> {
-        let (x, y) = self.from_here(x, y)?;
+        let (x, y) = self.after_way(x, y)?;
         self.move_to(x, y)
     }
 
@@ -114,7 +114,7 @@ impl Screen {
     }
 
     pub fn drag_by(&self, x: f64, y: f64) -> Result<(), ScreenError> {
-        let (x, y) = self.from_here(x, y)?;
+        let (x, y) = self.after_way(x, y)?;
         self.drag_to(x, y)
     }
 

@@ -197,7 +197,7 @@ impl Desktop {
         let stream = start::connect(guest, self.display()).await;
         let stream = stream.map_err(|source| DesktopError::Io { what: "the clipboard", source })?;
         let text = text.to_owned();
-        Ok(self.run(move |_| clipboard::copy(stream, &text)).await?)
+        self.run(move |_| clipboard::copy(stream, &text)).await
     }
 
     /// A connection that speaks VNC's protocol.
