@@ -56,5 +56,7 @@ def tab(live: LiveSandbox, html: str | None) -> Iterator[Tab]:
             opened.call("Page.navigate", url=url)
             opened.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
         opened.call("Page.bringToFront")
-        yield opened
-    live.http.get(f"/cdp/json/close/{target['id']}")
+        try:
+            yield opened
+        finally:
+            live.http.get(f"/cdp/json/close/{target['id']}")

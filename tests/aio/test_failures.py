@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import sdk_calls
+from agent_sandbox import Resolution
 from agent_sandbox import Sandbox as Client
+from agent_sandbox.browser import Action_MoveTo
 from agent_sandbox.core.api_error import ApiError
 from arenite_server import Server
 from sandboxes import LiveSandbox
@@ -56,6 +58,11 @@ def gone(method: str) -> Row:
     return Row(method, 404, "there is no sandbox {name}", where="deleted")
 
 
+def bare(method: str, text: str = "no X server", **named: Any) -> Row:
+    """The sandbox's image has no desktop."""
+    return Row(method, 424, f"this sandbox's image has {text}", named=named)
+
+
 def locked(method: str) -> Row:
     """The server's own, and nothing in the call can be wrong: the caller does not have the key."""
     return Row(method, 401, "Unauthorized", where="guarded")
@@ -64,6 +71,12 @@ def locked(method: str) -> Row:
 ROWS = [
     locked("auth.authenticate"),
     locked("auth.create_ticket"),
+    bare("browser.execute_action", request=Action_MoveTo(x=1, y=1)),
+    bare("browser.get_info"),
+    gone("browser.get_proxy_pac"),
+    bare("browser.restart"),
+    bare("browser.screenshot"),
+    bare("browser.set_config", resolution=Resolution(width=1280, height=720)),
     absent("bash.close_session", 'session "absent" not found', "absent"),
     refused("bash.create_session", 'snapshot "/absent" is not a readable file', snapshot_path="/absent"),
     refused("bash.exec", 'directory "/absent" does not exist', command="true", exec_dir="/absent"),
@@ -73,6 +86,7 @@ ROWS = [
     absent("bash.write", 'session "absent" not found', session_id="absent", input="x"),
     refused("code.execute_code", 'directory "/absent" does not exist', language="python", code="1", cwd="/absent"),
     gone("code.get_info"),
+    bare("display.record", "no recorder", action="start"),
     absent("file.download_file", "No such file or directory: '/absent'", path="/absent"),
     unsuccessful("file.find_files", "No such file or directory: '/absent'", path="/absent", glob="*"),
     unsuccessful("file.glob_files", "No such file or directory: '/absent'", path="/absent", pattern="*"),

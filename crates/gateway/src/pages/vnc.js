@@ -3,10 +3,12 @@
   const $ = id => document.getElementById(id);
   const FIRST_PAUSE = 500;
   const LAST_PAUSE = 15000;
+  const MOST_REFUSALS = 6;
   const asked = new URLSearchParams(location.search);
 
   let rfb = null;
   let pause = FIRST_PAUSE;
+  let refusals = 0;
   let copied = '';
   let watching = ['1', 'true'].includes(asked.get('view_only'));
 
@@ -39,6 +41,7 @@
     mine.background = 'transparent';
     mine.addEventListener('connect', () => {
       pause = FIRST_PAUSE;
+      refusals = 0;
       say('connected', 'good');
       size();
       mine.focus();
@@ -54,18 +57,22 @@
 
   /** Tries again: another desktop may have to be started, or the server may be away for a while. */
   async function lost() {
-    say('connecting …', 'wait');
+    if ($('state').className !== 'bad') say('connecting …', 'wait');
+    const wait = pause;
+    pause = Math.min(pause * 2, LAST_PAUSE);
     try {
       const answer = await fetch(new URL(location.pathname.replace(/\/vnc(\/.*)?$/, '/v1/browser/info'), location.href));
       if (answer.status === 401) { location.reload(); return; }
       const value = await answer.json();
       if (!answer.ok) {
         say([value.message, value.hint].filter(Boolean).join(': '), 'bad');
-        if (answer.status === 424) return;
+        // As a rule the next call starts another desktop; an image without one will have none later either.
+        refusals += 1;
+        if (refusals < MOST_REFUSALS) setTimeout(lost, wait);
+        return;
       }
     } catch { /* It is away: tried again below. */ }
-    setTimeout(connect, pause);
-    pause = Math.min(pause * 2, LAST_PAUSE);
+    setTimeout(connect, wait);
   }
 
   new MutationObserver(size).observe($('screen'), { subtree: true, attributes: true, attributeFilter: ['width', 'height'] });
