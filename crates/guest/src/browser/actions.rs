@@ -34,7 +34,7 @@ pub enum Action {
         x: Option<f64>,
         y: Option<f64>,
         #[serde(default)]
-        #[schema(inline, default = "left")]
+        #[schema(inline)]
         button: Button,
         #[serde(default = "once", deserialize_with = "within::<_, 1, 3>")]
         #[schema(schema_with = clicks)]
@@ -42,12 +42,12 @@ pub enum Action {
     },
     MouseDown {
         #[serde(default)]
-        #[schema(inline, default = "left")]
+        #[schema(inline)]
         button: Button,
     },
     MouseUp {
         #[serde(default)]
-        #[schema(inline, default = "left")]
+        #[schema(inline)]
         button: Button,
     },
     RightClick {
@@ -129,10 +129,17 @@ fn some<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     if keys.is_empty() { Err(serde::de::Error::custom("List should have at least 1 item")) } else { Ok(keys) }
 }
 
+/// An action that fails has an error's status, and no such answer.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionStatus {
+    Success,
+}
+
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ActionData {
-    /// Always `success`.
-    pub status: String,
+    #[schema(inline)]
+    pub status: ActionStatus,
     pub action_performed: String,
 }
 
@@ -144,19 +151,19 @@ pub struct ActionResponse {
     pub data: Option<ActionData>,
     /// Advice for agents.
     pub hint: Option<String>,
-    /// Always `success`.
-    pub status: String,
+    #[schema(inline)]
+    pub status: ActionStatus,
     pub action_performed: String,
 }
 
 impl ActionResponse {
     pub(super) fn done(action: &Action) -> Self {
-        let data = ActionData { status: "success".to_owned(), action_performed: action.name().to_owned() };
+        let data = ActionData { status: ActionStatus::Success, action_performed: action.name().to_owned() };
         Self {
             success: true,
             message: Some(format!("{} done", data.action_performed)),
             hint: None,
-            status: data.status.clone(),
+            status: data.status,
             action_performed: data.action_performed.clone(),
             data: Some(data),
         }

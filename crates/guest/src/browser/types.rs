@@ -28,6 +28,7 @@ pub struct BrowserViewport {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(default = "png")]
 pub enum PictureFormat {
     #[default]
     Png,
@@ -40,7 +41,7 @@ pub enum PictureFormat {
 pub(super) struct ScreenshotQuery {
     /// The kind of image.
     #[serde(default)]
-    #[param(inline, default = "png")]
+    #[param(inline)]
     pub(super) format: PictureFormat,
     /// Of a JPEG, from the smallest file to the best one. Absent: 80.
     #[serde(default, deserialize_with = "crate::http::optional_within::<_, 0, 100>")]
@@ -69,6 +70,7 @@ pub struct Resolution {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(default = "hard")]
 pub enum RestartMode {
     /// Connects to the browser anew; its tabs stay.
     Soft,
@@ -81,7 +83,7 @@ pub enum RestartMode {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct RestartRequest {
     #[serde(default)]
-    #[schema(inline, default = "hard")]
+    #[schema(inline)]
     pub mode: RestartMode,
     /// Pages that can't be opened, such as `example.com` or `*`. Hard restarts only, as everything below.
     pub url_blocklist: Option<Vec<String>>,

@@ -21,6 +21,7 @@ const CLICK_PAUSE: u32 = 10;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(default = "left")]
 pub enum Button {
     #[default]
     Left,

@@ -194,7 +194,7 @@ mod tests {
     fn both_layouts_are_read_and_wrong_entries_keep_their_reason() {
         let inner = r#"{"a": {"command": "x", "args": ["1"], "env": {"K": "v"}, "timeout": 3, "type": "stdio"},
             "b": {"url": "http://127.0.0.1:8100/mcp", "prefix": "p", "hidden": true, "connectTimeout": 2.5},
-            "c": {}, "d": {"url": "https://x"}, "e": {"command": "x", "url": "http://x"}, "f": {"args": 3},
+            "c": {}, "d": {"url": "ftp://x"}, "e": {"command": "x", "url": "http://x"}, "f": {"args": 3},
             "off": {"command": "x", "disabled": true}}"#;
         let flat = parsed(inner);
         assert_eq!(flat, parsed(&format!(r#"{{"mcpServers": {inner}}}"#)));
