@@ -64,7 +64,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            ("browse", "there is no group \"browse\": there are bash, code, file"),
+            ("browse", "there is no group \"browse\": there are bash, browser, code"),
             ("bash run x", "bash has no method \"run\": there are close-session, create-session, exec"),
             ("bash exec", "command is missing"),
             ("bash exec x --fast", "no field \"fast\""),
