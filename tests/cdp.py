@@ -33,6 +33,15 @@ class Tab:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
+    def go(self, url: str) -> None:
+        for left in (2, 1, 0):
+            self.call("Page.navigate", url=url)
+            try:
+                return self.wait("document.readyState === 'complete' && location.href !== 'about:blank'", patience=5)
+            except AssertionError:
+                if not left:
+                    raise
+
     def run(self, statements: str) -> None:
         self.value(f"(() => {{ {statements} }})()")
 
@@ -45,18 +54,28 @@ class Tab:
 
 @contextmanager
 def tab(live: LiveSandbox, html: str | None) -> Iterator[Tab]:
-    """A new tab that is shown, with this page; it is closed at the end."""
+    """A new tab that is shown, with this page; it is closed at the end.
+
+    Another client that is connected, as Playwright is, holds up new tabs until it has looked at them, and a navigation of then
+    may get lost. It is done again, and in another tab if that does not help.
+    """
     url = "about:blank"
     if html is not None:
         url = "data:text/html;charset=utf-8;base64," + base64.b64encode(html.encode()).decode()
-    target = live.http.put("/cdp/json/new?about:blank").json()
-    with connect(target["webSocketDebuggerUrl"], max_size=None) as socket:
-        opened = Tab(socket)
-        if html is not None:
-            opened.call("Page.navigate", url=url)
-            opened.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
-        opened.call("Page.bringToFront")
-        try:
-            yield opened
-        finally:
-            live.http.get(f"/cdp/json/close/{target['id']}")
+    for left in reversed(range(5)):
+        target = live.http.put("/cdp/json/new?about:blank").json()
+        with connect(target["webSocketDebuggerUrl"], max_size=None) as socket:
+            opened = Tab(socket)
+            try:
+                try:
+                    if html is not None:
+                        opened.go(url)
+                    opened.call("Page.bringToFront")
+                except (AssertionError, TimeoutError):
+                    if not left:
+                        raise
+                    continue
+                yield opened
+                return
+            finally:
+                live.http.get(f"/cdp/json/close/{target['id']}")

@@ -55,6 +55,7 @@ def server() -> Iterator[Server]:
     ensure_image(data_dir)
     ensure_image(data_dir, "code")
     ensure_image(data_dir, "browser")
+    ensure_image(data_dir, "aio")
     environments = data_dir.parent / f"{data_dir.name}.environments.json"
     environments.write_text(ENVIRONMENTS)
     server = Server(data_dir, args=("--environments-file", str(environments)))

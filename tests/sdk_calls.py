@@ -10,8 +10,6 @@ from agent_sandbox import Sandbox
 
 SUCCEEDED: set[str] = set()
 FAILED: set[str] = set()
-#: Later work: what is done in the pages of the browser.
-LATER = "browser_"
 
 
 def namespaces() -> Iterator[tuple[str, type]]:

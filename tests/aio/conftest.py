@@ -1,4 +1,4 @@
-"""Sandboxes of the images `code` and `browser`, for the tests of what needs more than `base`."""
+"""Sandboxes of the images `code`, `browser` and `aio`, for the tests of what needs more than `base`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import httpx
 import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
+from sites import Sites
 
 
 def of_image(server: Server, image: str) -> Iterator[LiveSandbox]:
@@ -30,3 +31,24 @@ def coder(server: Server) -> Iterator[LiveSandbox]:
 def browsing(server: Server) -> Iterator[LiveSandbox]:
     """One for all tests of a file: they share its desktop and its browser."""
     yield from of_image(server, "browser")
+
+
+@pytest.fixture(scope="module")
+def aio(server: Server) -> Iterator[LiveSandbox]:
+    """One for all tests of a file: they share its VS Code and its JupyterLab."""
+    yield from of_image(server, "aio")
+
+
+@pytest.fixture(scope="module")
+def served(browsing: LiveSandbox) -> Sites:
+    """The sites of a file's sandbox. The client is as patient as the SDK is by itself: what takes longer was not answered."""
+    sites = Sites(LiveSandbox(browsing.base_url, browsing.name, 60))
+    sites.serve()
+    return sites
+
+
+@pytest.fixture
+def sites(served: Sites) -> Sites:
+    """The same, with one empty tab."""
+    served.fresh()
+    return served

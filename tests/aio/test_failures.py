@@ -63,6 +63,11 @@ def bare(method: str, text: str = "no X server", **named: Any) -> Row:
     return Row(method, 424, f"this sandbox's image has {text}", named=named)
 
 
+def shown(method: str, status: int, text: str, /, *arguments: Any, **named: Any) -> Row:
+    """The sandbox has a browser, so the failure is the call's own."""
+    return Row(method, status, text, arguments, named, where="browsing")
+
+
 def locked(method: str) -> Row:
     """The server's own, and nothing in the call can be wrong: the caller does not have the key."""
     return Row(method, 401, "Unauthorized", where="guarded")
@@ -77,6 +82,52 @@ ROWS = [
     bare("browser.restart"),
     bare("browser.screenshot"),
     bare("browser.set_config", resolution=Resolution(width=1280, height=720)),
+    shown("browser_captcha.wait", 400, "timeout", timeout=-1),
+    bare("browser_captcha.detect"),
+    bare("browser_cookies.clear_cookies"),
+    shown("browser_cookies.get_cookies", 400, "nonsense", urls="nonsense"),
+    shown("browser_cookies.set_cookies", 400, "url", cookies=[{"name": "x", "value": "1"}]),
+    shown("browser_network.add_route", 400, "regular expression", url_pattern="/(/", abort=True),
+    shown("browser_network.export_har", 400, "path", save_path=""),
+    shown("browser_network.get_requests", 400, "(", filter="/(/"),
+    shown("browser_network.remove_route", 404, "**/absent", url_pattern="**/absent"),
+    shown("browser_network.set_headers", 400, "a b", headers={"a b": "c"}),
+    shown("browser_network.set_scoped_headers", 400, "nonsense", origin="nonsense", headers={"a": "b"}),
+    shown("browser_page.back", 424, "back"),
+    shown("browser_page.check", 400, "][", selector="]["),
+    shown("browser_page.click", 400, "selector"),
+    shown("browser_page.evaluate", 424, "on purpose", expression="throw new Error('on purpose')"),
+    shown("browser_page.export_console", 400, "path", save_path=""),
+    shown("browser_page.fill", 400, "selector", text="x"),
+    shown("browser_page.fill_form", 400, "items[0]", items=[{"value": "x"}]),
+    shown("browser_page.find_text", 400, "empty", keyword=""),
+    shown("browser_page.forward", 424, "forward"),
+    bare("browser_page.get_console"),
+    bare("browser_page.get_elements"),
+    bare("browser_page.get_html"),
+    bare("browser_page.get_markdown"),
+    bare("browser_page.get_text"),
+    shown("browser_page.hot_key", 400, "nonsense", keys=["ctrl", "nonsense"]),
+    shown("browser_page.hover", 400, "selector"),
+    shown("browser_page.navigate", 424, "net::ERR_CONNECTION_REFUSED", url="http://127.0.0.1:8009/"),
+    shown("browser_page.press_key", 400, "nonsense", key="nonsense"),
+    shown("browser_page.record", 400, "webm", action="start", save_path="/tmp/film.avi"),
+    bare("browser_page.reload"),
+    shown("browser_page.screenshot", 400, "gif", format="gif"),
+    shown("browser_page.scroll", 400, "sideways", direction="sideways"),
+    bare("browser_page.scroll_to"),
+    shown("browser_page.scroll_to_element", 400, "][", selector="]["),
+    shown("browser_page.select_option", 400, "value", selector="select"),
+    shown("browser_page.type_text", 400, "delay", text="x", delay=-1),
+    shown("browser_page.uncheck", 400, "][", selector="]["),
+    shown("browser_page.upload_file", 404, "/absent", selector="input", files=["/absent"]),
+    shown("browser_page.wait", 424, "timed out", type="selector", selector="#absent", timeout=0.1),
+    shown("browser_state.load", 404, "/absent", path="/absent"),
+    shown("browser_state.save", 400, "path", path=""),
+    shown("browser_tabs.activate", 404, "99", 99),
+    shown("browser_tabs.close", 404, "99", 99),
+    shown("browser_tabs.create", 400, "javascript", url="javascript:1"),
+    bare("browser_tabs.list"),
     absent("bash.close_session", 'session "absent" not found', "absent"),
     refused("bash.create_session", 'snapshot "/absent" is not a readable file', snapshot_path="/absent"),
     refused("bash.exec", 'directory "/absent" does not exist', command="true", exec_dir="/absent"),
@@ -188,7 +239,7 @@ def guarded(server: Server) -> Iterator[LiveSandbox]:
 
 
 def test_every_method_has_a_row() -> None:
-    methods = {name for name, _, _ in sdk_calls.methods() if not name.startswith(sdk_calls.LATER)}
+    methods = {name for name, _, _ in sdk_calls.methods()}
     assert sorted(row.method for row in ROWS) == sorted(methods)
 
 

@@ -41,6 +41,9 @@ async base => {
   await attempt('run on default', '/v1/bash/exec', {method: 'POST', mode: 'no-cors', headers: plain, body: '{"command": "touch ~/stolen"}'});
   await attempt('read', '/sandbox/victim/v1/file/download?path=/home/gem/secret');
   await attempt('steps', '/api/v1/trajectories');
+  await attempt('steps of one', '/sandbox/victim/steps');
+  await attempt('steps here', '/steps');
+  await attempt('changes', '/api/v2/sandboxes?follow=true');
   await attempt('metrics', '/metrics');
   found.socket = await new Promise(done => {
     try {

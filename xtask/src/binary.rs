@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::command::{cargo, program, shown};
 use crate::failure::{Attempt, Failure};
+use crate::web;
 
 /// A line of what cargo says about a build.
 #[derive(Debug, Deserialize)]
@@ -23,8 +24,9 @@ struct Target {
     name: String,
 }
 
-/// Builds it optimised, and says where it is.
+/// Builds it optimised, with its pages, and says where it is.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
+    web::build()?;
     let mut command = cargo();
     command.args(["build", "--release", "--package", "arenite", "--message-format", "json-render-diagnostics"]);
     eprintln!("$ {}", shown(&command));

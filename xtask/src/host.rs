@@ -40,6 +40,8 @@ impl Present {
 pub(crate) const TO_RUN: &[Need] = &[
     Need { present: Present::AnyOf(&["cc"]), package: "gcc", why: "the embedded database is compiled" },
     Need { present: Present::File("/usr/include/stdlib.h"), package: "libc6-dev", why: "programs are linked" },
+    Need { present: Present::AnyOf(&["node"]), package: "nodejs", why: "the console and the dashboard are built with it" },
+    Need { present: Present::AnyOf(&["npm"]), package: "npm", why: "it brings what builds them" },
     Need { present: Present::AnyOf(&["debootstrap"]), package: "debootstrap", why: "the base image begins with it" },
     Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" },
     Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" },
@@ -61,6 +63,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     },
     Need { present: Present::AnyOf(&["chromium"]), package: "chromium", why: "a real browser is turned on hostile pages" },
     Need { present: Present::AnyOf(&["curl"]), package: "curl", why: "calls are made as the README shows them" },
+    Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
 ];
 
 /// To run the benchmarks, besides.

@@ -1,16 +1,17 @@
-//! `cargo xtask lint`: rustfmt, clippy, cargo-deny. Golden files are compared by the crates' own tests.
+//! `cargo xtask lint`: rustfmt, the pages' types, clippy, cargo-deny. Golden files are compared by the crates' own tests.
 
 use std::path::PathBuf;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::fmt;
+use crate::{fmt, web};
 
 /// The checker of dependencies, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn run() -> Outcome {
     fmt::check()?;
+    web::check()?;
     command::run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
     // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
     command::run(program(cargo_deny()?).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))

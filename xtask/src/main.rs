@@ -16,6 +16,7 @@ mod server;
 mod soak;
 mod test;
 mod up;
+mod web;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Task {
     Bench(bench::BenchArgs),
     /// Put long loads on a server
     Soak(soak::SoakArgs),
+    /// Build the console and the dashboard; every task that builds the server does it before
+    Web,
     /// Build an image into the data directory
     Image(image::ImageArgs),
     /// Compare the OpenAPI documents and other golden files, or write them anew
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Fmt => fmt::run(),
         Task::Bench(args) => bench::run(&args),
         Task::Soak(args) => soak::run(&args),
+        Task::Web => web::build(),
         Task::Image(args) => image::run(&args),
         Task::Openapi(args) => openapi::run(&args),
     };

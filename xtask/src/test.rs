@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::command::{self, cargo, program, repository, target_dir};
 use crate::failure::{Failure, Outcome};
-use crate::{binary, host, image, lint, python, up};
+use crate::{binary, host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -76,9 +76,10 @@ pub(crate) fn end_to_end(extra: &[String]) -> Outcome {
     let arenite = binary::build()?;
     let data_dir = data_dir();
     up::doctor(&arenite, &data_dir)?;
-    for name in ["base", "code", "browser"] {
+    for name in ["base", "code", "browser", "aio"] {
         image::ensure(&arenite, name, &data_dir)?;
     }
+    web::install(&repository().join("tests/clients"))?;
     let python = python::environment()?;
     let mut pytest = program(python);
     pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(extra);

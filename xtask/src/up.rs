@@ -15,8 +15,8 @@ pub(crate) struct UpArgs {
     /// Port of the server on 127.0.0.1
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Image to have ready
-    #[arg(long, default_value = "base")]
+    /// Image to have ready, and to make sandboxes of: `base` is the quick way, `aio` has all
+    #[arg(long, default_value = "aio")]
     image: String,
     /// The server's data directory
     #[arg(long, default_value = "/var/lib/arenite", value_name = "DIR")]
@@ -38,6 +38,8 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     let how = serve(&arenite, args)?;
     let port = args.port;
     println!("\nArenite {how} at http://127.0.0.1:{port} ({:.1} s)\n", begun.elapsed().as_secs_f64());
+    println!("  console        http://127.0.0.1:{port}/");
+    println!("  dashboard      http://127.0.0.1:{port}/index.html");
     println!("  API document   http://127.0.0.1:{port}/v1/docs");
     println!("  log            {}", log(port).display());
     if let Some(started) = Started::find(port) {

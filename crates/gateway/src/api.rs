@@ -11,6 +11,8 @@
 //! POST   /api/v2/sandboxes/{name}/pause    Sandbox; fine for a paused one
 //! POST   /api/v2/sandboxes/{name}/resume   Sandbox; fine for a running one
 //! GET    /api/v2/sandboxes/{name}/usage    {memory_bytes, cpu_nanoseconds, pids, disk_bytes?, oom_kills?, limits}
+//! GET    /api/v2/sandboxes/{name}/steps    as a trajectory's, below
+//! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it is gone
 //! GET    /api/v2/sandboxes/{name}/logs     text: what the main command wrote, empty without one
 //!
 //! Create   {name?, template?, image?, args?, env?, workdir?, hostname?, labels?, network?: "none"|"open", ports?,
@@ -32,6 +34,9 @@
 //! GET /api/v1/trajectories/{id}?after=&limit=     {trajectory, steps: [Step], next_after}
 //! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
 //! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
+//! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are kept
+//! GET /api/v1/trajectories/{id}?follow=true&after=&tail=    events, see [`crate::follow`]; `tail`: so many of the past at most
+//! GET /steps, /sandbox/{name}/steps, and on a sandbox's own host    the same of that sandbox
 //! ```
 
 use std::collections::BTreeMap;
@@ -53,6 +58,7 @@ use crate::lifecycle::{self, Call, Turn};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
+use crate::{follow, trajectories};
 
 const PATH: &str = "/api/v2";
 const DIALECT: &str = "api";
@@ -149,6 +155,7 @@ pub(crate) async fn serve(
             require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
             match parts.method {
                 Method::POST => create(gateway, context, body).await,
+                _ if follow::is_wanted(parts) => Ok(follow::changes(gateway, context.tenant.clone())),
                 _ => list(gateway, context).await,
             }
         }
@@ -173,12 +180,18 @@ pub(crate) async fn serve(
             read_only(parts)?;
             usage(gateway, context, sandbox_name(name)?).await
         }
+        ["sandboxes", name, "steps", ref rest @ ..] => {
+            read_only(parts)?;
+            let sandbox = gateway.control.get(&context.tenant, &sandbox_name(name)?).await?;
+            let rest: Vec<String> = rest.iter().map(|&segment| segment.to_owned()).collect();
+            trajectories::of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await
+        }
         ["sandboxes", name, "logs"] => {
             read_only(parts)?;
             logs(gateway, context, sandbox_name(name)?).await
         }
         _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}"))
-            .hint("there are info, templates, images, sandboxes and sandboxes/{name}/{pause,resume,usage,logs}")),
+            .hint("there are info, templates, images, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}")),
     }
 }
 

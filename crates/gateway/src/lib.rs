@@ -17,6 +17,7 @@ mod api;
 mod auth;
 mod config;
 mod dialect;
+mod follow;
 mod gateway;
 mod guard;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod health;
 mod inside;
 mod lifecycle;
 mod metrics;
+mod own_host;
 mod pages;
 mod path;
 mod preview;

@@ -13,13 +13,14 @@
 use arenite_model::protocol::INTERNAL_PORTS;
 use arenite_model::{ErrorCode, SandboxName};
 use axum::body::Body;
-use http::header::{CACHE_CONTROL, LOCATION};
+use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use crate::auth::{Grant, Identity};
+use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
 use crate::guard::{self, Host, HostKind};
+use crate::own_host;
 use crate::path::decode_segment;
 use crate::refusal::Refusal;
 use crate::target::{self, Whom};
@@ -163,28 +164,13 @@ impl Preview {
         if self.place == Place::Own || parts.method != Method::GET || !guard::is_navigation(parts) {
             return Ok(None);
         }
-        // A path before ours, or a header, is not kept by a host.
-        if !context.outer_path().is_empty() || parts.headers.contains_key(&PORT_HEADER) {
+        // A header is not kept by a host.
+        if parts.headers.contains_key(&PORT_HEADER) {
             return Ok(None);
         }
-        let Some(domain) = guard::domain_of_sandboxes(&gateway.config, host) else { return Ok(None) };
-        let authority = format!("{}-{id}.{domain}", self.port);
-        let mut query = query(parts);
-        if gateway.config.auth.is_required() {
-            // The server's cookie doesn't go there.
-            let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
-            let until = who.until.map_or(until, |end| until.min(end));
-            let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: Some(authority.clone()) })?;
-            let sign = if query.is_empty() { '?' } else { '&' };
-            query.push_str(&format!("{sign}ticket={ticket}"));
-        }
-        let scheme = context.base_url.split("://").next().unwrap_or("http");
+        let Some(domain) = own_host::domain(gateway, context, host) else { return Ok(None) };
         let path = if self.path.is_empty() { "/" } else { &self.path };
-        let mut answer = lead(StatusCode::TEMPORARY_REDIRECT, &format!("{scheme}://{authority}{path}{query}"));
-        if let Some(answer) = &mut answer {
-            answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        }
-        Ok(answer)
+        own_host::lead(gateway, context, parts, who, &format!("{}-{id}.{domain}", self.port), path)
     }
 }
 

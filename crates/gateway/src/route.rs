@@ -22,7 +22,7 @@ use crate::path::Path;
 use crate::refusal::Refusal;
 use crate::target::{self, Target};
 use crate::timing::Timing;
-use crate::{GatewayConfig, api, auth, dialect, health, metrics, pages, preview, proxy, trajectories};
+use crate::{GatewayConfig, api, auth, dialect, health, metrics, own_host, pages, preview, proxy, trajectories};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -37,6 +37,10 @@ pub(crate) enum Owner {
     OpenApi,
     AgentSandbox,
     Trajectories,
+    /// The steps of one sandbox.
+    Steps,
+    /// The page of one sandbox.
+    Dashboard,
     Api,
     Health,
     Metrics,
@@ -66,11 +70,11 @@ impl Owner {
     fn name(self) -> &'static str {
         match self {
             Self::Guest => "aio",
-            Self::Console => "console",
+            Self::Console | Self::Dashboard => "console",
             Self::Docs => "docs",
             Self::OpenApi => "openapi",
             Self::AgentSandbox => "agent_sandbox",
-            Self::Trajectories => "trajectories",
+            Self::Trajectories | Self::Steps => "trajectories",
             Self::Api => "api",
             Self::Health => "health",
             Self::Metrics => "metrics",
@@ -91,19 +95,8 @@ fn is_under(path: &str, root: &str) -> bool {
 }
 
 /// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
-const OF_GUESTS: [&str; 11] = [
-    "/v1",
-    "/cdp",
-    "/json",
-    "/websockify",
-    "/code-server",
-    "/jupyter",
-    "/proxy",
-    "/absproxy",
-    "/index.html",
-    "/opencode",
-    "/codex",
-];
+const OF_GUESTS: [&str; 10] =
+    ["/v1", "/cdp", "/json", "/websockify", "/code-server", "/jupyter", "/proxy", "/absproxy", "/opencode", "/codex"];
 /// Paths of dialects that are not there yet, at the root.
 const MISSING: [(&str, &str); 15] = [
     ("/api/v1/execute", "AgentFlow's API"),
@@ -169,6 +162,8 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
         "/terminal" => Owner::Terminal,
         "/vnc" | "/vnc/" | "/vnc/index.html" | "/vnc/vnc.html" | "/vnc/vnc_lite.html" => Owner::Desktop,
         "/llms.txt" => Owner::Manual,
+        "/index.html" => Owner::Dashboard,
+        _ if is_under(path, "/steps") => Owner::Steps,
         // The routes below /v1/mcp are the guest's.
         "/v1/mcp" | "/v1/mcp/" => Owner::Missing("the MCP hub"),
         _ if is_under(path, "/mcp") => Owner::Missing("the MCP hub"),
@@ -181,7 +176,9 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
 pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
     if let Some(owner) = page_of_sandbox(path) {
         owner
-    } else if path == "/" || OF_GUESTS.iter().any(|root| is_under(path, root)) {
+    } else if path == "/" {
+        Owner::Dashboard
+    } else if OF_GUESTS.iter().any(|root| is_under(path, root)) {
         Owner::Guest
     } else if is_under(path, "/internal") {
         Owner::Internal
@@ -193,7 +190,9 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
 /// Whether people open it in a browser, so that links from elsewhere may lead there.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
-        Owner::Console | Owner::Docs | Owner::Terminal | Owner::Desktop | Owner::Manual | Owner::Preview => true,
+        Owner::Console | Owner::Dashboard | Owner::Docs | Owner::Terminal | Owner::Desktop | Owner::Manual | Owner::Preview => {
+            true
+        }
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
         _ => false,
     }
@@ -213,7 +212,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
         Ok(answer) => answer,
         Err(refusal) => {
             let mut answer = match owner {
-                Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Metrics => refusal.api(),
+                Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Steps | Owner::Metrics => refusal.api(),
                 _ => refusal.envelope(),
             };
             // It may repeat what the caller, or a sandbox, made up.
@@ -343,7 +342,9 @@ async fn dispatch(
         return auth::authenticate(gateway, &host, parts);
     }
     let query = parts.uri.query().map(str::to_owned);
-    auth::take_off(gateway, &host, parts, owner == Owner::Preview);
+    // These have credentials and cookies of their own.
+    let is_website = owner == Owner::Preview || host.kind != HostKind::Server && own_host::program(&path.decoded).is_some();
+    auth::take_off(gateway, &host, parts, is_website);
     if is_page(owner, &path.decoded)
         && let Some(answer) = auth::enter(gateway, &context, &host, parts, query.as_deref())?
     {
@@ -356,12 +357,17 @@ async fn dispatch(
     timing.mark("target");
     let at = path.decoded.as_str();
     match owner {
+        Owner::Dashboard => match with_slash(&path, parts) {
+            Some(redirect) => Ok(redirect),
+            None => pages::dashboard::serve(gateway, &context, &host, &who, &path, parts).await,
+        },
+        Owner::Steps => {
+            let target = target::find(&path, &parts.headers, &host.kind)?;
+            trajectories::serve_steps(gateway, &context, &target, parts).await
+        }
         Owner::Guest => {
-            if let Some(redirect) = with_slash(&path, parts) {
-                return Ok(redirect);
-            }
             let target: Target = target::find(&path, &parts.headers, &host.kind)?;
-            proxy::forward(gateway, &context, &target, parts, body, timing).await
+            proxy::forward(gateway, &context, &host, &who, &target, parts, body, timing).await
         }
         Owner::Console => pages::console::serve(gateway, &context, at, parts, body).await,
         Owner::Docs => pages::docs::serve(gateway, &context, at, parts, body).await,
@@ -452,10 +458,14 @@ mod tests {
             ("/v1/mcp", Owner::Missing("the MCP hub")),
             ("/v1/mcp/servers", Owner::Guest),
             ("/sandbox/a/v1/mcp", Owner::Missing("the MCP hub")),
-            ("/sandbox/a", Owner::Guest),
-            ("/sandbox/a/", Owner::Guest),
+            ("/sandbox/a", Owner::Dashboard),
+            ("/sandbox/a/", Owner::Dashboard),
+            ("/index.html", Owner::Dashboard),
+            ("/steps", Owner::Steps),
+            ("/sandbox/a/steps/3/observation", Owner::Steps),
+            ("/sandbox/a/stepsx", Owner::Unknown),
             ("/sandbox/a/v1/bash/exec", Owner::Guest),
-            ("/sandbox/a/index.html", Owner::Guest),
+            ("/sandbox/a/index.html", Owner::Dashboard),
             ("/sandbox/a/internal/hello", Owner::Internal),
             ("/sandbox/a/api/v1/sandbox", Owner::Unknown),
             ("/sandbox/a/sandbox/b/v1/ping", Owner::Unknown),
@@ -494,7 +504,8 @@ mod tests {
             assert_eq!(owner(path), wanted, "{path}");
         }
         for (path, wanted) in [
-            ("/", Owner::Guest),
+            ("/", Owner::Dashboard),
+            ("/steps", Owner::Steps),
             ("/v1/ping", Owner::Guest),
             ("/api/v1/sandbox", Owner::Unknown),
             ("/api/v2/sandboxes", Owner::Unknown),

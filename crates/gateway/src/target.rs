@@ -1,10 +1,11 @@
 //! Which sandbox a request is for, and what of its path is the sandbox's.
 
-use arenite_control::{Control, ControlError, Lease};
+use arenite_control::{Control, ControlError, Lease, Sandbox};
 use arenite_model::{SandboxId, SandboxName, TenantId};
 use http::HeaderMap;
 
 use crate::guard::HostKind;
+use crate::own_host;
 use crate::path::Path;
 use crate::refusal::Refusal;
 
@@ -27,6 +28,13 @@ pub(crate) struct Target {
     pub(crate) prefix: String,
     /// Served on the sandbox's own host, so what it serves shares an origin with nobody.
     pub(crate) own_host: bool,
+}
+
+impl Target {
+    /// Whether it is a website on a host of its own, whose cookies are its own: VS Code and JupyterLab.
+    pub(crate) fn is_website(&self) -> bool {
+        self.own_host && own_host::program(&self.path.decoded).is_some()
+    }
 }
 
 /// First match wins: the path, the header, the host, `default`.
@@ -73,6 +81,17 @@ pub(crate) async fn lease(control: &Control, tenant: &TenantId, whom: &Whom) -> 
                 return Err(ControlError::NoSuchId { id: id.clone() }.into());
             }
             Ok(lease)
+        }
+    }
+}
+
+/// The sandbox as it is: neither woken nor made.
+pub(crate) async fn look_up(control: &Control, tenant: &TenantId, whom: &Whom) -> Result<Sandbox, Refusal> {
+    match whom {
+        Whom::Name(name) => Ok(control.get(tenant, name).await?),
+        Whom::Id(id) => {
+            let all = control.list(tenant).await?;
+            all.into_iter().find(|sandbox| sandbox.id == *id).ok_or_else(|| ControlError::NoSuchId { id: id.clone() }.into())
         }
     }
 }

@@ -1,14 +1,15 @@
-//! `/api/v1/trajectories`: what was recorded, for reading and for export. Shapes are in [`crate::api`].
+//! `/api/v1/trajectories`: what was recorded, for reading, following and export; and `/steps` of a sandbox, the same of that
+//! sandbox alone. Shapes are in [`crate::api`].
 
 use std::io::{self, Write};
 
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{Recorder, TrajectoryError};
+use arenite_trajectory::{Body as Recorded, Recorder, TrajectoryError};
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -16,6 +17,8 @@ use crate::gateway::{Context, Gateway};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
+use crate::target::Target;
+use crate::{follow, target};
 
 const PATH: &str = "/api/v1/trajectories";
 const DEFAULT_PAGE: usize = 100;
@@ -34,11 +37,71 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
             let listed = blocking(move || recorder.list(&tenant)).await?;
             Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
         }
-        [id] => steps(recorder, tenant, id.clone(), parts).await,
-        [id, last] if last == "steps" => steps(recorder, tenant, id.clone(), parts).await,
         [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
+        [id] => of(gateway, tenant, id.clone(), &[], parts).await,
+        [id, steps, rest @ ..] if steps == "steps" => of(gateway, tenant, id.clone(), rest, parts).await,
         _ => Err(Refusal::not_found("a trajectory has steps and blobs/{blake3}, nothing else")),
     }
+}
+
+/// `/steps` of a sandbox: under its prefix, or on its own host, where nothing tells of other sandboxes. What stands there was
+/// the sandbox's to see anyway, so a page of it that reads this learns nothing.
+pub(crate) async fn serve_steps(
+    gateway: &Gateway,
+    context: &Context,
+    target: &Target,
+    parts: &Parts,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let sandbox = target::look_up(&gateway.control, &context.tenant, &target.whom).await?;
+    let path = target.path.decoded.strip_prefix("/steps").unwrap_or_default();
+    let rest: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
+    of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await
+}
+
+/// The same for a sandbox that is known to be there. It may not have been called yet: then there are no steps.
+pub(crate) async fn of_sandbox(
+    gateway: &Gateway,
+    context: &Context,
+    id: String,
+    rest: &[String],
+    parts: &Parts,
+) -> Result<Response<Body>, Refusal> {
+    match of(gateway, context.tenant.clone(), id.clone(), rest, parts).await {
+        Err(refusal) if refusal.code == ErrorCode::NotFound && rest.is_empty() => {
+            if follow::is_wanted(parts) {
+                return begin_to_follow(gateway, context.tenant.clone(), id, parts).await;
+            }
+            Ok(json_response(StatusCode::OK, &json!({ "trajectory": id, "steps": [], "next_after": null })))
+        }
+        other => other,
+    }
+}
+
+/// Of one trajectory, what comes after its `steps`.
+async fn of(gateway: &Gateway, tenant: TenantId, id: String, rest: &[String], parts: &Parts) -> Result<Response<Body>, Refusal> {
+    let recorder = gateway.recorder.clone();
+    match rest {
+        [] if follow::is_wanted(parts) => {
+            let (known, owner, trajectory) = (recorder, tenant.clone(), id.clone());
+            blocking(move || known.steps(&owner, &trajectory, 0, 1)).await?;
+            begin_to_follow(gateway, tenant, id, parts).await
+        }
+        [] => steps(recorder, tenant, id, parts).await,
+        [number, which] if which == "arguments" || which == "observation" => {
+            let number: u64 = number.parse().map_err(|_| Refusal::bad_request(format!("step {number:?} is not a number")))?;
+            step_body(recorder, tenant, id, number, which == "observation").await
+        }
+        _ => Err(Refusal::not_found("a step has arguments and an observation, nothing else")),
+    }
+}
+
+async fn begin_to_follow(gateway: &Gateway, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    let after = follow::last_event(parts).map_or_else(|| number(parts, "after", 0), Ok)?;
+    let tail = query_value(parts.uri.query(), "tail").map(|_| number(parts, "tail", 0)).transpose()?;
+    let recorder = gateway.recorder.clone();
+    let begun = blocking(move || recorder.follow(&tenant, &id, after, tail)).await?;
+    Ok(follow::steps(gateway, begun))
 }
 
 /// Reads files away from the threads that serve.
@@ -148,6 +211,29 @@ impl Write for Pieces {
     }
 }
 
+/// What was sent or what came back, wherever it is kept.
+async fn step_body(
+    recorder: Recorder,
+    tenant: TenantId,
+    id: String,
+    number: u64,
+    observed: bool,
+) -> Result<Response<Body>, Refusal> {
+    let which = if observed { "observation" } else { "arguments" };
+    let (from, owner, trajectory) = (recorder.clone(), tenant.clone(), id.clone());
+    let step = blocking(move || from.steps(&owner, &trajectory, number.saturating_sub(1), 1)).await?.pop();
+    let step = step.filter(|step| step.step == number).ok_or_else(|| Refusal::not_found(format!("there is no step {number}")))?;
+    let text = match if observed { step.observation } else { step.arguments } {
+        Some(Recorded::Blob(kept)) => return blob(recorder, tenant, id, kept.blake3).await,
+        Some(Recorded::Json(raw)) => raw.get().to_owned(),
+        Some(Recorded::Text(text) | Recorded::Base64(text)) => text,
+        None => return Err(Refusal::not_found(format!("step {number} has no {which}, or not yet"))),
+    };
+    let mut response = Response::new(Body::from(text));
+    as_bytes(response.headers_mut());
+    Ok(response)
+}
+
 /// A kept body. It is handed out as bytes: whatever a sandbox made of it, it must not become a page of ours.
 async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Result<Response<Body>, Refusal> {
     let (file, length) = blocking(move || {
@@ -161,10 +247,15 @@ async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) 
     let reader = tokio_util::io::ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE_BYTES);
     let mut response = Response::new(Body::from_stream(reader));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert(http::header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    as_bytes(headers);
     if let Some(length) = length {
         headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     Ok(response)
+}
+
+fn as_bytes(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }

@@ -22,6 +22,11 @@ pub fn description() -> Document {
         mcp::McpApi::openapi(),
         proxy::ProxyApi::openapi(),
         browser::BrowserApi::openapi(),
+        browser::PageApi::openapi(),
+        browser::TabsApi::openapi(),
+        browser::CookiesApi::openapi(),
+        browser::StateApi::openapi(),
+        browser::NetworkApi::openapi(),
         desktop::DisplayApi::openapi(),
         util::UtilApi::openapi(),
     ];

@@ -27,6 +27,7 @@ mod main_command;
 pub mod mcp;
 pub mod nodejs;
 pub mod observe;
+pub mod pages;
 mod ports;
 pub mod process;
 pub mod proxy;
@@ -88,6 +89,8 @@ pub struct Guest {
     pub desktop: desktop::DesktopService,
     /// The browser on it.
     pub browser: browser::BrowserService,
+    /// VS Code and JupyterLab.
+    pub pages: pages::PagesService,
     /// What runs at the sandbox's end.
     pub hooks: hooks::Hooks,
     /// What is known of the use of resources.
@@ -139,6 +142,7 @@ impl Guest {
             files: Arc::default(),
             desktop: Default::default(),
             browser: Default::default(),
+            pages: Default::default(),
             hooks: Default::default(),
             observe: observe::Observer::new(counters),
             mcp: Default::default(),

@@ -10,13 +10,14 @@ use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
 use crate::{
-    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util,
+    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, pages, proxy, sandbox, shell, skills,
+    util,
 };
 
 type Build = fn() -> Router<SharedGuest>;
 
 /// How the paths of a service begin, and its routes.
-const SERVICES: [(&str, Build); 18] = [
+const SERVICES: [(&str, Build); 22] = [
     ("/v1/bash/", bash::router),
     ("/v1/shell/", shell::router),
     ("/v1/file/", files::router),
@@ -35,6 +36,10 @@ const SERVICES: [(&str, Build); 18] = [
     ("/json", browser::router),
     ("/v1/display/", desktop::router),
     ("/websockify", desktop::router),
+    ("/code-server", pages::router),
+    ("/jupyter", pages::router),
+    ("/opencode", pages::router),
+    ("/codex", pages::router),
 ];
 
 /// What processes inside may call, too.

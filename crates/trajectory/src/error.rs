@@ -24,6 +24,8 @@ pub enum TrajectoryError {
     LogsFull { used: u64, limit: u64 },
     #[error("trajectory {trajectory} has {open} calls under way, which is the most it may have")]
     TooManyOpen { trajectory: String, open: usize },
+    #[error("trajectory {trajectory} is followed by {most} already, which is the most it may be")]
+    TooManyFollowers { trajectory: String, most: usize },
     #[error("trajectory {trajectory} has calls under way, so it can't be removed")]
     Busy { trajectory: String },
 }
@@ -39,7 +41,7 @@ impl TrajectoryError {
             Self::Io { .. } | Self::InUse { .. } => ErrorCode::Internal,
             Self::BadTrajectory { .. } | Self::BadDigest { .. } => ErrorCode::InvalidRequest,
             Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
-            Self::LogsFull { .. } | Self::TooManyOpen { .. } => ErrorCode::Exhausted,
+            Self::LogsFull { .. } | Self::TooManyOpen { .. } | Self::TooManyFollowers { .. } => ErrorCode::Exhausted,
             Self::Busy { .. } => ErrorCode::Conflict,
         }
     }
@@ -49,6 +51,7 @@ impl TrajectoryError {
         let hint = match self {
             Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",
             Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",
+            Self::TooManyFollowers { .. } => "close a page that shows its steps, then retry",
             Self::InUse { .. } => "stop the other server, or give this one its own data directory",
             Self::NoBlob { .. } => "a body over the limit, or met while the blob store was full, has only its hash kept",
             _ => return None,

@@ -12,6 +12,10 @@
 //!                   └── the server dies ──► read as interrupted, and written so when the log is next opened
 //! ```
 //!
+//! # Looking on
+//!
+//! [`Recorder::follow`] tells of each step of a trajectory when it begins and when it ends, woken by the writer.
+//!
 //! # On disk
 //!
 //! ```text
@@ -38,6 +42,7 @@
 
 mod blob;
 mod error;
+mod follow;
 mod limits;
 mod line;
 mod log;
@@ -49,6 +54,7 @@ mod tap;
 
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use error::TrajectoryError;
+pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{

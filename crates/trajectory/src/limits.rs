@@ -17,6 +17,8 @@ pub struct Limits {
     pub open_files: usize,
     /// Calls under way at once in one trajectory; beyond it `begin` refuses.
     pub open_steps: usize,
+    /// Those who follow one trajectory at once; beyond it a further one is refused.
+    pub followers: usize,
     /// Time from a write to its `fdatasync`, at most.
     pub sync_every: Duration,
 }
@@ -30,6 +32,7 @@ impl Default for Limits {
             logs_bytes: 20 << 30,
             open_files: 512,
             open_steps: 4096,
+            followers: 32,
             sync_every: Duration::from_secs(1),
         }
     }

@@ -60,6 +60,8 @@ pub trait StepLog: Send + Sync {
     fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
     /// Up to `limit` steps after the given one, in order.
     fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError>;
+    /// The number of the last step, and whether the end was noted; of no log 0, and that it was not.
+    fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
     fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError>;
     /// Bytes of all logs.
@@ -402,6 +404,15 @@ impl StepLog for FileLog {
             (len, state.map_or_else(BTreeSet::new, |s| s.open.clone()))
         };
         read::steps(file, len, &open, after, limit).map_err(failed)
+    }
+
+    fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError> {
+        let path = self.path(key);
+        match read::stand(&path) {
+            Ok(stand) => Ok(stand),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((0, false)),
+            Err(error) => Err(TrajectoryError::io("read", &path, error)),
+        }
     }
 
     fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError> {

@@ -15,9 +15,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
+use crate::follow::{Change, Followers};
 use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
 use crate::{
-    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Intent, IntentRecord, Kind, Limits, Outcome,
+    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Follow, Intent, IntentRecord, Kind, Limits, Outcome,
     OutcomeKind, OutcomeRecord, Step, StepLog, Summary, Tap, TrajectoryError, TrajectoryKey,
 };
 
@@ -35,6 +36,7 @@ pub struct Recorder {
 struct Inner {
     log: Arc<dyn StepLog>,
     blobs: Arc<dyn BlobStore>,
+    followers: Arc<Followers>,
     limits: Limits,
     begun: AtomicU64,
     finished: AtomicU64,
@@ -70,6 +72,7 @@ impl Recorder {
             inner: Arc::new(Inner {
                 log,
                 blobs,
+                followers: Arc::default(),
                 limits,
                 begun: AtomicU64::new(0),
                 finished: AtomicU64::new(0),
@@ -134,6 +137,7 @@ impl Recorder {
             request_id: cut(intent.request_id, MAX_TEXT),
         };
         let step = self.inner.log.begin(&key, record)?;
+        self.inner.followers.tell(&key, Change::Step(step));
         self.inner.begun.fetch_add(1, Ordering::Relaxed);
         Ok(OpenStep {
             request: self.tap(),
@@ -179,6 +183,17 @@ impl Recorder {
     pub fn steps(&self, tenant: &TenantId, trajectory: &str, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError> {
         let key = TrajectoryKey::new(tenant, trajectory)?;
         self.inner.log.steps(&key, after, limit.min(MAX_PAGE))
+    }
+
+    /// Follows a trajectory from the step after the given one, though no further back than `tail` steps. It need not have
+    /// begun. Reads a little of the log.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::TooManyFollowers`] at [`Limits::followers`].
+    pub fn follow(&self, tenant: &TenantId, trajectory: &str, after: u64, tail: Option<u64>) -> Result<Follow, TrajectoryError> {
+        let key = TrajectoryKey::new(tenant, trajectory)?;
+        let inner = &self.inner;
+        Follow::begin(key, Arc::clone(&inner.log), Arc::clone(&inner.followers), inner.limits.followers, (after, tail))
     }
 
     /// Writes all steps as JSON lines, intent and outcome together, and answers their number. With `inline_blobs` kept
@@ -240,7 +255,11 @@ impl Recorder {
 
     /// The sandbox was deleted: notes the end and closes the file. Records stay.
     pub fn close_trajectory(&self, tenant: &TenantId, trajectory: &str) {
-        let result = TrajectoryKey::new(tenant, trajectory).and_then(|key| self.inner.log.end(&key));
+        let result = TrajectoryKey::new(tenant, trajectory).and_then(|key| {
+            self.inner.log.end(&key)?;
+            self.inner.followers.tell(&key, Change::End);
+            Ok(())
+        });
         if let Err(error) = result {
             tracing::error!(trajectory, %error, "the end of a trajectory could not be noted");
         }
@@ -341,6 +360,7 @@ impl OpenStep {
             duration_ms: Some((self.started.elapsed().as_secs_f64() * 1e6).round() / 1e3),
         };
         let result = inner.log.finish(&key, record);
+        inner.followers.tell(&key, Change::Step(self.step));
         let counter = match &result {
             Ok(()) => &inner.finished,
             Err(_) => &inner.outcomes_lost,

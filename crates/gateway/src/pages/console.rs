@@ -11,8 +11,12 @@ use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::request::require;
 
-pub(super) static PAGE: Page =
-    Page::new(include_str!("console.html"), &[include_str!("console.css")], &[include_str!("console.js")]);
+pub(super) static PAGE: Page = Page::new(
+    include_str!("../../../../web/console.html"),
+    &[include_str!(concat!(env!("OUT_DIR"), "/console.css"))],
+    &[include_str!(concat!(env!("OUT_DIR"), "/console.js"))],
+)
+.may("img-src data: blob:");
 
 pub(crate) async fn serve(
     _gateway: &Arc<Gateway>,

@@ -3,6 +3,7 @@
 
 pub(crate) mod assets;
 pub(crate) mod console;
+pub(crate) mod dashboard;
 pub(crate) mod docs;
 pub(crate) mod manual;
 pub(crate) mod openapi;
@@ -30,27 +31,52 @@ struct Page {
     script: &'static [&'static str],
     /// Its script makes styles of its own.
     styled_by_script: bool,
+    /// Pages of its own origin may show it in a frame: the dashboard does.
+    framed: bool,
+    /// Directives of its policy on pictures and frames.
+    may: &'static str,
     made: OnceLock<(String, HeaderValue)>,
 }
 
 impl Page {
     const fn new(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
-        Self { html, css, script, styled_by_script: false, made: OnceLock::new() }
+        Self { html, css, script, styled_by_script: false, framed: false, may: "img-src data:", made: OnceLock::new() }
     }
 
     const fn styled_by_script(html: &'static str, css: &'static [&'static str], script: &'static [&'static str]) -> Self {
-        Self { html, css, script, styled_by_script: true, made: OnceLock::new() }
+        let mut page = Self::new(html, css, script);
+        page.styled_by_script = true;
+        page
+    }
+
+    const fn framed(mut self) -> Self {
+        self.framed = true;
+        self
+    }
+
+    const fn may(mut self, directives: &'static str) -> Self {
+        self.may = directives;
+        self
     }
 
     fn response(&'static self) -> Response<Body> {
+        self.with(&[])
+    }
+
+    /// With words of ours put in its markup: names and addresses, which need no escape.
+    fn with(&'static self, words: &[(&str, &str)]) -> Response<Body> {
         let (text, policy) = self.made.get_or_init(|| self.make());
-        let mut response = Response::new(Body::from(text.as_str()));
+        let body = match words {
+            [] => Body::from(text.as_str()),
+            words => Body::from(words.iter().fold(text.clone(), |text, (mark, word)| text.replace(mark, word))),
+        };
+        let mut response = Response::new(body);
         let headers = response.headers_mut();
         let fixed: [(HeaderName, &'static str); 5] = [
             (CONTENT_TYPE, "text/html; charset=utf-8"),
             (CACHE_CONTROL, "no-cache"),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (X_FRAME_OPTIONS, "DENY"),
+            (X_FRAME_OPTIONS, if self.framed { "SAMEORIGIN" } else { "DENY" }),
             (REFERRER_POLICY, "no-referrer"),
         ];
         for (name, value) in fixed {
@@ -65,9 +91,11 @@ impl Page {
         let text = self.html.replace("/*STYLE*/", &css).replace("/*SCRIPT*/", &script);
         let style = if self.styled_by_script { "'unsafe-inline'".to_owned() } else { format!("'sha256-{}'", hash(&css)) };
         let policy = format!(
-            "default-src 'none'; script-src 'sha256-{}'; style-src {style}; connect-src 'self'; img-src data:; \
-             base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+            "default-src 'none'; script-src 'sha256-{}'; style-src {style}; connect-src 'self'; {}; \
+             base-uri 'none'; form-action 'none'; frame-ancestors {}; require-trusted-types-for 'script'",
             hash(&script),
+            self.may,
+            if self.framed { "'self'" } else { "'none'" },
         );
         // Base64 and words: always a header's value.
         let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
@@ -86,15 +114,15 @@ mod tests {
 
     #[test]
     fn a_page_allows_its_own_script_and_style_and_nothing_else() {
-        for page in [&console::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
+        for page in [&console::PAGE, &dashboard::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
             let response = page.response();
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
             let text = &page.made.get().unwrap().0;
-            for (open, close, directive) in [("<script>", "</script>", "script-src"), ("<style>", "</style>", "style-src")] {
+            for (open, close, directive) in [("<script", "</script>", "script-src"), ("<style", "</style>", "style-src")] {
                 let parts: Vec<&str> = text.split(open).collect();
                 assert_eq!(parts.len(), 2, "one {open}");
-                let inside = parts[1].split_once(close).unwrap().0;
+                let inside = parts[1].split_once('>').unwrap().1.split_once(close).unwrap().0;
                 let hash = STANDARD.encode(Sha256::digest(inside.as_bytes()));
                 assert!(policy.contains(&format!("{directive} 'sha256-{hash}'")), "{open}");
             }
@@ -111,6 +139,17 @@ mod tests {
                 "src=",
             ] {
                 assert!(!text.contains(bad), "{bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_dashboards_words_stand_in_its_markup_alone() {
+        // Else its script would not be the one that the policy names.
+        for mark in ["{NAME}", "{PLACE}", "{CONSOLE}"] {
+            assert!(dashboard::PAGE.html.contains(mark));
+            for part in dashboard::PAGE.script.iter().chain(dashboard::PAGE.css) {
+                assert!(!part.contains(mark), "{mark}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a person sees in the place of a preview that can't be shown.
+//! What a person sees in the place of a preview, or of another page, that can't be shown.
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -15,12 +15,23 @@ pub(crate) fn failed(port: u16, parts: &Parts, refusal: Refusal) -> Result<Respo
     if !is_navigation(parts) {
         return Err(refusal);
     }
+    page(&format!("Port {port}"), &refusal, "<p>Load this page again when it runs.</p>\n")
+}
+
+/// A page that says what a refusal says.
+pub(crate) fn message(title: &str, refusal: &Refusal) -> Result<Response<Body>, Refusal> {
+    page(title, refusal, "")
+}
+
+/// `last`: markup.
+fn page(title: &str, refusal: &Refusal, last: &str) -> Result<Response<Body>, Refusal> {
     let hint = refusal.hint.as_deref().map_or_else(String::new, |hint| format!("<p class=\"quiet\">{}</p>", escaped(hint)));
+    let title = escaped(title);
     let text = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Port {port}</title>\n\
-         <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n<main>\n<h1>Port {port}</h1>\n<p>{}</p>\n{hint}\n\
-         <p>Load this page again when it runs.</p>\n</main>\n</html>\n",
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n<main>\n<h1>{title}</h1>\n<p>{}</p>\n{hint}\n\
+         {last}</main>\n</html>\n",
         escaped(&refusal.message)
     );
     let mut answer = Response::new(Body::from(text));

@@ -14,7 +14,8 @@ pub(super) static PAGE: Page = Page::styled_by_script(
     include_str!("terminal.html"),
     &[XTERM_STYLE, include_str!("terminal.css")],
     &[XTERM, FIT, include_str!("terminal.js")],
-);
+)
+.framed();
 
 pub(crate) fn serve(parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;

@@ -13,7 +13,8 @@ pub(super) static PAGE: Page = Page::styled_by_script(
     include_str!("vnc.html"),
     &[include_str!("vnc.css")],
     &[include_str!("../../assets/novnc@1.7.0/novnc.js"), include_str!("vnc.js")],
-);
+)
+.framed();
 
 pub(crate) fn serve(parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;

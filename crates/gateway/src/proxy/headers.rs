@@ -9,7 +9,9 @@ use http::header::{
 
 use crate::gateway::Context;
 use crate::refusal::Refusal;
+use crate::target::Target;
 
+use super::preview_headers::host_only;
 use super::unreachable;
 
 /// On a host that a sandbox shares with the control routes its pages get an origin of their own.
@@ -34,19 +36,42 @@ pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// What a guest has no business to see, or what only this server may say.
 fn is_ours(name: &HeaderName) -> bool {
-    // Cookies of a host are for all its ports: these are other programs'. Keys are this server's.
-    matches!(*name, COOKIE | AUTHORIZATION | FORWARDED | EXPECT | HOST | CONTENT_LENGTH | ACCESS_CONTROL_REQUEST_HEADERS)
+    // Keys are this server's.
+    matches!(*name, AUTHORIZATION | FORWARDED | EXPECT | HOST | CONTENT_LENGTH | ACCESS_CONTROL_REQUEST_HEADERS)
         || matches!(name.as_str(), "x-api-key" | "x-aio-api-key" | "x-real-ip" | "x-request-id")
         || name.as_str().starts_with("x-forwarded-")
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// The head that goes to the guest.
-pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str, upgrade: bool) -> HeaderMap {
+/// How the client is shown what a guest answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// On the server's host, which has the control routes.
+    Server,
+    /// On the sandbox's own host.
+    OwnHost,
+    /// There, as a website with cookies.
+    Website,
+}
+
+impl Shown {
+    pub(super) fn at(target: &Target) -> Self {
+        match (target.own_host, target.is_website()) {
+            (false, _) => Self::Server,
+            (true, false) => Self::OwnHost,
+            (true, true) => Self::Website,
+        }
+    }
+}
+
+/// The head that goes to the guest. `cookies`: they are those of a website on a host of its own, and ours is off them.
+pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str, upgrade: bool, cookies: bool) -> HeaderMap {
     let named = named_in_connection(from_client);
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);
     for (name, value) in from_client {
-        if !is_hop_by_hop(name) && !is_ours(name) && !named.contains(name) {
+        // Cookies of a shared host are for all its ports: these are other programs'.
+        let of_others = *name == COOKIE && !cookies;
+        if !is_hop_by_hop(name) && !is_ours(name) && !of_others && !named.contains(name) {
             headers.append(name, value.clone());
         }
     }
@@ -82,8 +107,9 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: 
 }
 
 /// What a guest may not say to a browser that knows this host for other things too.
-fn is_stripped(name: &HeaderName, own_host: bool) -> bool {
-    matches!(*name, SET_COOKIE | STRICT_TRANSPORT_SECURITY | REFRESH)
+fn is_stripped(name: &HeaderName, shown: Shown) -> bool {
+    matches!(*name, STRICT_TRANSPORT_SECURITY | REFRESH)
+        || (*name == SET_COOKIE && shown != Shown::Website)
         || matches!(
             name.as_str(),
             "set-cookie2"
@@ -98,24 +124,28 @@ fn is_stripped(name: &HeaderName, own_host: bool) -> bool {
                 | "x-request-id"
         )
         // It would ask a person for a password in this host's name.
-        || (*name == WWW_AUTHENTICATE && !own_host)
+        || (*name == WWW_AUTHENTICATE && shown == Shown::Server)
         || name.as_str().starts_with("access-control-")
         || name.as_str().starts_with("x-arenite-")
 }
 
 /// The head that goes to the client.
 /// `bodiless`: the length is that of a body which is not sent; else the body tells its own.
-pub(super) fn to_client(from_guest: &HeaderMap, own_host: bool, bodiless: bool) -> HeaderMap {
+pub(super) fn to_client(from_guest: &HeaderMap, shown: Shown, bodiless: bool) -> HeaderMap {
     let named = named_in_connection(from_guest);
     let mut headers = HeaderMap::with_capacity(from_guest.len() + 6);
     for (name, value) in from_guest {
         let told_otherwise = *name == CONTENT_LENGTH && !bodiless;
-        if !is_hop_by_hop(name) && !is_stripped(name, own_host) && !told_otherwise && !named.contains(name) {
-            headers.append(name, value.clone());
+        if is_hop_by_hop(name) || is_stripped(name, shown) || told_otherwise || named.contains(name) {
+            continue;
+        }
+        let value = if *name == SET_COOKIE { host_only(value) } else { Some(value.clone()) };
+        if let Some(value) = value {
+            headers.append(name, value);
         }
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if !own_host {
+    if shown == Shown::Server {
         sandbox(&mut headers);
     }
     headers
@@ -191,8 +221,9 @@ mod tests {
             ("x-request-id", "r1"),
             ("x-arenite-protocol", "1"),
         ]);
-        assert_eq!(to_guest(&given, &context, "/sandbox/a", false), wanted);
-        let upgrade = to_guest(&given, &context, "", true);
+        assert_eq!(to_guest(&given, &context, "/sandbox/a", false, false), wanted);
+        let upgrade = to_guest(&given, &context, "", true, true);
+        assert_eq!(upgrade[COOKIE], "a=b");
         assert_eq!(upgrade[UPGRADE], "websocket");
         assert!(!upgrade.contains_key("x-forwarded-prefix"));
     }
@@ -221,9 +252,16 @@ mod tests {
             ("etag", "e"),
             ("x-content-type-options", "nosniff"),
         ]);
-        assert_eq!(to_client(&given, true, false), wanted);
+        assert_eq!(to_client(&given, Shown::OwnHost, false), wanted);
         wanted.append(CONTENT_SECURITY_POLICY, SANDBOXED);
-        assert_eq!(to_client(&given, false, false), wanted);
+        assert_eq!(to_client(&given, Shown::Server, false), wanted);
+        let cookies = map(&[
+            ("set-cookie", "_xsrf=1; Domain=localhost; Path=/jupyter/"),
+            ("set-cookie", "arenite_session=planted; Path=/"),
+            ("access-control-allow-origin", "*"),
+        ]);
+        let wanted = map(&[("set-cookie", "_xsrf=1; Path=/jupyter/"), ("x-content-type-options", "nosniff")]);
+        assert_eq!(to_client(&cookies, Shown::Website, false), wanted);
         for (kind, inert) in [
             ("application/json; charset=utf-8", true),
             ("TEXT/PLAIN", true),
@@ -238,8 +276,8 @@ mod tests {
         }
         assert!(!is_inert(None));
         let sized = map(&[("content-length", "7"), ("content-type", "text/plain")]);
-        assert!(to_client(&sized, false, true).contains_key(CONTENT_LENGTH));
-        assert!(!to_client(&sized, false, false).contains_key(CONTENT_LENGTH));
+        assert!(to_client(&sized, Shown::Server, true).contains_key(CONTENT_LENGTH));
+        assert!(!to_client(&sized, Shown::Server, false).contains_key(CONTENT_LENGTH));
     }
 
     #[test]

@@ -34,13 +34,17 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
+use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
+use crate::guard::Host;
+use crate::own_host;
 use crate::path::Path;
 use crate::refusal::Refusal;
 use crate::steps;
 use crate::target::{self, Target};
 use crate::timing::Timing;
 
+use headers::Shown;
 use incoming::Given;
 use link::{Link, NoAnswer};
 use outgoing::{Outgoing, Progress, Streamed};
@@ -75,9 +79,12 @@ fn late_body() -> Refusal {
 }
 
 /// Passes one call on and answers with what comes back.
+#[allow(clippy::too_many_arguments)]
 pub(crate) async fn forward(
     gateway: &Arc<Gateway>,
     context: &Context,
+    host: &Host,
+    who: &Identity,
     target: &Target,
     parts: &mut Parts,
     body: Body,
@@ -86,6 +93,9 @@ pub(crate) async fn forward(
     let upgrade = tunnel::is_wanted(parts);
     let lease = target::lease(&gateway.control, &context.tenant, &target.whom).await?;
     timing.mark("wake");
+    if let Some(answer) = own_host::of_program(gateway, context, host, target, parts, who, &lease.sandbox.id)? {
+        return Ok(answer);
+    }
     let given = incoming::read(gateway, parts, body).await?;
     let uri = uri(&target.path, parts)?;
     let record = if steps::is_step(&parts.method, &target.path.decoded, upgrade) {
@@ -111,7 +121,7 @@ pub(crate) async fn forward(
     let mut request = Request::new(outgoing);
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = uri;
-    *request.headers_mut() = headers::to_guest(&parts.headers, context, &target.prefix, upgrade);
+    *request.headers_mut() = headers::to_guest(&parts.headers, context, &target.prefix, upgrade, target.is_website());
 
     let called = called(gateway, &lease.sandbox, call(gateway, &lease.sandbox.id, request, upgrade, timing)).await;
     drop(turn);
@@ -129,7 +139,7 @@ pub(crate) async fn forward(
         return Err(refusal);
     }
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let head = headers::to_client(answer.headers(), true, false);
+        let head = headers::to_client(answer.headers(), Shown::OwnHost, false);
         return tunnel::open(gateway, parts, upgrade, link, lease, head, record);
     }
     let (head, body) = answer.into_parts();
@@ -138,7 +148,7 @@ pub(crate) async fn forward(
     let mut answer = Response::new(Body::new(relay));
     *answer.status_mut() = status;
     *answer.headers_mut() =
-        headers::to_client(&head.headers, target.own_host, parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED);
+        headers::to_client(&head.headers, Shown::at(target), parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED);
     Ok(answer)
 }
 

@@ -48,7 +48,7 @@ pub(super) fn to_client(from_program: &HeaderMap, context: &Context, preview: &P
         }
         let value = match *name {
             LOCATION => location(value, context, preview).unwrap_or_else(|| value.clone()),
-            SET_COOKIE => match cookie(value) {
+            SET_COOKIE => match host_only(value) {
                 Some(cookie) => cookie,
                 None => continue,
             },
@@ -80,7 +80,7 @@ fn is_stripped(name: &HeaderName, place: Place) -> bool {
 }
 
 /// For this host alone; none when it would take our own cookie's place.
-fn cookie(value: &HeaderValue) -> Option<HeaderValue> {
+pub(super) fn host_only(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     let name = bytes.split(|b| *b == b'=' || *b == b';').next().unwrap_or_default().trim_ascii();
     if name == COOKIE_NAME.as_bytes() {

@@ -99,6 +99,9 @@ async fn foreign_hosts_and_pages_are_refused_everywhere() {
         "/api/v1/trajectories",
         "/metrics",
         "/",
+        "/index.html",
+        "/sandbox/a/steps?follow=true",
+        "/api/v2/sandboxes?follow=true",
         "/v1/shell/ws",
     ] {
         for headers in [

@@ -109,17 +109,20 @@ async fn a_guests_head_has_no_power_over_the_host() {
     })
     .await;
     let id = running.create("a").await;
-    let shared = running.get("/sandbox/a/index.html").await;
+    let shared = running.get("/sandbox/a/code-server/").await;
     for header in ["set-cookie", "access-control-allow-origin", "service-worker-allowed", "clear-site-data"] {
         assert_eq!(shared.header(header), None, "{header}");
     }
     assert_eq!(shared.header("x-content-type-options"), Some("nosniff"));
     let policy = shared.header("content-security-policy").unwrap();
     assert!(policy.starts_with("sandbox ") && !policy.contains("allow-same-origin"), "{policy}");
-    let own = running.get_with("/index.html", &format!("host: {id}.localhost\r\n")).await;
+    let own = running.get_with("/code-server/", &format!("host: {id}.localhost\r\n")).await;
     assert_eq!(own.text(), "hi");
     assert_eq!(own.header("content-security-policy"), None);
-    assert_eq!(own.header("set-cookie"), None);
+    // Its programs need their own there, and nothing else does.
+    assert_eq!(own.header("set-cookie"), Some("a=b"));
+    let other = running.get_with("/v1/file/download", &format!("host: {id}.localhost\r\n")).await;
+    assert_eq!((other.text(), other.header("set-cookie")), ("hi", None));
     running.stop().await;
 }
 

@@ -7,4 +7,5 @@ mod calls;
 mod harness;
 mod hostile;
 mod previews;
+mod programs;
 mod streams;

@@ -7,14 +7,10 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::service::BrowserError;
 use crate::SharedGuest;
-use crate::desktop::{Button, Screen, ScreenError};
+use crate::desktop::{Button, Control, DesktopError};
 use crate::http::within;
 use crate::process;
 
-/// Characters on no key that are typed one by one; with more the text goes over the clipboard, if it may.
-const MAX_FOREIGN: usize = 32;
-/// Characters typed by keys; longer texts go over the clipboard, if they may.
-const MAX_TYPED: usize = 4000;
 /// Seconds that one call may wait.
 const MAX_WAIT: f64 = 600.0;
 
@@ -199,39 +195,27 @@ impl Action {
             tokio::time::sleep(process::seconds(duration.min(MAX_WAIT))).await;
             return Ok(());
         }
-        let desktop = guest.browser.shown(guest).await?;
-        if let Self::Typing { text, use_clipboard } = self {
-            let typed = text.clone();
-            let may_paste = use_clipboard.unwrap_or(true);
-            let pastes = may_paste
-                && (text.chars().count() > MAX_TYPED || desktop.run(move |screen| screen.foreign(&typed)).await? > MAX_FOREIGN);
-            if pastes {
-                desktop.copy(guest, text).await?;
-                let keys = ["ctrl", "v"].map(str::to_owned);
-                return Ok(desktop.run(move |screen| screen.hotkey(&keys)).await?);
-            }
-        }
-        let action = self.clone();
-        Ok(desktop.run(move |screen| action.on(screen)).await?)
+        let control = Control::over(guest, guest.browser.shown(guest).await?);
+        Ok(self.on(&control).await?)
     }
 
-    fn on(self, screen: &mut Screen) -> Result<(), ScreenError> {
-        match self {
-            Self::MoveTo { x, y } => screen.move_to(x, y),
-            Self::MoveRel { x_offset, y_offset } => screen.move_by(x_offset, y_offset),
-            Self::Click { x, y, button, num_clicks } => screen.click(x, y, button, num_clicks.clamp(1, 3) as u8),
-            Self::MouseDown { button } => screen.button(button, true),
-            Self::MouseUp { button } => screen.button(button, false),
-            Self::RightClick { x, y } => screen.click(x, y, Button::Right, 1),
-            Self::DoubleClick { x, y } => screen.click(x, y, Button::Left, 2),
-            Self::DragTo { x, y } => screen.drag_to(x, y),
-            Self::DragRel { x_offset, y_offset } => screen.drag_by(x_offset, y_offset),
-            Self::Scroll { dx, dy } => screen.scroll(dx, dy),
-            Self::Typing { text, .. } => screen.type_text(&text),
-            Self::Press { key } => screen.hotkey(&[key]),
-            Self::KeyDown { key } => screen.key_by_name(&key, true),
-            Self::KeyUp { key } => screen.key_by_name(&key, false),
-            Self::Hotkey { keys } => screen.hotkey(&keys),
+    async fn on(&self, control: &Control) -> Result<(), DesktopError> {
+        match *self {
+            Self::MoveTo { x, y } => control.move_to(x, y).await,
+            Self::MoveRel { x_offset, y_offset } => control.move_by(x_offset, y_offset).await,
+            Self::Click { x, y, button, num_clicks } => control.click(x, y, button, num_clicks.clamp(1, 3) as u8).await,
+            Self::MouseDown { button } => control.button(button, true).await,
+            Self::MouseUp { button } => control.button(button, false).await,
+            Self::RightClick { x, y } => control.click(x, y, Button::Right, 1).await,
+            Self::DoubleClick { x, y } => control.click(x, y, Button::Left, 2).await,
+            Self::DragTo { x, y } => control.drag_to(x, y).await,
+            Self::DragRel { x_offset, y_offset } => control.drag_by(x_offset, y_offset).await,
+            Self::Scroll { dx, dy } => control.scroll(dx, dy).await,
+            Self::Typing { ref text, use_clipboard } => control.type_text(text, use_clipboard.unwrap_or(true)).await,
+            Self::Press { ref key } => control.hotkey(vec![key.clone()]).await,
+            Self::KeyDown { ref key } => control.key(key.clone(), true).await,
+            Self::KeyUp { ref key } => control.key(key.clone(), false).await,
+            Self::Hotkey { ref keys } => control.hotkey(keys.clone()).await,
             Self::Wait { .. } => Ok(()),
         }
     }

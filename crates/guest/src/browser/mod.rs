@@ -3,6 +3,8 @@
 //! ```text
 //!  routes ─► service ─► browser: Chromium's process, started by `start` as the sandbox's user on the desktop's screen
 //!                          ├─ cdp: our own connection to it
+//!                          ├─ automation: another one, which knows tabs and what is in them
+//!                          │    └─ page, tabs, cookies, state, network: what agents do there
 //!                          └─ relay: connections of clients, each with one of its own to Chromium
 //!  actions ─► desktop: mouse and keyboard as a person would use them
 //! ```
@@ -11,16 +13,28 @@
 //! what speaks its protocol in here; previews don't lead there. One that ended or hangs is replaced at the next call.
 
 mod actions;
+mod automation;
 pub mod cdp;
+mod cookies;
+mod files;
+mod network;
 mod pac;
+mod page;
 mod policy;
 mod relay;
 mod routes;
 mod service;
 mod start;
+mod state;
+mod tabs;
 mod types;
 
 pub use actions::{Action, ActionData, ActionResponse};
+pub use cookies::CookiesApi;
+pub use network::NetworkApi;
+pub use page::PageApi;
 pub use routes::{BrowserApi, router};
 pub use service::{Browser, BrowserError, BrowserService};
+pub use state::StateApi;
+pub use tabs::TabsApi;
 pub use types::*;

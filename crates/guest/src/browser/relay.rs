@@ -40,6 +40,10 @@ const SILENCE: Duration = Duration::from_secs(65);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// For the browser to answer a call of HTTP.
 const ANSWER: Duration = Duration::from_secs(15);
+/// Until the end of a browser that broke a connection off is noticed.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How often another browser is asked when one ended under a call.
+const RETRIES: usize = 2;
 /// Bytes of such an answer: the protocol's description is the longest.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -76,14 +80,21 @@ async fn list(state: State<SharedGuest>, request: Request) -> Result<Response, A
 
 /// Asks the browser, and puts our address in the place of its own.
 async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, request: Request) -> Result<Response, ApiError> {
-    let browser = guest.browser.get(&guest).await?;
-    let (port, _) = browser.endpoint();
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let uri = format!("/json/{}{query}", path.trim_end_matches('/'));
     let uri = uri.trim_end_matches('/');
-    let asked = timeout(ANSWER, ask(port, request.method(), uri));
     let failed = |why: String| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the browser did not answer: {why}"));
-    let (status, kind, body) = asked.await.map_err(|_| failed("it took too long".to_owned()))?.map_err(failed)?;
+    let mut tries = 0;
+    let (port, (status, kind, body)) = loop {
+        let browser = guest.browser.get(&guest).await?;
+        let (port, _) = browser.endpoint();
+        match timeout(ANSWER, ask(port, request.method(), uri)).await.unwrap_or_else(|_| Err("it took too long".to_owned())) {
+            Ok(answer) => break (port, answer),
+            // It ended under the call: another one is asked.
+            Err(_) if tries < RETRIES && has_ended(&browser).await => tries += 1,
+            Err(why) => return Err(failed(why)),
+        }
+    };
     let body = match serde_json::from_slice::<Value>(&body) {
         Ok(mut value) => {
             readdress(&mut value, &Address::of(request.headers()), port);
@@ -143,22 +154,33 @@ async fn connect(
 ) -> Result<Response, ApiError> {
     let too_many = || ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_RELAYS} clients are connected already"));
     let place = Place::take().ok_or_else(too_many)?;
-    let browser = guest.browser.get(&guest).await?;
-    let (port, own) = browser.endpoint();
-    let path = match path.strip_prefix("browser") {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => own.to_owned(),
-        _ => format!("/devtools/{path}"),
+    let mut tries = 0;
+    let (browser, socket) = loop {
+        let browser = guest.browser.get(&guest).await?;
+        let (port, own) = browser.endpoint();
+        let path = match path.strip_prefix("browser") {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => own.to_owned(),
+            _ => format!("/devtools/{path}"),
+        };
+        match open(port, &path).await {
+            Ok(socket) => break (browser, socket),
+            Err(_) if tries < RETRIES && has_ended(&browser).await => tries += 1,
+            Err(error) => {
+                let refused = ApiError::not_found(format!("the browser took no connection to {path}: {error}"));
+                return Err(refused.hint("GET /cdp/json/list tells what there is"));
+            }
+        }
     };
-    let refused = |error| {
-        ApiError::not_found(format!("the browser took no connection to {path}: {error}"))
-            .hint("GET /cdp/json/list tells what there is")
-    };
-    let socket = open(port, &path).await.map_err(refused)?;
     let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
     Ok(upgrade.on_upgrade(move |client| async move {
         pass(&guest, browser, client, socket).await;
         drop(place);
     }))
+}
+
+/// Whether a browser that broke off has ended, which may be told a moment later.
+async fn has_ended(browser: &Browser) -> bool {
+    timeout(NOTICE, browser.ended().cancelled()).await.is_ok()
 }
 
 /// Passes messages both ways until one side ends.

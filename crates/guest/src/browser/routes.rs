@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use utoipa::OpenApi;
@@ -12,9 +12,9 @@ use super::actions::{Action, ActionResponse};
 use super::cdp::CdpError;
 use super::service::BrowserError;
 use super::types::*;
-use super::{pac, relay};
+use super::{cookies, network, pac, page, relay, state, tabs};
 use crate::SharedGuest;
-use crate::desktop::{Format, OTHER_IMAGE, ScreenError};
+use crate::desktop::{OTHER_IMAGE, picture_answer};
 use crate::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
 /// Its part of the OpenAPI document.
@@ -31,6 +31,11 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/browser/config", post(configure))
         .route("/v1/browser/restart", post(restart))
         .route("/v1/browser/proxy.pac", get(proxy_pac))
+        .merge(page::router())
+        .merge(tabs::router())
+        .merge(cookies::router())
+        .merge(state::router())
+        .merge(network::router())
         .merge(relay::router())
 }
 
@@ -85,30 +90,14 @@ async fn screenshot(
     State(guest): State<SharedGuest>,
     QueryArgs(query): QueryArgs<ScreenshotQuery>,
 ) -> Result<Response, ApiError> {
-    let format = match query.format {
-        PictureFormat::Png => Format::Png,
-        PictureFormat::Jpg | PictureFormat::Jpeg => Format::Jpeg(query.quality.and_then(|q| u8::try_from(q).ok())),
-    };
+    let format = query.format.of_quality(query.quality);
     let (picture, file) = whole(async move {
         let desktop = guest.browser.shown(&guest).await?;
         let picture = desktop.run(|screen| screen.picture(None)).await?;
-        let encoded = tokio::task::spawn_blocking(move || picture.encode(format).map(|file| (picture, file))).await;
-        let broken = |error: tokio::task::JoinError| Err(ScreenError::NoPicture(error.to_string()));
-        Ok::<_, BrowserError>(encoded.unwrap_or_else(broken).map_err(crate::desktop::DesktopError::from)?)
+        Ok::<_, BrowserError>(picture.encoded(format).await?)
     })
     .await?;
-    let mut answer = file.into_response();
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
-    for (name, value) in [
-        ("x-screen-width", picture.screen.0),
-        ("x-screen-height", picture.screen.1),
-        ("x-image-width", picture.width),
-        ("x-image-height", picture.height),
-    ] {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
-    }
-    Ok(answer)
+    Ok(picture_answer(&picture, file, format))
 }
 
 /// Does with mouse and keyboard what a person would do, anywhere on the screen.

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::automation::Automation;
 use super::cdp::{CdpError, Client};
+use super::network::Network;
 use super::policy::Policy;
 use super::start::{self, Started};
 use super::types::{BrowserViewport, RestartMode, RestartRequest};
@@ -54,8 +56,11 @@ pub enum BrowserError {
 pub struct BrowserService {
     current: tokio::sync::Mutex<Option<Arc<Browser>>>,
     policy: Mutex<Policy>,
+    /// Rules for requests, and what brings them to the browser.
+    network: Network,
     /// Where the last one listens or listened; 0: there was none.
     port: AtomicU16,
+    pub(super) recordings: super::page::Recordings,
 }
 
 /// A running browser. Dropped, it ends.
@@ -68,6 +73,8 @@ pub struct Browser {
     path: String,
     user_agent: String,
     checked: Mutex<Instant>,
+    /// What operations in pages go by, once there was one.
+    automation: tokio::sync::Mutex<Option<Arc<Automation>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -82,6 +89,8 @@ impl BrowserService {
         if let Some(browser) = &*current
             && browser.is_fine().await
         {
+            // What brings them to the browser may have broken.
+            self.network.ensure(browser.port, &browser.path).await?;
             return Ok(browser.clone());
         }
         if let Some(broken) = current.take() {
@@ -96,10 +105,23 @@ impl BrowserService {
         let desktop = guest.desktop.get(guest).await?;
         let policy = lock(&self.policy).clone();
         let Started { process, client, port, path, user_agent } = start::start(guest, &desktop, &policy).await?;
-        let browser =
-            Browser { process, desktop, client: Mutex::new(client), port, path, user_agent, checked: Mutex::new(Instant::now()) };
+        let (client, checked) = (Mutex::new(client), Mutex::new(Instant::now()));
+        let browser = Browser { process, desktop, client, port, path, user_agent, checked, automation: Default::default() };
+        self.network.ensure(browser.port, &browser.path).await?;
         browser.first_window().await?;
         Ok(browser)
+    }
+
+    /// What operations in pages go by. It is made by the first of them.
+    pub(super) async fn automation(&self, guest: &SharedGuest) -> Result<Arc<Automation>, BrowserError> {
+        let browser = self.get(guest).await?;
+        let mut automation = browser.automation.lock().await;
+        if let Some(automation) = automation.as_ref().filter(|automation| !automation.is_closed()) {
+            return Ok(automation.clone());
+        }
+        let made = Automation::start(browser.port, &browser.path).await?;
+        *automation = Some(made.clone());
+        Ok(made)
     }
 
     /// The desktop, with the browser on it.
@@ -112,6 +134,10 @@ impl BrowserService {
     /// Whether the browser listens at a port of the loopback: nothing from outside is led there.
     pub(crate) fn is_at(&self, port: u16) -> bool {
         port != 0 && self.port.load(Ordering::Relaxed) == port
+    }
+
+    pub(super) fn network(&self) -> &Network {
+        &self.network
     }
 
     pub(super) fn note_port(&self, port: u16) {
@@ -195,6 +221,8 @@ impl Browser {
     async fn reconnect(&self) -> Result<(), BrowserError> {
         let client = Client::connect(self.port, &self.path).await?;
         *lock(&self.client) = client;
+        // The next operation in a page makes another.
+        *self.automation.lock().await = None;
         Ok(())
     }
 

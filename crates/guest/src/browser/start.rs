@@ -156,6 +156,10 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
         "--disable-component-update",
         "--disable-domain-reliability",
         "--disable-sync",
+        // All frames of a page in one process: what works in pages reaches each frame over the page's own session. Without
+        // the browser's own sandbox a renderer that was taken over has the user's files anyway: see docs/THREATS.md.
+        "--disable-site-isolation-trials",
+        "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,BackForwardCache",
         // Without a GPU: drawn by the processor, WebGL too.
         "--disable-gpu",
         "--enable-unsafe-swiftshader",

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::desktop::Format;
+
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct BrowserInfoResult {
     pub user_agent: String,
@@ -17,6 +19,14 @@ pub struct BrowserInfoResult {
     /// Size of the page in the tab that is shown: what the browser's own bars leave of the screen.
     pub page_viewport: Option<BrowserViewport>,
 }
+
+/// A list of what AIO does not name the fields of.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Items(pub Vec<serde_json::Value>);
+
+/// An object that AIO does not name the fields of.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Fields(pub std::collections::HashMap<String, serde_json::Value>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BrowserViewport {
@@ -34,6 +44,16 @@ pub enum PictureFormat {
     Png,
     Jpg,
     Jpeg,
+}
+
+impl PictureFormat {
+    /// With a quality, where the kind of file has one.
+    pub(crate) fn of_quality(self, quality: Option<i64>) -> Format {
+        match self {
+            Self::Png => Format::Png,
+            Self::Jpg | Self::Jpeg => Format::Jpeg(quality.and_then(|quality| u8::try_from(quality).ok())),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

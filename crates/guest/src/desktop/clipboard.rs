@@ -4,22 +4,25 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use x11rb::connection::Connection;
 use x11rb::protocol::Event;
 use x11rb::protocol::xproto::{
-    Atom, AtomEnum, ConnectionExt as _, CreateWindowAux, EventMask, PropMode, SELECTION_NOTIFY_EVENT, SelectionNotifyEvent,
-    SelectionRequestEvent, WindowClass,
+    Atom, AtomEnum, ConnectionExt as _, CreateWindowAux, EventMask, PropMode, Property, SELECTION_NOTIFY_EVENT,
+    SelectionNotifyEvent, SelectionRequestEvent, WindowClass,
 };
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 use x11rb::wrapper::ConnectionExt as _;
 
 use super::screen::{Screen, ScreenError};
 
-/// Bytes of a text: it goes in one message, and the X server has no larger ones.
-pub(super) const MAX_TEXT: usize = 1 << 20;
-/// For a program to give what it copied.
+/// Bytes of a text that is copied or pasted.
+pub(super) const MAX_TEXT: usize = 8 << 20;
+/// Bytes of a text that go in one message: the X server has none that are much larger.
+const PIECE: usize = 1 << 20;
+/// For a program to give what it copied, or the next piece of it.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For all pieces.
+const ALL_PIECES: Duration = Duration::from_secs(12);
 
 x11rb::atom_manager! {
     Names: NamesCookie {
@@ -60,7 +63,8 @@ pub(super) fn copy(stream: UnixStream, text: &str) -> Result<(), ScreenError> {
     Ok(())
 }
 
-fn hidden_window(connection: &RustConnection) -> Result<u32, ScreenError> {
+/// A window that nobody sees, which tells of its properties.
+pub(super) fn hidden_window(connection: &RustConnection) -> Result<u32, ScreenError> {
     let root = connection.setup().roots.first().ok_or(ScreenError::Gone)?.root;
     let window = connection.generate_id()?;
     let look = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
@@ -77,7 +81,11 @@ fn answer(connection: &RustConnection, names: &Names, request: &SelectionRequest
         connection.change_property32(PropMode::REPLACE, request.requestor, place, AtomEnum::ATOM, &targets)?;
         place
     } else if texts.contains(&request.target) {
-        connection.change_property8(PropMode::REPLACE, request.requestor, place, request.target, text.as_bytes())?;
+        connection.change_property8(PropMode::REPLACE, request.requestor, place, request.target, &[])?;
+        // It is told of when it is whole, so nobody sees the pieces.
+        for piece in text.as_bytes().chunks(PIECE) {
+            connection.change_property8(PropMode::APPEND, request.requestor, place, request.target, piece)?;
+        }
         place
     } else {
         x11rb::NONE
@@ -97,7 +105,7 @@ fn answer(connection: &RustConnection, names: &Names, request: &SelectionRequest
 }
 
 impl Screen {
-    /// The text of the clipboard; empty when nothing was copied.
+    /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
     pub fn clipboard(&self) -> Result<String, ScreenError> {
         let connection = &self.connection;
         let names = Names::new(connection)?.reply()?;
@@ -108,31 +116,64 @@ impl Screen {
         let place = names.ARENITE_CLIPBOARD;
         connection.convert_selection(window, names.CLIPBOARD, names.UTF8_STRING, place, x11rb::CURRENT_TIME)?;
         connection.flush()?;
-        let text = self.pasted(window, place);
+        let bytes = self.pasted(window, &names);
         connection.destroy_window(window)?;
         self.finish()?;
-        text
+        Ok(String::from_utf8_lossy(&bytes?).into_owned())
     }
 
-    fn pasted(&self, window: u32, place: Atom) -> Result<String, ScreenError> {
-        let deadline = Instant::now() + PATIENCE;
+    /// The next event that counts for a window, by what it makes of it.
+    fn event<T>(&self, deadline: Instant, wanted: impl Fn(&Event) -> Option<T>) -> Result<T, ScreenError> {
         loop {
             while let Some(event) = self.connection.poll_for_event()? {
-                let Event::SelectionNotify(notice) = event else { continue };
-                if notice.requestor != window {
-                    continue;
+                if let Some(found) = wanted(&event) {
+                    return Ok(found);
                 }
-                if notice.property == x11rb::NONE {
-                    return Ok(String::new());
-                }
-                let most = MAX_TEXT as u32 / 4;
-                let reply = self.connection.get_property(true, window, place, AtomEnum::ANY, 0, most)?.reply()?;
-                return Ok(String::from_utf8_lossy(&reply.value).into_owned());
             }
-            let left = deadline.checked_duration_since(Instant::now()).ok_or(ScreenError::NoClipboard)?;
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            // An early return only looks again.
-            let _ = poll(&mut [PollFd::new(self.connection.stream(), PollFlags::IN)], Some(&left));
+            if !self.wait_until(deadline)? {
+                return Err(ScreenError::NoClipboard);
+            }
         }
+    }
+
+    fn pasted(&self, window: u32, names: &Names) -> Result<Vec<u8>, ScreenError> {
+        let given = self.event(Instant::now() + PATIENCE, |event| match event {
+            Event::SelectionNotify(notice) if notice.requestor == window => Some(notice.property),
+            _ => None,
+        })?;
+        if given == x11rb::NONE {
+            return Ok(Vec::new());
+        }
+        let (kind, mut text) = self.taken(window, given, MAX_TEXT)?;
+        if kind != names.INCR {
+            return Ok(text);
+        }
+        // What is long comes in pieces, each when the one before was taken, and an empty one at the end.
+        text.clear();
+        let deadline = Instant::now() + ALL_PIECES;
+        loop {
+            self.event(deadline.min(Instant::now() + PATIENCE), |event| match event {
+                Event::PropertyNotify(changed) => {
+                    (changed.window == window && changed.atom == given && changed.state == Property::NEW_VALUE).then_some(())
+                }
+                _ => None,
+            })?;
+            let (_, piece) = self.taken(window, given, MAX_TEXT - text.len())?;
+            if piece.is_empty() {
+                return Ok(text);
+            }
+            text.extend(piece);
+        }
+    }
+
+    /// The kind and the bytes of what a program put into a property, which is gone then.
+    fn taken(&self, window: u32, place: Atom, most: usize) -> Result<(Atom, Vec<u8>), ScreenError> {
+        // Counted in units of 4 bytes.
+        let units = u32::try_from(most.div_ceil(4)).unwrap_or(u32::MAX);
+        let reply = self.connection.get_property(true, window, place, AtomEnum::ANY, 0, units)?.reply()?;
+        if reply.bytes_after > 0 || reply.value.len() > most {
+            return Err(ScreenError::LongClipboard);
+        }
+        Ok((reply.type_, reply.value))
     }
 }

@@ -1,17 +1,22 @@
 //! A screen for programs with windows, and hands and eyes on it.
 //!
 //! ```text
-//!  service ─► desktop: the X server's process and the window manager's, started by `start` as the sandbox's user
-//!                └─► screen: one thread with one connection to the X server, which does one job after the other
-//!                      ├─ pointer, keyboard: what a person's hands would do
-//!                      ├─ picture: what a person would see
-//!                      └─ windows, size
+//!  control: hands and eyes, for routes, the browser's actions and tools
+//!   └─► service ─► desktop: the X server's process, the window manager's and the bus's, started as the sandbox's user
+//!                ├─► screen: one thread with one connection to the X server, which does one job after the other
+//!                │     ├─ pointer, keyboard, clipboard: what a person's hands would do
+//!                │     ├─ picture: what a person would see
+//!                │     └─ windows, size
+//!                └─► bus ─► accessibility: what programs say that they show
 //! ```
 //!
 //! Nothing of it runs before the first call. The X server listens on sockets' files alone, never on a port. One that
 //! ended, or stands still, is replaced at the next call; one that nobody uses ends.
 
+mod accessibility;
+mod bus;
 mod clipboard;
+mod control;
 mod keyboard;
 mod keys;
 mod picture;
@@ -24,15 +29,18 @@ mod start;
 mod vnc;
 mod windows;
 
+pub use accessibility::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox};
+pub use bus::BusError;
+pub use control::{Control, View};
 pub use keyboard::Keyboard;
 pub use keys::keysym;
 pub use picture::{Format, Picture, Region};
 pub use pointer::Button;
 pub(crate) use record::positive;
 pub use record::{DisplayRecordRequest, DisplayRecordResult};
-pub(crate) use routes::OTHER_IMAGE;
 pub use routes::{DisplayApi, router};
+pub(crate) use routes::{OTHER_IMAGE, picture_answer};
 pub use screen::{Screen, ScreenError};
 pub use service::{Desktop, DesktopError, DesktopService, Size};
 pub(crate) use start::locate;
-pub use windows::Window;
+pub use windows::{Window, WindowClosed};

@@ -6,6 +6,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use x11rb::protocol::xproto::{ConnectionExt, ImageFormat};
 
 use super::screen::{Screen, ScreenError};
+use super::service::DesktopError;
 
 /// Of a JPEG, unless asked otherwise.
 const QUALITY: u8 = 80;
@@ -82,6 +83,13 @@ impl Screen {
 }
 
 impl Picture {
+    /// The file beside the picture, made off the runtime's thread.
+    pub async fn encoded(self, format: Format) -> Result<(Self, Vec<u8>), DesktopError> {
+        let encoded = tokio::task::spawn_blocking(move || self.encode(format).map(|file| (self, file))).await;
+        let broken = |error: tokio::task::JoinError| Err(ScreenError::NoPicture(error.to_string()));
+        Ok(encoded.unwrap_or_else(broken)?)
+    }
+
     /// The file. It takes some milliseconds: call it off the runtime's thread.
     pub fn encode(&self, format: Format) -> Result<Vec<u8>, ScreenError> {
         let mut file = Vec::with_capacity(self.pixels.len() / 16);

@@ -2,14 +2,15 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use x11rb::connection::Connection;
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError, ReplyOrIdError};
-use x11rb::protocol::xproto::{ConnectionExt, Window};
+use x11rb::protocol::xproto::{ChangeWindowAttributesAux, ConnectionExt, EventMask, Window};
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 
 use super::keyboard::Keyboard;
@@ -39,10 +40,16 @@ pub enum ScreenError {
     NoSize { width: u32, height: u32, known: String },
     #[error("there is no window {0}")]
     NoWindow(u32),
+    #[error("the window {0} is minimised")]
+    Minimised(u32),
+    #[error("there is no window manager")]
+    NoManager,
     #[error("the picture could not be written: {0}")]
     NoPicture(String),
     #[error("no program gave the clipboard's content in time")]
     NoClipboard,
+    #[error("the clipboard holds more than {} bytes", super::clipboard::MAX_TEXT)]
+    LongClipboard,
 }
 
 impl From<ConnectionError> for ScreenError {
@@ -99,6 +106,45 @@ impl Screen {
         Ok(())
     }
 
+    /// Waits for an event, but not beyond a moment; false: it is past. An early return only has the caller look again.
+    pub(super) fn wait_until(&self, deadline: Instant) -> Result<bool, ScreenError> {
+        let Some(left) = deadline.checked_duration_since(Instant::now()) else { return Ok(false) };
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(self.connection.stream(), PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(true),
+            Err(_) => Err(ScreenError::Gone),
+        }
+    }
+
+    /// Waits until something is so that the window manager or a window's end tells of; whether it became so.
+    pub(super) fn until(
+        &self,
+        patience: Duration,
+        mut is_so: impl FnMut(&Self) -> Result<bool, ScreenError>,
+    ) -> Result<bool, ScreenError> {
+        let listen =
+            |mask| self.connection.change_window_attributes(self.root, &ChangeWindowAttributesAux::new().event_mask(mask));
+        let deadline = Instant::now() + patience;
+        listen(EventMask::PROPERTY_CHANGE | EventMask::SUBSTRUCTURE_NOTIFY)?;
+        let outcome = loop {
+            match is_so(self) {
+                Ok(false) => {}
+                outcome => break outcome,
+            }
+            // What came while it was looked at is a reason to look again, and else there is nothing until something comes.
+            let mut came = false;
+            while self.connection.poll_for_event()?.is_some() {
+                came = true;
+            }
+            if !came && !self.wait_until(deadline)? {
+                break Ok(false);
+            }
+        };
+        listen(EventMask::NO_EVENT)?;
+        self.finish()?;
+        outcome
+    }
+
     /// Its width and height, in pixels.
     pub fn size(&self) -> Result<(u16, u16), ScreenError> {
         let geometry = self.connection.get_geometry(self.root)?.reply()?;
@@ -110,11 +156,16 @@ type Job = Box<dyn FnOnce(&mut Screen) + Send>;
 
 /// The thread's queue. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Hands(SyncSender<Job>);
+pub(super) struct Hands {
+    jobs: SyncSender<Job>,
+    /// The thread's connection, to see whether the other side has closed it.
+    stream: UnixStream,
+}
 
 impl Hands {
     /// Takes over a fresh connection to the X server.
     pub(super) async fn over(stream: UnixStream) -> Result<Self, ScreenError> {
+        let kept = stream.try_clone().map_err(|e| ScreenError::Refused(e.to_string()))?;
         let (jobs, queue) = sync_channel(MAX_JOBS);
         let (ready, made) = oneshot::channel();
         let work = move || match Screen::over(stream) {
@@ -127,7 +178,14 @@ impl Hands {
         };
         std::thread::Builder::new().name("screen".to_owned()).spawn(work).map_err(|e| ScreenError::Refused(e.to_string()))?;
         timeout(JOB_TIME, made).await.map_err(|_| ScreenError::Hung)?.map_err(|_| ScreenError::Gone)??;
-        Ok(Self(jobs))
+        Ok(Self { jobs, stream: kept })
+    }
+
+    /// Whether the X server has closed the connection: it tells of a killed one sooner than its process does.
+    pub(super) fn is_cut(&self) -> bool {
+        let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
+        // Asked without waiting, it is told only that.
+        poll(&mut ends, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
     /// Does a job after those that came before it. Given up, it is done all the same.
@@ -137,7 +195,7 @@ impl Hands {
     ) -> Result<T, ScreenError> {
         let (reply, done) = oneshot::channel();
         let job = move |screen: &mut Screen| drop(reply.send(job(screen)));
-        self.0.try_send(Box::new(job)).map_err(|error| match error {
+        self.jobs.try_send(Box::new(job)).map_err(|error| match error {
             TrySendError::Full(_) => ScreenError::TooMany,
             TrySendError::Disconnected(_) => ScreenError::Gone,
         })?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 use arenite_isolation::spawner::SpawnError;
 use thiserror::Error;
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
+use super::bus::{BusError, Daemon};
 use super::clipboard;
 use super::record::Recording;
 use super::screen::{Screen, ScreenError};
@@ -17,12 +19,16 @@ use super::start::{self, Server};
 use crate::process::{Kept, told};
 use crate::{Guest, SharedGuest, dial};
 
-/// A desktop that nobody used for so long ends, and the browser with it.
-pub(crate) const IDLE: Duration = Duration::from_secs(30 * 60);
+/// A desktop that nobody used for so long ends, and the browser with it, unless the sandbox's environment names another time.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// The variable that names it, in seconds; 0: never.
+const IDLE_VARIABLE: &str = "DESKTOP_IDLE_SECONDS";
+/// The times that it can name.
+const IDLE_SECONDS: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
+/// For a killed process to be gone.
+const END: Duration = Duration::from_secs(5);
 /// Width and height of a screen, in pixels.
 const SIDES: std::ops::RangeInclusive<u32> = 320..=7680;
-/// Bytes that a text may have which is typed or copied.
-const MAX_TEXT: usize = clipboard::MAX_TEXT;
 
 #[derive(Debug, Error)]
 pub enum DesktopError {
@@ -40,10 +46,26 @@ pub enum DesktopError {
     NoRecorder,
     #[error("the screen is being recorded already")]
     RecordsAlready,
-    #[error("a text can have {MAX_TEXT} bytes")]
-    LongText,
+    #[error("a text can have {0} bytes")]
+    LongText(usize),
+    #[error("this sandbox's image has no bus for accessibility (dbus-daemon and at-spi2-core)")]
+    NoBus,
+    #[error("the bus for accessibility: {0}")]
+    Bus(BusError),
+    #[error("the program of the window {0} tells nothing of what it shows")]
+    NoTree(u32),
     #[error(transparent)]
     Screen(#[from] ScreenError),
+}
+
+impl From<BusError> for DesktopError {
+    fn from(error: BusError) -> Self {
+        match error {
+            // The bus is there, and knows nobody who could be started for accessibility.
+            BusError::NoService => Self::NoBus,
+            error => Self::Bus(error),
+        }
+    }
 }
 
 /// Width and height in pixels.
@@ -80,6 +102,10 @@ pub struct Desktop {
     server: Server,
     /// None: the image has none.
     manager: Option<tokio::sync::Mutex<Kept>>,
+    /// It was waited for already.
+    is_managed: AtomicBool,
+    /// None: it could not be started, or the image has none.
+    bus: tokio::sync::Mutex<Option<Daemon>>,
     /// It stands still.
     hung: AtomicBool,
 }
@@ -95,14 +121,22 @@ impl DesktopService {
         }
         // One that stands still must be gone before another takes its display.
         if let Some(broken) = current.take() {
+            broken.end_bus().await;
             broken.server.process.kill();
             let ended = broken.server.process.ended();
-            drop(tokio::time::timeout(Duration::from_secs(5), ended.cancelled()).await);
+            drop(timeout(END, ended.cancelled()).await);
         }
         let desktop = Arc::new(Desktop::start(guest).await?);
         *current = Some(desktop.clone());
         drop(current);
         self.reap_later(guest);
+        Ok(desktop)
+    }
+
+    /// The desktop, with a window manager that is at work: programs that are started from now on get their frames.
+    pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
+        let desktop = self.get(guest).await?;
+        desktop.settle().await;
         Ok(desktop)
     }
 
@@ -116,12 +150,13 @@ impl DesktopService {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn due(&self) -> Instant {
+    fn due(&self, idle: Duration) -> Instant {
         let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.unwrap_or_else(Instant::now) + IDLE
+        used.unwrap_or_else(Instant::now) + idle
     }
 
     fn reap_later(&self, guest: &SharedGuest) {
+        let Some(idle) = idle_time(guest) else { return };
         if self.reaper_runs.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -129,12 +164,12 @@ impl DesktopService {
         tokio::spawn(async move {
             loop {
                 let due = match guest.upgrade() {
-                    Some(guest) => guest.desktop.due(),
+                    Some(guest) => guest.desktop.due(idle),
                     None => return,
                 };
                 sleep_until(due).await;
                 let Some(guest) = guest.upgrade() else { return };
-                if guest.desktop.due() <= Instant::now() {
+                if guest.desktop.due(idle) <= Instant::now() {
                     guest.browser.stop().await;
                     guest.desktop.reaper_runs.store(false, Ordering::Relaxed);
                     *guest.desktop.current.lock().await = None;
@@ -145,30 +180,88 @@ impl DesktopService {
     }
 }
 
+/// After what time without use a desktop ends; None: never.
+fn idle_time(guest: &Guest) -> Option<Duration> {
+    let config = guest.config();
+    match config.env.get(IDLE_VARIABLE).and_then(|text| text.trim().parse().ok()) {
+        Some(0) => None,
+        Some(seconds) => Some(Duration::from_secs(u64::clamp(seconds, *IDLE_SECONDS.start(), *IDLE_SECONDS.end()))),
+        None => Some(IDLE),
+    }
+}
+
 impl Desktop {
     async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
         let server = start::server(guest, Size::configured(guest)).await?;
+        // Programs find the bus when they are started, so it is there before the first.
+        let bus = tokio::sync::Mutex::new(start_bus(guest, &server.display).await);
         let manager = match start::locate(guest, "openbox") {
             Some(_) => Some(tokio::sync::Mutex::new(manager(guest, &server.display).await?)),
             None => None,
         };
-        Ok(Self { server, manager, hung: AtomicBool::new(false) })
+        Ok(Self { server, manager, is_managed: AtomicBool::new(false), bus, hung: AtomicBool::new(false) })
     }
 
     /// Whether it runs, and did not stand still the last time.
     pub(crate) fn is_fine(&self) -> bool {
-        !self.server.process.has_ended() && !self.hung.load(Ordering::Relaxed)
+        !self.server.process.has_ended() && !self.hung.load(Ordering::Relaxed) && !self.server.hands.is_cut()
     }
 
-    /// Starts a window manager in the place of one that ended.
+    /// Starts a window manager and a bus in the place of those that ended.
     async fn tend(&self, guest: &SharedGuest) {
+        let mut bus = self.bus.lock().await;
+        if bus.as_ref().is_some_and(|daemon| daemon.process.has_ended()) {
+            *bus = start_bus(guest, self.display()).await;
+        }
+        drop(bus);
         let Some(place) = &self.manager else { return };
         let mut place = place.lock().await;
         if place.has_ended() {
             match manager(guest, self.display()).await {
-                Ok(started) => *place = started,
+                Ok(started) => {
+                    *place = started;
+                    self.is_managed.store(false, Ordering::Relaxed);
+                }
                 Err(error) => tracing::error!(%error, "the window manager could not be started again"),
             }
+        }
+    }
+
+    /// Starts another window manager, when the image has one: the last one does nothing any more.
+    pub(super) async fn replace_manager(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
+        let Some(place) = &self.manager else { return Ok(()) };
+        let mut place = place.lock().await;
+        place.kill();
+        drop(timeout(END, place.ended().cancelled()).await);
+        *place = manager(guest, self.display()).await?;
+        self.is_managed.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits for a window manager that was started a moment ago.
+    async fn settle(&self) {
+        if self.manager.is_some() && !self.is_managed.load(Ordering::Relaxed) {
+            // Once is enough also of one that does not come: the desktop can be used without, and who needs it says so.
+            drop(self.run(|screen| screen.is_managed_soon()).await);
+            self.is_managed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The file of the bus's socket, and what is cancelled when this bus has ended.
+    pub(super) async fn bus(&self, guest: &SharedGuest) -> Result<(String, CancellationToken), DesktopError> {
+        let mut bus = self.bus.lock().await;
+        if bus.as_ref().is_none_or(|daemon| daemon.process.has_ended()) {
+            *bus = Daemon::start(guest, self.display()).await?;
+        }
+        let daemon = bus.as_ref().ok_or(DesktopError::NoBus)?;
+        Ok((daemon.place().to_owned(), daemon.process.ended()))
+    }
+
+    /// Ends the bus with all that it started: it stands still. The next one who needs it starts another.
+    pub(super) async fn end_bus(&self) {
+        if let Some(daemon) = self.bus.lock().await.take() {
+            daemon.process.kill();
+            drop(timeout(END, daemon.process.ended().cancelled()).await);
         }
     }
 
@@ -191,8 +284,8 @@ impl Desktop {
 
     /// Copies a text to the clipboard.
     pub async fn copy(&self, guest: &SharedGuest, text: &str) -> Result<(), DesktopError> {
-        if text.len() > MAX_TEXT {
-            return Err(DesktopError::LongText);
+        if text.len() > clipboard::MAX_TEXT {
+            return Err(DesktopError::LongText(clipboard::MAX_TEXT));
         }
         let stream = start::connect(guest, self.display()).await;
         let stream = stream.map_err(|source| DesktopError::Io { what: "the clipboard", source })?;
@@ -209,4 +302,12 @@ impl Desktop {
 
 async fn manager(guest: &SharedGuest, display: &str) -> Result<Kept, DesktopError> {
     start::program(guest, display, &["openbox", "--sm-disable"]).await
+}
+
+/// The bus, if there can be one: a desktop without it is a desktop.
+async fn start_bus(guest: &SharedGuest, display: &str) -> Option<Daemon> {
+    Daemon::start(guest, display).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "the desktop's bus could not be started");
+        None
+    })
 }

@@ -8,6 +8,7 @@ use arenite_isolation::spawner::SpawnError;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::bus;
 use super::screen::Hands;
 use super::service::{DesktopError, Size};
 use crate::SharedGuest;
@@ -157,6 +158,11 @@ pub(super) async fn program(guest: &SharedGuest, display: &str, argv: &[&str]) -
     Ok(OwnedProcess::new(child, dir).keep())
 }
 
+/// What programs of a desktop find it by, and its bus.
+fn surroundings(guest: &SharedGuest, display: &str) -> [(String, String); 2] {
+    [("DISPLAY".to_owned(), display.to_owned()), (bus::VARIABLE.to_owned(), bus::address(guest))]
+}
+
 async fn spawn(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Child, SpawnError> {
     let null = || {
         let file = std::fs::File::options().read(true).write(true).open("/dev/null");
@@ -164,7 +170,7 @@ async fn spawn(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Chil
     };
     let command = Command {
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-        env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), display.to_owned())]),
+        env: guest.environment(&guest.user, &surroundings(guest, display)),
         cwd: guest.user.home.display().to_string(),
         user: &guest.user,
         stdio: [null()?, null()?, null()?],

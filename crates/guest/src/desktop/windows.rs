@@ -1,10 +1,17 @@
 //! Windows, and the size of the screen.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use utoipa::ToSchema;
+use x11rb::connection::Connection;
 use x11rb::protocol::randr::{ConnectionExt as _, Rotation, SetConfig};
-use x11rb::protocol::xproto::{AtomEnum, ConnectionExt as _, MapState};
+use x11rb::protocol::xproto::{
+    AtomEnum, ClientMessageEvent, ConfigureWindowAux, ConnectionExt as _, EventMask, InputFocus, MapState, StackMode, WindowClass,
+};
 
+use super::accessibility::ScreenBox;
+use super::clipboard::hidden_window;
 use super::picture::Region;
 use super::screen::{Screen, ScreenError};
 
@@ -12,6 +19,14 @@ use super::screen::{Screen, ScreenError};
 const MAX_WINDOWS: usize = 500;
 /// Of a window's title, in units of 4 bytes.
 const MAX_TITLE: u32 = 256;
+/// States that a window is in at once.
+const MAX_STATES: u32 = 64;
+/// For the window manager to be there, and then to do what it was asked.
+const MANAGED: Duration = Duration::from_secs(2);
+/// For a program to close its window.
+const CLOSED: Duration = Duration::from_secs(2);
+/// Who asks the window manager: a person, and no program for itself. It does what a program may not.
+const PERSON: u32 = 2;
 
 /// A window that a program shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -20,20 +35,37 @@ pub struct Window {
     pub title: String,
     /// The kind of program, such as `Chromium-browser`.
     pub class: String,
+    /// The program's process, where it tells.
+    pub pid: Option<u32>,
     /// Where it is on the screen, without its frame.
-    pub x: i32,
-    pub y: i32,
-    pub width: u32,
-    pub height: u32,
-    /// Whether it is shown, and not minimised.
-    pub visible: bool,
+    #[serde(rename = "box")]
+    pub place: ScreenBox,
     /// Whether keys go to it.
     pub active: bool,
+    pub minimised: bool,
+}
+
+/// What became of a window that was asked to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WindowClosed {
+    pub id: u32,
+    /// False: it is still there; its program may ask something first.
+    pub closed: bool,
 }
 
 impl Window {
     pub fn region(&self) -> Region {
-        Region { x: self.x, y: self.y, width: self.width, height: self.height }
+        let ScreenBox { x, y, width, height } = self.place;
+        Region { x, y, width, height }
+    }
+}
+
+/// What was asked of the X server, unless what it was about is no more.
+fn if_there<T>(asked: Result<T, ScreenError>) -> Result<Option<T>, ScreenError> {
+    match asked {
+        Ok(told) => Ok(Some(told)),
+        Err(ScreenError::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -52,44 +84,140 @@ impl Screen {
         Ok(String::from_utf8_lossy(&reply.value).into_owned())
     }
 
-    /// All that the window manager knows, the oldest first.
+    /// Whether a window manager is at work: its mark is a window, which ends with it.
+    fn is_managed(&self) -> Result<bool, ScreenError> {
+        let mark = "_NET_SUPPORTING_WM_CHECK";
+        let Some(window) = self.numbers(self.root, mark, 1)?.first().copied() else { return Ok(false) };
+        Ok(if_there(self.numbers(window, mark, 1))?.is_some_and(|own| own == [window]))
+    }
+
+    /// Waits until the window manager does what it is asked; false: there is none, or it takes too long. One that has only
+    /// begun may lose windows that are shown at that moment.
+    pub fn is_managed_soon(&self) -> Result<bool, ScreenError> {
+        if !self.until(MANAGED, Self::is_managed)? {
+            return Ok(false);
+        }
+        // It tells how wide a frame would be once it has looked at all that was there before.
+        let window = hidden_window(&self.connection)?;
+        let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
+        self.tell(self.root, window, "_NET_REQUEST_FRAME_EXTENTS", [0; 5], mask)?;
+        let answers = self.until(MANAGED, |screen| Ok(!screen.numbers(window, "_NET_FRAME_EXTENTS", 4)?.is_empty()));
+        self.connection.destroy_window(window)?;
+        self.finish()?;
+        answers
+    }
+
+    /// The ids of windows that programs show, the oldest first.
+    fn ids(&self) -> Result<Vec<u32>, ScreenError> {
+        if self.is_managed()? {
+            return self.numbers(self.root, "_NET_CLIENT_LIST", MAX_WINDOWS as u32);
+        }
+        // Without a window manager they are all on the screen itself, among those that are menus and the like.
+        let mut ids = self.connection.query_tree(self.root)?.reply()?.children;
+        ids.truncate(MAX_WINDOWS);
+        let is_shown = |id: u32| -> Result<bool, ScreenError> {
+            let look = self.connection.get_window_attributes(id)?.reply()?;
+            Ok(look.map_state == MapState::VIEWABLE && !look.override_redirect && look.class == WindowClass::INPUT_OUTPUT)
+        };
+        let mut shown = Vec::new();
+        for id in ids {
+            if if_there(is_shown(id))? == Some(true) {
+                shown.push(id);
+            }
+        }
+        Ok(shown)
+    }
+
+    fn active(&self) -> Result<Option<u32>, ScreenError> {
+        Ok(self.numbers(self.root, "_NET_ACTIVE_WINDOW", 1)?.first().copied())
+    }
+
+    /// All that programs show, the oldest first.
     pub fn windows(&self) -> Result<Vec<Window>, ScreenError> {
-        let active = self.numbers(self.root, "_NET_ACTIVE_WINDOW", 1)?.first().copied();
-        let ids = self.numbers(self.root, "_NET_CLIENT_LIST", MAX_WINDOWS as u32)?;
-        let title = self.atom("_NET_WM_NAME")?;
+        let active = self.active()?;
         // One that closes meanwhile is left out.
-        let windows = ids.into_iter().filter_map(|id| self.window(id, title, active).transpose());
+        let windows = self.ids()?.into_iter().filter_map(|id| if_there(self.look_at(id, active)).transpose());
         windows.collect()
     }
 
-    fn window(&self, id: u32, title: u32, active: Option<u32>) -> Result<Option<Window>, ScreenError> {
-        let looked = || -> Result<Window, ScreenError> {
-            let geometry = self.connection.get_geometry(id)?.reply()?;
-            let place = self.connection.translate_coordinates(id, self.root, 0, 0)?.reply()?;
-            let attributes = self.connection.get_window_attributes(id)?.reply()?;
-            let mut name = self.text(id, title)?;
-            if name.is_empty() {
-                name = self.text(id, AtomEnum::WM_NAME.into())?;
-            }
-            // Two texts, each with a zero behind: the instance and the class.
-            let class = self.text(id, AtomEnum::WM_CLASS.into())?;
-            Ok(Window {
-                id,
-                title: name,
-                class: class.split('\0').nth(1).unwrap_or_default().to_owned(),
+    /// One of them.
+    pub fn window(&self, id: u32) -> Result<Window, ScreenError> {
+        if !self.ids()?.contains(&id) {
+            return Err(ScreenError::NoWindow(id));
+        }
+        if_there(self.look_at(id, self.active()?))?.ok_or(ScreenError::NoWindow(id))
+    }
+
+    fn look_at(&self, id: u32, active: Option<u32>) -> Result<Window, ScreenError> {
+        let geometry = self.connection.get_geometry(id)?.reply()?;
+        let place = self.connection.translate_coordinates(id, self.root, 0, 0)?.reply()?;
+        let mut title = self.text(id, self.atom("_NET_WM_NAME")?)?;
+        if title.is_empty() {
+            title = self.text(id, AtomEnum::WM_NAME.into())?;
+        }
+        // Two texts, each with a zero behind: the instance and the class.
+        let class = self.text(id, AtomEnum::WM_CLASS.into())?;
+        let hidden = self.atom("_NET_WM_STATE_HIDDEN")?;
+        Ok(Window {
+            id,
+            title,
+            class: class.split('\0').nth(1).unwrap_or_default().to_owned(),
+            pid: self.numbers(id, "_NET_WM_PID", 1)?.first().copied(),
+            place: ScreenBox {
                 x: place.dst_x.into(),
                 y: place.dst_y.into(),
                 width: geometry.width.into(),
                 height: geometry.height.into(),
-                visible: attributes.map_state == MapState::VIEWABLE,
-                active: active == Some(id),
-            })
-        };
-        match looked() {
-            Ok(window) => Ok(Some(window)),
-            Err(ScreenError::Refused(_)) => Ok(None),
-            Err(error) => Err(error),
+            },
+            active: active == Some(id),
+            minimised: self.numbers(id, "_NET_WM_STATE", MAX_STATES)?.contains(&hidden),
+        })
+    }
+
+    fn tell(&self, to: u32, about: u32, kind: &str, data: [u32; 5], mask: EventMask) -> Result<(), ScreenError> {
+        let message = ClientMessageEvent::new(32, about, self.atom(kind)?, data);
+        self.connection.send_event(false, to, mask, message)?;
+        Ok(())
+    }
+
+    /// Has a window shown before all others, and keys go to it. Some windows take none: then it is not active in the end.
+    ///
+    /// # Errors
+    /// `NoManager` when none is there to do it.
+    pub fn activate(&self, id: u32) -> Result<Window, ScreenError> {
+        self.window(id)?;
+        if !self.is_managed_soon()? {
+            return Err(ScreenError::NoManager);
         }
+        let now = self.active()?.unwrap_or_default();
+        let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
+        self.tell(self.root, id, "_NET_ACTIVE_WINDOW", [PERSON, x11rb::CURRENT_TIME, now, 0, 0], mask)?;
+        self.until(MANAGED, |screen| Ok(screen.active()? == Some(id)))?;
+        self.window(id)
+    }
+
+    /// The same on a screen that no window manager cares for.
+    pub fn raise(&self, id: u32) -> Result<Window, ScreenError> {
+        self.window(id)?;
+        self.connection.configure_window(id, &ConfigureWindowAux::new().stack_mode(StackMode::ABOVE))?;
+        self.connection.set_input_focus(InputFocus::POINTER_ROOT, id, x11rb::CURRENT_TIME)?;
+        self.finish()?;
+        Ok(Window { active: true, ..self.window(id)? })
+    }
+
+    /// Asks a window to close, as its frame's button does. One that can't be asked is taken from its program, which ends.
+    pub fn close(&self, id: u32) -> Result<WindowClosed, ScreenError> {
+        self.window(id)?;
+        let delete = self.atom("WM_DELETE_WINDOW")?;
+        let knows = if_there(self.numbers(id, "WM_PROTOCOLS", MAX_STATES))?.unwrap_or_default();
+        if knows.contains(&delete) {
+            self.tell(id, id, "WM_PROTOCOLS", [delete, x11rb::CURRENT_TIME, 0, 0, 0], EventMask::NO_EVENT)?;
+        } else {
+            self.connection.kill_client(id)?;
+        }
+        self.connection.flush()?;
+        let closed = self.until(CLOSED, |screen| Ok(!screen.ids()?.contains(&id)))?;
+        Ok(WindowClosed { id, closed })
     }
 
     /// Changes the size of the screen to one of those that the X server has.

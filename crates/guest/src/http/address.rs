@@ -37,6 +37,12 @@ impl Address {
         format!("{}://{}{path}", if self.secure { "wss" } else { "ws" }, self.place)
     }
 
+    /// A path of this sandbox on the caller's host.
+    pub(crate) fn path(&self, path: &str) -> String {
+        let prefix = self.place.find('/').map_or("", |at| &self.place[at..]);
+        format!("{prefix}{path}")
+    }
+
     /// Without a scheme.
     pub(crate) fn place(&self) -> &str {
         &self.place
@@ -75,6 +81,7 @@ mod tests {
             let headers = list.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>();
             let address = Address::of(&headers);
             assert_eq!((address.http("/x").as_str(), address.websocket("/x").as_str()), (http, websocket));
+            assert!(http.ends_with(&address.path("/x")) && address.path("/x").starts_with('/'));
         }
     }
 }

@@ -3,21 +3,18 @@
 //! Its sockets stand in a directory of its own, which nobody but the user may enter; TCP ports could be anyone's.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
-use rustix::fs::inotify;
 use serde_json::json;
 use thiserror::Error;
-use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::kernelspec::KernelSpec;
 use super::message::{Incoming, Request};
 use super::zmtp::{Role, Socket};
-use crate::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
+use crate::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir, told};
 use crate::{Guest, SharedGuest, dial};
 
 /// How long a kernel may take until it answers. Alone it takes half a second; many that start at once share the cores.
@@ -173,30 +170,4 @@ async fn greet(channels: &mut Channels) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Files that appear in a directory.
-struct Arrivals(AsyncFd<OwnedFd>);
-
-impl Arrivals {
-    fn of(dir: &Path) -> io::Result<Self> {
-        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&watch, dir, inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO)?;
-        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]
-        let watch = AsyncFd::new(watch)?;
-        Ok(Self(watch))
-    }
-
-    /// Waits until all of these are there.
-    async fn wait_for(&self, paths: &[String]) -> io::Result<()> {
-        let mut buffer = [0; 4096];
-        while !paths.iter().all(|path| Path::new(path).exists()) {
-            let mut ready = self.0.readable().await?;
-            // Which they are doesn't matter: it looks again.
-            if let Ok(read) = ready.try_io(|watch| Ok(rustix::io::read(watch.get_ref(), &mut buffer)?)) {
-                read?;
-            }
-        }
-        Ok(())
-    }
 }

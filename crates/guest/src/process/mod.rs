@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::users::User;
 
+mod arrivals;
 mod owned;
 mod pipes;
 mod retained;
@@ -27,6 +28,7 @@ mod said;
 mod scratch;
 mod tree;
 
+pub use arrivals::Arrivals;
 pub use owned::{Kept, OwnedProcess};
 pub use pipes::{dev_null, input_pipe, output_pipe, read_rest};
 pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};

@@ -229,7 +229,7 @@ impl hyper::body::Body for Measured {
 }
 
 /// Leaves only headers that are meant for the other end.
-fn end_to_end(headers: &mut HeaderMap) {
+pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

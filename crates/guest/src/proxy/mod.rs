@@ -19,5 +19,6 @@ mod service;
 mod tunnel;
 mod upstream;
 
+pub(crate) use forward::end_to_end;
 pub use routes::{ProxyApi, router};
 pub use service::{ProxyError, ProxyService};

@@ -158,6 +158,18 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
     }))
 }
 
+/// What the last line says: the last step's number, and whether the end was noted.
+pub(super) fn stand(path: &Path) -> io::Result<(u64, bool)> {
+    let file = File::open(path)?;
+    let mut back = LinesBack::new(&file, file.metadata()?.len());
+    while let Some(line) = back.next_line()? {
+        if let Some(head) = Head::parse(&line) {
+            return Ok((head.last, head.ended));
+        }
+    }
+    Ok((0, false))
+}
+
 /// Finds what looks like a digest of a body in any line. A body's own text may look like one too, and then a blob is
 /// kept that need not be; never the other way round.
 pub(super) fn digests(dir: &Path, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError> {

@@ -233,6 +233,11 @@ impl Client {
         self.0.shared.closed.is_cancelled()
     }
 
+    /// Ends the connection, for all who share it.
+    pub fn close(&self) {
+        self.0.shared.closed.cancel();
+    }
+
     /// Returns when the connection has ended: the browser is gone.
     pub async fn closed(&self) {
         self.0.shared.closed.cancelled().await;
@@ -259,6 +264,7 @@ async fn run(socket: Socket, mut queue: mpsc::Receiver<Utf8Bytes>, shared: Arc<S
         () = write => {}
         () = read => {}
         () = wanted.cancelled() => {}
+        () = shared.closed.cancelled() => {}
     }
     shared.closed.cancel();
     shared.calls().clear();

@@ -1,0 +1,29 @@
+//! Puts the console's and the dashboard's scripts and styles, which `cargo xtask web` builds, where they are included from.
+//!
+//! Without them the program builds all the same, and its pages say what to do: who works on something else needs no Node.js.
+
+use std::path::Path;
+use std::{env, fs, io};
+
+const NOT_BUILT: &str = "document.querySelector('main').textContent = \
+    'This program was built without its pages. Run: cargo xtask web, and build it again.';\n";
+
+fn main() -> io::Result<()> {
+    let of_cargo = |name| env::var_os(name).ok_or_else(|| io::Error::other("cargo runs this"));
+    let web = Path::new(&of_cargo("CARGO_MANIFEST_DIR")?).join("../../web");
+    let (built, out) = (web.join("dist"), of_cargo("OUT_DIR")?);
+    // A file that is not there would have everything built anew each time.
+    let watched = if built.is_dir() { &built } else { &web };
+    println!("cargo:rerun-if-changed={}", watched.display());
+    for page in ["console", "dashboard"] {
+        for (kind, instead) in [("js", NOT_BUILT), ("css", "")] {
+            let name = format!("{page}.{kind}");
+            let text = match fs::read_to_string(built.join(&name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => instead.to_owned(),
+                other => other?,
+            };
+            fs::write(Path::new(&out).join(&name), text)?;
+        }
+    }
+    Ok(())
+}

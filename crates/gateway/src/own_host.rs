@@ -1,0 +1,136 @@
+//! Pages that a browser opens by a path of the server's host, led to a host that is theirs alone: there they have an origin of
+//! their own, and all that pages may have with it.
+//!
+//! That is for what runs on a sandbox's ports (`{port}-{id}.{domain}`, see `preview`), and for VS Code and JupyterLab
+//! (`{id}.{domain}`), which need cookies and WebSockets, and run what a sandbox has written.
+
+use arenite_model::{ErrorCode, SandboxId};
+use axum::body::Body;
+use http::header::{ACCEPT, CACHE_CONTROL, HeaderName, LOCATION};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+
+use crate::auth::{Grant, Identity};
+use crate::gateway::{Context, Gateway};
+use crate::guard::{self, Host};
+use crate::pages;
+use crate::refusal::Refusal;
+use crate::target::Target;
+
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+/// Where the programs of a sandbox begin that are pages of this kind, and what they are called.
+const PROGRAMS: [(&str, &str); 2] = [("/code-server", "VS Code"), ("/jupyter", "JupyterLab")];
+
+/// The program that a path of a sandbox belongs to.
+pub(crate) fn program(path: &str) -> Option<&'static str> {
+    let is_under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    PROGRAMS.iter().find(|(root, _)| is_under(root)).map(|(_, name)| *name)
+}
+
+/// Where the own hosts of sandboxes are; none where there are no such hosts.
+pub(crate) fn domain(gateway: &Gateway, context: &Context, host: &Host) -> Option<String> {
+    // A path before ours is not kept by a host.
+    if !context.outer_path().is_empty() {
+        return None;
+    }
+    guard::domain_of_sandboxes(&gateway.config, host)
+}
+
+/// Leads to a path of another host, signed in there.
+pub(crate) fn lead(
+    gateway: &Gateway,
+    context: &Context,
+    parts: &Parts,
+    who: &Identity,
+    authority: &str,
+    path: &str,
+) -> Result<Option<Response<Body>>, Refusal> {
+    let mut query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    if gateway.config.auth.is_required() {
+        // The server's cookie doesn't go there.
+        let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
+        let until = who.until.map_or(until, |end| until.min(end));
+        let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: Some(authority.to_owned()) })?;
+        let sign = if query.is_empty() { '?' } else { '&' };
+        query.push_str(&format!("{sign}ticket={ticket}"));
+    }
+    let scheme = context.base_url.split("://").next().unwrap_or("http");
+    let Ok(location) = HeaderValue::try_from(format!("{scheme}://{authority}{path}{query}")) else { return Ok(None) };
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+    answer.headers_mut().insert(LOCATION, location);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(Some(answer))
+}
+
+/// A browser opens VS Code or JupyterLab on the server's host: leads to the sandbox's own, or says that there is none. None
+/// for everything else.
+pub(crate) fn of_program(
+    gateway: &Gateway,
+    context: &Context,
+    host: &Host,
+    target: &Target,
+    parts: &Parts,
+    who: &Identity,
+    id: &SandboxId,
+) -> Result<Option<Response<Body>>, Refusal> {
+    let Some(program) = program(&target.path.decoded).filter(|_| !target.own_host && is_opened(parts)) else { return Ok(None) };
+    if let Some(domain) = domain(gateway, context, host)
+        && let Some(answer) = lead(gateway, context, parts, who, &format!("{id}.{domain}"), &target.path.raw)?
+    {
+        return Ok(Some(answer));
+    }
+    let text = format!("{program} is shown on a host of the sandbox's own, and there is none at this address");
+    let refusal = Refusal { status: StatusCode::MISDIRECTED_REQUEST, ..Refusal::new(ErrorCode::Unsupported, text) };
+    let refusal = refusal.hint("open it by localhost, or start the server with --domain and a name whose subdomains lead here");
+    pages::preview::message(program, &refusal).map(Some)
+}
+
+/// Whether a browser opens it as a page. Without encryption, hosts but localhost are not told so in `Sec-Fetch-Mode`.
+pub(crate) fn is_opened(parts: &Parts) -> bool {
+    let accepts = || parts.headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|v| v.contains("text/html")));
+    let is_plain = !parts.headers.contains_key(&FETCH_MODE) && accepts();
+    parts.method == Method::GET && (guard::is_navigation(parts) || is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn programs_are_told_by_their_paths() {
+        for (path, wanted) in [
+            ("/code-server", Some("VS Code")),
+            ("/code-server/", Some("VS Code")),
+            ("/code-server/static/x.js", Some("VS Code")),
+            ("/jupyter/lab", Some("JupyterLab")),
+            ("/code-servers", None),
+            ("/v1/jupyter/execute", None),
+            ("/", None),
+        ] {
+            assert_eq!(program(path), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn people_are_told_from_programs() {
+        let navigation = ("sec-fetch-mode", "navigate");
+        for (method, headers, wanted) in [
+            ("GET", &[navigation, ("sec-fetch-dest", "document")][..], true),
+            ("HEAD", &[navigation, ("sec-fetch-dest", "document")], false),
+            ("GET", &[navigation, ("sec-fetch-dest", "iframe"), ("accept", "text/html")], false),
+            ("GET", &[("sec-fetch-mode", "cors"), ("accept", "text/html")], false),
+            ("GET", &[("accept", "text/html,*/*")], true),
+            ("POST", &[("accept", "text/html,*/*")], false),
+            ("GET", &[("accept", "*/*")], false),
+            ("GET", &[], false),
+        ] {
+            let mut request = Request::builder().method(method).uri("/code-server/");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            assert_eq!(is_opened(&request.body(()).unwrap().into_parts().0), wanted, "{method} {headers:?}");
+        }
+    }
+}

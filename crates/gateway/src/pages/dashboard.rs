@@ -1,0 +1,76 @@
+//! `/index.html` of a sandbox: its dashboard, which shows its pages in frames.
+//!
+//! What it frames is hostile, and some of it bears no foreign frame around it. So the dashboard has the sandbox's own host
+//! with them, where there are no control routes, and a browser that opens it on the server's host is led there. Where there
+//! is no such host the page is the same, but for what the sandbox itself serves.
+
+use arenite_control::Sandbox;
+use arenite_model::{ErrorCode, SandboxName};
+use axum::body::Body;
+use http::request::Parts;
+use http::{Method, Response};
+
+use super::Page;
+use crate::auth::Identity;
+use crate::gateway::{Context, Gateway};
+use crate::guard::{Host, HostKind};
+use crate::own_host;
+use crate::path::Path;
+use crate::refusal::Refusal;
+use crate::request::require;
+use crate::target::{self, Target, Whom};
+
+pub(super) static PAGE: Page = Page::new(
+    include_str!("../../../../web/dashboard.html"),
+    &[include_str!(concat!(env!("OUT_DIR"), "/dashboard.css"))],
+    &[include_str!(concat!(env!("OUT_DIR"), "/dashboard.js"))],
+)
+.may("frame-src 'self'; img-src data: blob:");
+
+pub(crate) async fn serve(
+    gateway: &Gateway,
+    context: &Context,
+    host: &Host,
+    who: &Identity,
+    path: &Path,
+    parts: &Parts,
+) -> Result<Response<Body>, Refusal> {
+    require(parts, &[Method::GET, Method::HEAD])?;
+    let target = target::find(path, &parts.headers, &host.kind)?;
+    let sandbox = of(gateway, context, &target).await?;
+    if host.kind == HostKind::Server
+        && own_host::is_opened(parts)
+        && let Some(domain) = own_host::domain(gateway, context, host)
+        && let Some(answer) = own_host::lead(gateway, context, parts, who, &format!("{}.{domain}", sandbox.id), "/index.html")?
+    {
+        return Ok(answer);
+    }
+    let place = if host.kind == HostKind::Server { "shared" } else { "own" };
+    Ok(PAGE.with(&[("{NAME}", sandbox.name.as_str()), ("{PLACE}", place), ("{CONSOLE}", &console(context, host))]))
+}
+
+/// Looked at, and neither woken nor made, but for the one that every call makes.
+async fn of(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
+    match target::look_up(&gateway.control, &context.tenant, &target.whom).await {
+        Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.whom) => {
+            Ok(target::lease(&gateway.control, &context.tenant, &target.whom).await?.sandbox.as_ref().clone())
+        }
+        other => other,
+    }
+}
+
+fn is_default(whom: &Whom) -> bool {
+    matches!(whom, Whom::Name(name) if name.as_str() == SandboxName::DEFAULT)
+}
+
+/// Where the console is, as this client reaches the server.
+fn console(context: &Context, host: &Host) -> String {
+    let Some((scheme, rest)) = context.base_url.split_once("://") else { return "/".to_owned() };
+    match &host.kind {
+        HostKind::Sandbox(id) => {
+            let of_server = rest.strip_prefix(id.as_str()).and_then(|rest| rest.strip_prefix('.')).unwrap_or(rest);
+            format!("{scheme}://{of_server}/")
+        }
+        _ => format!("{}/", context.base_url),
+    }
+}

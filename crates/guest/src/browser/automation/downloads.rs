@@ -1,0 +1,94 @@
+//! Files that pages have the browser download.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::lock;
+
+/// Downloads that are remembered.
+const MAX_DOWNLOADS: usize = 200;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::browser) struct Download {
+    pub(in crate::browser) guid: String,
+    pub(in crate::browser) url: String,
+    /// The name that was asked for; the file's own may have a number more.
+    pub(in crate::browser) filename: String,
+    /// Where it is, once it is whole.
+    pub(in crate::browser) path: Option<String>,
+    pub(in crate::browser) progress: Progress,
+    /// Whether somebody who waited for one has got it.
+    pub(in crate::browser) told: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(in crate::browser) enum Progress {
+    #[serde(rename = "inProgress")]
+    Running,
+    #[serde(rename = "completed")]
+    Whole,
+    #[serde(rename = "canceled")]
+    Broken,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::browser) struct Downloads {
+    all: Mutex<VecDeque<Download>>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WillBegin {
+    guid: String,
+    url: String,
+    suggested_filename: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Progressed {
+    guid: String,
+    state: Progress,
+    file_path: Option<String>,
+}
+
+impl Downloads {
+    pub(super) fn begun(&self, begun: WillBegin) {
+        let mut all = lock(&self.all);
+        if all.len() == MAX_DOWNLOADS {
+            all.pop_front();
+        }
+        let WillBegin { guid, url, suggested_filename: filename } = begun;
+        all.push_back(Download { guid, url, filename, path: None, progress: Progress::Running, told: false });
+        drop(all);
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn progressed(&self, told: Progressed) {
+        let mut all = lock(&self.all);
+        if let Some(download) = all.iter_mut().find(|download| download.guid == told.guid) {
+            download.progress = told.state;
+            if told.file_path.as_ref().is_some_and(|path| !path.is_empty()) {
+                download.path = told.file_path;
+            }
+        }
+        drop(all);
+        self.changed.send_replace(());
+    }
+
+    pub(in crate::browser) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// The first one that ended and that nobody was told of: it is told now.
+    pub(in crate::browser) fn ended(&self) -> Option<Download> {
+        let mut all = lock(&self.all);
+        let ended = all.iter_mut().find(|download| !download.told && download.progress != Progress::Running)?;
+        ended.told = true;
+        Some(ended.clone())
+    }
+}

@@ -1,0 +1,411 @@
+//! One tab: its session, and what is known of what is in it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, watch};
+use tokio::time::{Instant, timeout_at};
+use utoipa::ToSchema;
+
+use super::super::cdp::{CdpError, Client, Session};
+use super::super::page::PageError;
+use super::dialogs::Dialog;
+use super::{WORLD, lock};
+
+/// For a tab to be attached to.
+const ATTACH: Duration = Duration::from_secs(20);
+/// What calls hold of a page: its elements, by the browser's name for all of them.
+pub(in crate::browser) const HELD: &str = "arenite";
+/// No call lasts so long.
+pub(super) const EVER: Duration = Duration::from_secs(24 * 3600);
+/// Messages of a console that are kept; the oldest go first.
+const MAX_MESSAGES: usize = 1000;
+/// Without requests for so long a page is at rest.
+const QUIET: Duration = Duration::from_millis(500);
+/// Our library, run in our world of each frame before anything of the page.
+const LIBRARY: &str = concat!(
+    "(() => {\n'use strict';\n",
+    include_str!("../page/library/find.js"),
+    include_str!("../page/library/act.js"),
+    include_str!("../page/library/read.js"),
+    "globalThis.arenite = { find, visible, ready, hits, fill, select, setChecked, files, inputKind, ",
+    "elements, numbered, findText, text, main, widgets, storage, setStorage };\n})();"
+);
+
+#[derive(Debug)]
+pub(in crate::browser) struct Tab {
+    /// The browser's name of it.
+    pub(in crate::browser) target: String,
+    client: Client,
+    session: OnceCell<Session>,
+    set_up: OnceCell<()>,
+    /// Calls that work in it now.
+    served: AtomicUsize,
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+    /// One at a time uses mouse and keyboard: a click is three events, a word many.
+    pub(in crate::browser) hands: tokio::sync::Mutex<()>,
+}
+
+/// How far a document has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::browser) enum Stage {
+    Commit,
+    DomContentLoaded,
+    Load,
+}
+
+/// An execution context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::browser) struct World {
+    pub(in crate::browser) id: i64,
+    pub(in crate::browser) unique: String,
+}
+
+#[derive(Debug, Clone)]
+pub(in crate::browser) struct Frame {
+    pub(in crate::browser) id: String,
+    pub(in crate::browser) parent: Option<String>,
+    pub(in crate::browser) url: String,
+    /// Of its document.
+    pub(in crate::browser) loader: String,
+    pub(in crate::browser) stage: Stage,
+    /// What could not be loaded, when an error page is shown instead.
+    pub(in crate::browser) unreachable: Option<String>,
+    /// Ours.
+    pub(in crate::browser) world: Option<World>,
+}
+
+/// A line of the console.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::browser) struct Message {
+    /// `log`, `info`, `warning`, `debug`, …, as the protocol has it; `error` also for what nobody caught, `dialog` for dialogs.
+    #[serde(rename = "type")]
+    pub(in crate::browser) kind: String,
+    pub(in crate::browser) text: String,
+    /// Seconds since 1970.
+    pub(in crate::browser) timestamp: f64,
+    pub(in crate::browser) url: Option<String>,
+    /// From 0.
+    pub(in crate::browser) line: Option<i64>,
+    /// From 0.
+    pub(in crate::browser) column: Option<i64>,
+}
+
+#[derive(Debug)]
+pub(in crate::browser) struct State {
+    pub(in crate::browser) url: String,
+    pub(in crate::browser) title: String,
+    /// The tab that opened it.
+    pub(in crate::browser) opener: Option<String>,
+    /// The first is the page itself; parents come before their children.
+    pub(in crate::browser) frames: Vec<Frame>,
+    pub(super) dialog: Option<Dialog>,
+    pub(in crate::browser) crashed: bool,
+    pub(in crate::browser) closed: bool,
+    pub(in crate::browser) console: VecDeque<Message>,
+    /// Documents and places in documents that the page came to.
+    pub(in crate::browser) navigations: u64,
+    /// Whether the page is on its way to another document.
+    pub(in crate::browser) leaving: bool,
+    /// Of the page's last documents: loader and HTTP status.
+    pub(in crate::browser) answers: VecDeque<(String, u16)>,
+    /// Requests under way, the documents that they are for, and their methods.
+    under_way: HashMap<String, (String, String)>,
+    quiet_since: Instant,
+    /// Elements by their index: the world that knows each, and its number there.
+    pub(in crate::browser) numbered: Vec<(World, u64)>,
+}
+
+impl State {
+    pub(in crate::browser) fn main(&self) -> Option<&Frame> {
+        self.frames.first()
+    }
+
+    pub(super) fn frame(&mut self, id: &str) -> Option<&mut Frame> {
+        self.frames.iter_mut().find(|frame| frame.id == id)
+    }
+
+    pub(super) fn say(&mut self, message: Message) {
+        if self.console.len() == MAX_MESSAGES {
+            self.console.pop_front();
+        }
+        self.console.push_back(message);
+    }
+
+    pub(super) fn request_began(&mut self, id: String, loader: String, method: String) {
+        self.under_way.insert(id, (loader, method));
+    }
+
+    /// The methods of the requests that are under way.
+    pub(in crate::browser) fn methods(&self) -> HashMap<String, String> {
+        self.under_way.iter().map(|(id, (_, method))| (id.clone(), method.clone())).collect()
+    }
+
+    pub(super) fn request_ended(&mut self, id: &str) {
+        if self.under_way.remove(id).is_some() {
+            self.quiet_since = Instant::now();
+        }
+    }
+
+    /// Forgets the requests of documents that are gone: nobody tells how they ended.
+    pub(super) fn forget_requests(&mut self) {
+        let frames = &self.frames;
+        self.under_way.retain(|_, (loader, _)| frames.iter().any(|frame| frame.loader == *loader));
+        self.quiet_since = Instant::now();
+    }
+
+    /// When the page will have been at rest for long enough, looked at from `since`, if no request is under way.
+    pub(in crate::browser) fn rest(&self, since: Instant) -> Option<Instant> {
+        self.under_way.is_empty().then(|| self.quiet_since.max(since) + QUIET)
+    }
+
+    /// HTTP status of the document that is shown; none for what did not come over HTTP.
+    pub(in crate::browser) fn status(&self) -> Option<u16> {
+        let loader = &self.main()?.loader;
+        self.answers.iter().rev().find(|(of, _)| of == loader).map(|(_, status)| *status)
+    }
+}
+
+impl Tab {
+    pub(super) fn new(client: Client, target: String) -> Self {
+        let state = State {
+            url: String::new(),
+            title: String::new(),
+            opener: None,
+            frames: Vec::new(),
+            dialog: None,
+            crashed: false,
+            closed: false,
+            console: VecDeque::new(),
+            navigations: 0,
+            leaving: false,
+            answers: VecDeque::new(),
+            under_way: HashMap::new(),
+            quiet_since: Instant::now(),
+            numbered: Vec::new(),
+        };
+        Self {
+            target,
+            client,
+            session: OnceCell::new(),
+            set_up: OnceCell::new(),
+            served: AtomicUsize::new(0),
+            state: Mutex::new(state),
+            changed: watch::Sender::new(()),
+            hands: Default::default(),
+        }
+    }
+
+    /// Whether events of a session are the tab's.
+    pub(super) fn is_session(&self, id: &str) -> bool {
+        self.session.get().is_some_and(|session| session.id() == id)
+    }
+
+    pub(in crate::browser) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Changes what is known, and wakes who waits for it.
+    pub(in crate::browser) fn note(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.send_replace(());
+    }
+
+    /// Its session. Attaches if nobody did.
+    pub(in crate::browser) async fn session(&self) -> Result<&Session, CdpError> {
+        self.session.get_or_try_init(|| self.client.attach(&self.target)).await
+    }
+
+    /// Waits until what happens in it is known. Whoever calls at the same time waits for the same.
+    pub(super) async fn ready(&self) -> Result<(), PageError> {
+        let ready = self.set_up.get_or_try_init(|| self.set_up());
+        tokio::select! {
+            ready = ready => ready.copied().map_err(PageError::from),
+            // The browser may owe an answer to a tab that is gone.
+            over = self.until(Instant::now() + EVER, |state| state.crashed.then_some(())) => over.map(drop),
+        }
+    }
+
+    /// Attaches, and has the browser tell what happens in it.
+    async fn set_up(&self) -> Result<(), CdpError> {
+        let session = self.session().await?;
+        let call = |method, params: Value| session.call_within::<IgnoredAny>(method, params, ATTACH);
+        let tree = async {
+            let answer = session.call_within::<pump_types::FrameTree>("Page.getFrameTree", json!({}), ATTACH).await;
+            answer.map(|answer| self.note(|state| answer.into_state(state)))
+        };
+        // They go out in this order, at once.
+        tokio::try_join!(call("Page.enable", json!({})), tree, call("Inspector.enable", json!({})))?;
+        // What comes now is told of frames that are known.
+        let library = json!({"source": LIBRARY, "worldName": WORLD, "runImmediately": true});
+        tokio::try_join!(
+            call("Page.setLifecycleEventsEnabled", json!({"enabled": true})),
+            call("Network.enable", json!({})),
+            call("Page.addScriptToEvaluateOnNewDocument", library),
+            call("Runtime.enable", json!({})),
+            call("Log.enable", json!({})),
+            // A tab behind another one is drawn and has the focus, for what works in it.
+            call("Emulation.setFocusEmulationEnabled", json!({"enabled": true})),
+        )?;
+        Ok(())
+    }
+
+    /// Calls a method of the tab.
+    pub(in crate::browser) async fn call<R: DeserializeOwned>(&self, method: &'static str, params: Value) -> Result<R, CdpError> {
+        self.session().await?.call(method, params).await
+    }
+
+    pub(in crate::browser) async fn call_within<R: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: Value,
+        patience: Duration,
+    ) -> Result<R, CdpError> {
+        self.session().await?.call_within(method, params, patience).await
+    }
+
+    /// Waits until `look` finds something in what is known, `None` when it is too late.
+    ///
+    /// # Errors
+    /// That the tab was closed or crashed meanwhile, or the browser is gone.
+    pub(in crate::browser) async fn until<T>(
+        &self,
+        deadline: Instant,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>, PageError> {
+        let mut changes = self.changed.subscribe();
+        loop {
+            {
+                let mut state = self.state();
+                if let Some(found) = look(&mut state) {
+                    return Ok(Some(found));
+                }
+                if state.closed {
+                    return Err(PageError::Closed);
+                }
+                if state.crashed {
+                    return Err(PageError::Crashed);
+                }
+            }
+            tokio::select! {
+                changed = timeout_at(deadline, changes.changed()) => match changed {
+                    Ok(Ok(())) => {}
+                    _ => return Ok(None),
+                },
+                () = self.client.closed() => return Err(CdpError::Closed.into()),
+            }
+        }
+    }
+
+    /// Runs what works in the tab. A dialog that the page shows meanwhile is answered, since it would hold up everything;
+    /// an end of the tab or a crash of the page ends it.
+    pub(in crate::browser) async fn serve<T>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, PageError>>,
+    ) -> Result<T, PageError> {
+        let over = self.until(Instant::now() + EVER, |_| None::<()>);
+        let _served = Served::begin(self);
+        tokio::select! {
+            biased;
+            done = work => done,
+            over = over => Err(over.err().unwrap_or(PageError::Closed)),
+            failed = self.answer_dialogs() => Err(failed.into()),
+        }
+    }
+
+    /// The worlds of all frames, the page's first.
+    pub(in crate::browser) fn worlds(&self) -> Vec<World> {
+        self.state().frames.iter().filter_map(|frame| frame.world.clone()).collect()
+    }
+}
+
+/// A call that works in a tab. After the last one, what they held of the page is let go.
+struct Served<'a>(&'a Arc<Tab>);
+
+impl<'a> Served<'a> {
+    fn begin(tab: &'a Arc<Tab>) -> Self {
+        tab.served.fetch_add(1, Ordering::Relaxed);
+        Self(tab)
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        if self.0.served.fetch_sub(1, Ordering::Relaxed) == 1 && !self.0.state().closed {
+            let tab = self.0.clone();
+            tokio::spawn(async move {
+                let group = json!({"objectGroup": HELD});
+                // The page may be gone, and what was held with it.
+                drop(tab.call_within::<IgnoredAny>("Runtime.releaseObjectGroup", group, ATTACH).await);
+            });
+        }
+    }
+}
+
+pub(super) mod pump_types {
+    //! What the protocol says of frames.
+
+    use serde::Deserialize;
+
+    use super::{Frame, Stage, State};
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub(in crate::browser) struct FrameTree {
+        frame_tree: Tree,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Tree {
+        frame: CdpFrame,
+        #[serde(default)]
+        child_frames: Vec<Tree>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub(in crate::browser) struct CdpFrame {
+        pub(in crate::browser) id: String,
+        pub(in crate::browser) parent_id: Option<String>,
+        pub(in crate::browser) loader_id: String,
+        pub(in crate::browser) url: String,
+        #[serde(default)]
+        pub(in crate::browser) url_fragment: String,
+        pub(in crate::browser) unreachable_url: Option<String>,
+    }
+
+    impl CdpFrame {
+        pub(in crate::browser) fn into_frame(self, stage: Stage) -> Frame {
+            Frame {
+                id: self.id,
+                parent: self.parent_id,
+                url: self.url + &self.url_fragment,
+                loader: self.loader_id,
+                stage,
+                unreachable: self.unreachable_url,
+                world: None,
+            }
+        }
+    }
+
+    impl FrameTree {
+        /// Adds the frames that were there before anything was told of them.
+        pub(in crate::browser) fn into_state(self, state: &mut State) {
+            let mut trees = vec![self.frame_tree];
+            while let Some(tree) = trees.pop() {
+                if !state.frames.iter().any(|frame| frame.id == tree.frame.id) {
+                    let at = if tree.frame.parent_id.is_none() { 0 } else { state.frames.len() };
+                    state.frames.insert(at, tree.frame.into_frame(Stage::Commit));
+                }
+                trees.extend(tree.child_frames.into_iter().rev());
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The tabs of the person's profile, in the order in which they were opened, and the one that operations work in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
+
+use super::super::cdp::CdpError;
+use super::super::page::PageError;
+use super::pump::TargetInfo;
+use super::{Automation, Tab};
+
+/// For a tab to come, to go or to be shown.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Tabs that are attached to. Those beyond are left alone until others are closed.
+const MAX_TABS: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Tabs {
+    all: Vec<Arc<Tab>>,
+    /// Those that operations worked in, the last one last.
+    chosen: Vec<String>,
+}
+
+impl Tabs {
+    pub(super) fn of_session(&self, session: &str) -> Option<Arc<Tab>> {
+        self.all.iter().find(|tab| tab.is_session(session)).cloned()
+    }
+
+    pub(super) fn by_target(&self, target: &str) -> Option<Arc<Tab>> {
+        self.all.iter().find(|tab| tab.target == target).cloned()
+    }
+
+    fn choose(&mut self, target: &str) {
+        self.chosen.retain(|chosen| chosen != target);
+        self.chosen.push(target.to_owned());
+    }
+
+    fn current(&self) -> Option<Arc<Tab>> {
+        self.chosen.last().and_then(|target| self.by_target(target)).or_else(|| self.all.last().cloned())
+    }
+}
+
+impl Automation {
+    /// A tab was opened, by whomever.
+    pub(super) fn came(self: &Arc<Self>, info: TargetInfo) {
+        let ours = info.browser_context_id.as_ref() == Some(&self.context);
+        if info.r#type != "page" || !ours || info.url.starts_with("devtools://") {
+            return;
+        }
+        let mut tabs = self.tabs();
+        if tabs.by_target(&info.target_id).is_some() || tabs.all.len() >= MAX_TABS {
+            return;
+        }
+        let tab = Arc::new(Tab::new(self.client.clone(), info.target_id));
+        // A window that a page opens takes the page's place, as it does for who looks.
+        let current = tabs.current().map(|tab| tab.target.clone());
+        if info.opener_id.is_some() && info.opener_id == current {
+            tabs.choose(&tab.target);
+        }
+        tab.note(|state| (state.url, state.title, state.opener) = (info.url, info.title, info.opener_id));
+        tabs.all.push(tab.clone());
+        drop(tabs);
+        self.changed.send_replace(());
+        let automation = Arc::downgrade(self);
+        tokio::spawn(async move {
+            if let Err(error) = tab.ready().await {
+                // It may have been closed already, or a stranger's debugger holds it: the next operation tries again.
+                tracing::debug!(%error, target = tab.target, "a tab can't be looked into");
+            }
+            if let Some(automation) = automation.upgrade() {
+                automation.changed.send_replace(());
+            }
+        });
+    }
+
+    pub(super) fn went(&self, target: &str) {
+        let mut tabs = self.tabs();
+        let gone = tabs.by_target(target);
+        let opener = gone.as_ref().and_then(|tab| tab.state().opener.clone());
+        tabs.all.retain(|tab| tab.target != target);
+        let was_current = tabs.chosen.last().is_some_and(|chosen| chosen == target);
+        tabs.chosen.retain(|chosen| chosen != target);
+        if let Some(opener) = opener.filter(|opener| was_current && tabs.by_target(opener).is_some()) {
+            tabs.choose(&opener);
+        }
+        drop(tabs);
+        if let Some(tab) = gone {
+            tab.note(|state| state.closed = true);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Asks where the tabs are, and what they are called now: of titles the browser tells late, if at all.
+    pub(in crate::browser) async fn refresh(&self) -> Result<(), PageError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Targets {
+            target_infos: Vec<TargetInfo>,
+        }
+        let Targets { target_infos } = self.client.call("Target.getTargets", json!({})).await?;
+        for info in target_infos {
+            if let Some(tab) = self.tabs().by_target(&info.target_id) {
+                tab.note(|state| (state.url, state.title) = (info.url, info.title));
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::browser) fn list(&self) -> Vec<Arc<Tab>> {
+        self.tabs().all.clone()
+    }
+
+    /// The one that operations work in, if there is any. It may not be ready yet.
+    pub(in crate::browser) fn current(&self) -> Option<Arc<Tab>> {
+        self.tabs().current()
+    }
+
+    /// The one that operations work in, ready for them. Where there is none, one is opened.
+    pub(in crate::browser) async fn tab(&self) -> Result<Arc<Tab>, PageError> {
+        let tab = match self.current() {
+            Some(tab) => tab,
+            None => return self.open("about:blank").await,
+        };
+        tab.ready().await?;
+        self.tabs().choose(&tab.target);
+        Ok(tab)
+    }
+
+    /// Opens a tab, which becomes the one that operations work in. Its page may still be on its way.
+    pub(in crate::browser) async fn open(&self, url: &str) -> Result<Arc<Tab>, PageError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Created {
+            target_id: String,
+        }
+        let Created { target_id } = self.client.call("Target.createTarget", json!({"url": url})).await?;
+        let tab = self.until(|automation| automation.tabs().by_target(&target_id)).await?;
+        self.tabs().choose(&target_id);
+        tab.ready().await?;
+        Ok(tab)
+    }
+
+    /// Closes a tab. The last one is replaced by an empty one: the browser would end without any.
+    pub(in crate::browser) async fn close(&self, tab: &Tab) -> Result<(), PageError> {
+        if self.list().len() == 1 {
+            self.open("about:blank").await?;
+        }
+        let closed: Result<IgnoredAny, _> = self.client.call("Target.closeTarget", json!({"targetId": tab.target})).await;
+        match closed {
+            // It was closed by somebody else.
+            Ok(_) | Err(CdpError::Refused { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // A page may ask whether it may be left.
+        let gone = self.until(|automation| automation.tabs().by_target(&tab.target).is_none().then_some(()));
+        tokio::select! {
+            gone = gone => gone,
+            failed = tab.answer_dialogs() => Err(failed.into()),
+        }
+    }
+
+    /// Shows a tab; operations work in it from now on.
+    pub(in crate::browser) async fn activate(&self, tab: &Tab) -> Result<(), PageError> {
+        let _: IgnoredAny = self.client.call("Target.activateTarget", json!({"targetId": tab.target})).await?;
+        self.tabs().choose(&tab.target);
+        Ok(())
+    }
+
+    async fn until<T>(&self, mut look: impl FnMut(&Self) -> Option<T>) -> Result<T, PageError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut changes = self.changed.subscribe();
+        loop {
+            if let Some(found) = look(self) {
+                return Ok(found);
+            }
+            tokio::select! {
+                changed = timeout_at(deadline, changes.changed()) => match changed {
+                    Ok(Ok(())) => {}
+                    _ => return Err(PageError::TooSlow { what: "the browser's tab", seconds: PATIENCE.as_secs_f64() }),
+                },
+                () = self.client.closed() => return Err(CdpError::Closed.into()),
+            }
+        }
+    }
+}

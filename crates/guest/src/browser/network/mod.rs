@@ -1,0 +1,58 @@
+//! AIO's `browser_network` service: what is done to requests of pages, and what is known of them.
+//!
+//! ```text
+//!  routes ─► rules: headers, scoped headers, routes ─► intercept: a connection that holds requests for them
+//!         ─► traffic: what pages asked for, noted by the automation's pump ─► har: as a file
+//! ```
+//!
+//! Rules are for the whole browser and outlive it: one that is started anew has them again. What is known of requests is of
+//! the tabs that operations can work in, and of the automation's connection: one that is made anew begins with nothing.
+
+mod events;
+mod har;
+mod headers;
+mod intercept;
+mod pattern;
+mod routes;
+mod rules;
+mod traffic;
+mod types;
+
+use thiserror::Error;
+
+use super::cdp::CdpError;
+use super::service::BrowserError;
+pub(super) use intercept::Network;
+pub(super) use pattern::{Pattern, PatternError};
+pub use routes::NetworkApi;
+pub(super) use routes::router;
+pub(super) use traffic::Traffic;
+use types::*;
+
+#[derive(Debug, Error)]
+pub(super) enum NetworkError {
+    #[error("the header {name:?} can't be set: {why}")]
+    Header { name: String, why: &'static str },
+    #[error("one call can set {} headers", headers::MAX_HEADERS)]
+    TooManyHeaders,
+    #[error("{0:?} is no origin; one is like https://api.example.com, or http://127.0.0.1:8080")]
+    Origin(String),
+    #[error("{most} origins have headers of their own already; set {{}} for one to end its")]
+    TooManyOrigins { most: usize },
+    #[error("there are {most} routes already; remove some first")]
+    TooManyRoutes { most: usize },
+    #[error("the status of an answer is from 200 to 599")]
+    Status,
+    #[error("the body of a route can have {most} MiB")]
+    LargeBody { most: usize },
+    #[error("the bodies of all routes together can have {most} MiB; remove some first")]
+    LargeBodies { most: usize },
+    #[error("there is no route for {0:?}")]
+    NoRoute(String),
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    #[error(transparent)]
+    Cdp(#[from] CdpError),
+    #[error(transparent)]
+    Browser(#[from] BrowserError),
+}

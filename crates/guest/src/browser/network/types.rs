@@ -1,0 +1,126 @@
+//! Arguments and results of the service; the arguments' JSON is AIO's.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct HeadersRequest {
+    /// In the place of those that the browser would send. None: it sends its own again.
+    pub(super) headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct ScopedHeadersRequest {
+    /// Such as `https://api.example.com`, with the port where it is not the usual one.
+    pub(super) origin: String,
+    /// For requests to it alone, before those for all. None: there are no such headers any more.
+    pub(super) headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct NetworkRouteRequest {
+    /// A glob over the whole URL, such as `**/*.png`: `*` is anything without a `/`, `**` anything, `?` one character, `{a,b}` one
+    /// of these. Or a regular expression between slashes, such as `/\.(png|jpg)$/`.
+    pub(super) url_pattern: String,
+    /// The answer. Absent: the request goes on, also where an older route is for it.
+    pub(super) response: Option<RouteResponseModel>,
+    /// Fail, as if nothing could be reached.
+    #[serde(default)]
+    #[schema(default = false)]
+    pub(super) abort: bool,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct RouteResponseModel {
+    /// From 200 to 599.
+    #[schema(default = 200)]
+    pub(super) status: Option<i64>,
+    pub(super) headers: Option<BTreeMap<String, String>>,
+    #[schema(default = "")]
+    pub(super) body: Option<String>,
+    /// Absent: that of `headers`, or this.
+    #[schema(default = "text/plain")]
+    pub(super) content_type: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct NetworkRouteRemoveRequest {
+    /// As it was given when the route was added.
+    pub(super) url_pattern: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct ExportHarRequest {
+    /// The file to write.
+    pub(super) save_path: String,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RequestsQuery {
+    /// Only those whose URL has this in it, or matches it as a pattern of a route.
+    pub(super) filter: Option<String>,
+    /// The most to show: the last ones.
+    #[serde(default = "usual_limit", deserialize_with = "crate::http::within::<_, 1, { i64::MAX }>")]
+    #[param(default = 100, minimum = 1)]
+    pub(super) limit: i64,
+}
+
+fn usual_limit() -> i64 {
+    100
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HeadersSet {
+    /// How many there are.
+    pub(super) headers: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ScopedHeadersSet {
+    /// As browsers write it.
+    pub(super) origin: String,
+    pub(super) headers: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RouteChanged {
+    pub(super) url_pattern: String,
+    /// How many there are now.
+    pub(super) routes: usize,
+}
+
+/// A request of a page, and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(super) struct NetworkRequest {
+    /// The browser's name of it. Where a redirect leads has the same with `.1` behind it, and so on.
+    pub(super) id: String,
+    pub(super) url: String,
+    pub(super) method: String,
+    /// `document`, `stylesheet`, `image`, `media`, `font`, `script`, `xhr`, `fetch`, `websocket`, `preflight`, `other`, ….
+    pub(super) resource_type: String,
+    /// Of the answer; null while there is none.
+    pub(super) status: Option<u16>,
+    pub(super) status_text: Option<String>,
+    pub(super) mime_type: Option<String>,
+    /// Seconds since 1970.
+    pub(super) started: f64,
+    /// Seconds; null while it goes on.
+    pub(super) duration: Option<f64>,
+    /// Bytes of the body as the page got it; null while it goes on, or when nothing came.
+    pub(super) size: Option<u64>,
+    /// Such as `net::ERR_CONNECTION_REFUSED`.
+    pub(super) error: Option<String>,
+    pub(super) from_cache: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HarExported {
+    /// The file's whole path.
+    pub(super) save_path: String,
+    /// How many requests are in it.
+    pub(super) entries: usize,
+    pub(super) file_size_bytes: u64,
+}

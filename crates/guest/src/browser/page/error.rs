@@ -1,0 +1,75 @@
+//! What can go wrong in a page.
+
+use axum::http::StatusCode;
+use thiserror::Error;
+
+use super::super::cdp::CdpError;
+use super::super::service::BrowserError;
+use crate::files::Failure;
+use crate::http::ApiError;
+
+#[derive(Debug, Error)]
+pub(in crate::browser) enum PageError {
+    /// What was asked for can't be.
+    #[error("{0}")]
+    Bad(String),
+    /// There is no such thing.
+    #[error("{0}")]
+    Missing(String),
+    /// The page, or what it is shown by, did not do it.
+    #[error("{0}")]
+    Failed(String),
+    #[error("timed out after {seconds} s: {what}")]
+    TooSlow { what: &'static str, seconds: f64 },
+    /// JavaScript of the page, or the caller's, threw this.
+    #[error("{0}")]
+    Threw(String),
+    #[error("the page crashed")]
+    Crashed,
+    #[error("the tab was closed")]
+    Closed,
+    #[error(transparent)]
+    File(#[from] Failure),
+    #[error(transparent)]
+    Cdp(#[from] CdpError),
+    #[error(transparent)]
+    Browser(#[from] BrowserError),
+}
+
+impl From<PageError> for ApiError {
+    fn from(error: PageError) -> Self {
+        let message = error.to_string();
+        let failed = |message| ApiError::new(StatusCode::FAILED_DEPENDENCY, message);
+        match error {
+            PageError::Bad(_) => ApiError::bad_request(message),
+            PageError::Missing(_) => ApiError::not_found(message),
+            PageError::File(failure) if failure.errno() == Some(rustix::io::Errno::NOENT) => ApiError::not_found(message),
+            PageError::File(_) => ApiError::bad_request(message),
+            PageError::Crashed => failed(message).hint("the next call loads the page anew"),
+            PageError::Closed => failed(message).hint("GET /v1/browser/tabs tells which tabs there are"),
+            PageError::TooSlow { .. } | PageError::Failed(_) | PageError::Threw(_) => failed(message),
+            PageError::Cdp(error) => BrowserError::from(error).into(),
+            PageError::Browser(error) => error.into(),
+        }
+    }
+}
+
+/// That a page's context, or what was in it, went away in the middle: it may be asked for again.
+pub(super) fn is_gone(error: &PageError) -> bool {
+    let PageError::Cdp(CdpError::Refused { message, .. }) = error else { return false };
+    [
+        "Cannot find context",
+        "Execution context was destroyed",
+        "Inspected target navigated",
+        "uniqueContextId not found",
+        "Could not find object",
+        "Cannot find object",
+        "Argument should belong to the same JavaScript world",
+        "Node with given id does not belong",
+        "No node with given id",
+        "Could not find node",
+        "Object id doesn't reference",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
+}

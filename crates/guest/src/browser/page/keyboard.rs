@@ -1,0 +1,126 @@
+//! What a keyboard does in a page.
+
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::keys::{ALT, CONTROL, Key, META, SHIFT, chord};
+use super::{PageError, Place, Work};
+
+/// Characters that one call types key by key; what is longer is put in as a whole.
+const MAX_TYPED: usize = 2000;
+/// Characters of one call.
+const MAX_TEXT: usize = 10 << 20;
+/// Seconds that one call may take for its delays.
+const MAX_TIME: f64 = 300.0;
+const MAX_KEYS: usize = 16;
+
+impl Work {
+    /// Types into what has the focus, `delay` milliseconds between keys.
+    pub(super) async fn type_text(&self, text: &str, delay: f64) -> Result<Place, PageError> {
+        if text.len() > MAX_TEXT {
+            return Err(PageError::Bad(format!("a text can have {MAX_TEXT} bytes")));
+        }
+        let count = text.chars().count();
+        if !(delay >= 0.0 && delay * count as f64 <= MAX_TIME * 1000.0) {
+            return Err(PageError::Bad(format!("the delays would take longer than {MAX_TIME} seconds")));
+        }
+        let _hands = self.tab.hands.lock().await;
+        if count > MAX_TYPED && delay == 0.0 {
+            self.insert(text).await?;
+        } else {
+            for character in text.chars() {
+                match Key::of_character(character) {
+                    Some(key) => self.press(&key, shift(&key, 0)).await?,
+                    None => self.insert(character.encode_utf8(&mut [0; 4])).await?,
+                }
+                if delay > 0.0 {
+                    sleep(Duration::from_secs_f64(delay / 1000.0)).await;
+                }
+            }
+        }
+        self.settled().await
+    }
+
+    /// Puts text in at the cursor, over what is selected.
+    pub(super) async fn insert(&self, text: &str) -> Result<(), PageError> {
+        let _: IgnoredAny = self.tab.call("Input.insertText", json!({"text": text})).await?;
+        Ok(())
+    }
+
+    /// One key, or several at once, as `Control+A`.
+    pub(super) async fn press_key(&self, key: &str) -> Result<Place, PageError> {
+        let keys = chord(key).ok_or_else(|| PageError::Bad(format!("there is no key {key:?}")))?;
+        self.chord(keys).await
+    }
+
+    pub(super) async fn hot_key(&self, keys: &[String]) -> Result<Place, PageError> {
+        if keys.is_empty() || keys.len() > MAX_KEYS {
+            return Err(PageError::Bad(format!("give 1 to {MAX_KEYS} keys")));
+        }
+        let key = |name: &String| chord(name).ok_or_else(|| PageError::Bad(format!("there is no key {name:?}")));
+        let keys: Vec<Vec<Key>> = keys.iter().map(key).collect::<Result<_, _>>()?;
+        self.chord(keys.concat()).await
+    }
+
+    /// Presses keys one after the other, and lets them go the other way round.
+    async fn chord(&self, keys: Vec<Key>) -> Result<Place, PageError> {
+        let hands = self.tab.hands.lock().await;
+        let mut held = 0;
+        let mut down: Vec<Key> = Vec::new();
+        let mut failed = None;
+        for key in &keys {
+            held |= key.modifier();
+            let key = &if held & SHIFT == 0 { key.clone() } else { key.clone().shifted() };
+            if let Err(error) = self.key(key, true, held | shift(key, held)).await {
+                failed = Some(error);
+                break;
+            }
+            down.push(key.clone());
+        }
+        while let Some(key) = down.pop() {
+            held &= !key.modifier();
+            if let Err(error) = self.key(&key, false, held).await {
+                failed.get_or_insert(error);
+            }
+        }
+        drop(hands);
+        match failed {
+            // A key may close the tab it is pressed in.
+            Some(PageError::Closed) | None => self.settled().await,
+            Some(error) => Err(error),
+        }
+    }
+
+    async fn press(&self, key: &Key, held: u8) -> Result<(), PageError> {
+        self.key(key, true, held).await?;
+        self.key(key, false, held).await
+    }
+
+    async fn key(&self, key: &Key, down: bool, held: u8) -> Result<(), PageError> {
+        // With Control, Alt or Meta a key types nothing.
+        let text = key.text.as_ref().filter(|_| down && held & (CONTROL | ALT | META) == 0);
+        let kind = match (down, text) {
+            (false, _) => "keyUp",
+            (true, Some(_)) => "keyDown",
+            (true, None) => "rawKeyDown",
+        };
+        let mut event = json!({
+            "type": kind, "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number,
+            "nativeVirtualKeyCode": key.number, "modifiers": held,
+        });
+        if let Some(text) = text {
+            event["text"] = json!(text);
+            event["unmodifiedText"] = json!(text);
+        }
+        let _: IgnoredAny = self.tab.call("Input.dispatchKeyEvent", event).await?;
+        Ok(())
+    }
+}
+
+/// What is typed with Shift has it, unless it is a shortcut: `Control+A` is not `Control+Shift+A`.
+fn shift(key: &Key, held: u8) -> u8 {
+    if key.shift && held & (CONTROL | ALT | META) == 0 { SHIFT } else { 0 }
+}

@@ -1,0 +1,185 @@
+//! AIO's `browser_page` service: what can be done in the tab that operations work in.
+//!
+//! ```text
+//!  routes ─► an operation ─► Work: the tab, ready, and its dialogs answered meanwhile
+//!                              ├─ element: found by selector or index in any frame, waited for
+//!                              ├─ mouse, keyboard: the browser's own events, as from hands
+//!                              └─ read, evaluate: our world, or the page's
+//! ```
+//!
+//! Selectors are CSS (open shadow trees too), `text=…`, `"…"`, `//xpath`, `role=…[name="…"]`, and chains of them by `>>`.
+//! They are looked for in the page first, then in its frames; what is asked for is waited for.
+
+mod captcha;
+mod console;
+mod element;
+mod error;
+mod evaluate;
+mod form;
+mod keyboard;
+mod keys;
+mod mouse;
+mod navigate;
+mod picture;
+mod read;
+mod record;
+mod routes;
+mod types;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+use utoipa::ToSchema;
+
+use super::automation::{Automation, Stage, State, Tab};
+use crate::SharedGuest;
+pub(super) use element::Target;
+pub(super) use error::PageError;
+pub(super) use record::Recordings;
+pub use routes::PageApi;
+pub(super) use routes::router;
+
+/// How long an element, and its being fit for what is wanted, is waited for.
+const AUTO_WAIT: Duration = Duration::from_secs(10);
+/// How long a page that an action leads to is waited for. The action has been done either way.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Where the tab is after an operation.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(in crate::browser) struct Place {
+    pub(in crate::browser) url: String,
+    pub(in crate::browser) title: String,
+}
+
+/// One operation in the tab.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) automation: Arc<Automation>,
+    pub(super) tab: Arc<Tab>,
+    /// Whether what was asked for has been done, and only its effects are waited for.
+    done: AtomicBool,
+}
+
+/// Does `operation` in the tab that operations work in. A page that crashed before is loaded anew first.
+pub(super) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
+where
+    F: Future<Output = Result<T, PageError>>,
+{
+    let work = begin(guest).await?;
+    work.tab.serve(operation(work.clone())).await
+}
+
+/// The same for what changes something; tells where the tab is after it, and when another tab takes its place.
+pub(super) async fn act<F>(
+    guest: &SharedGuest,
+    operation: impl FnOnce(Arc<Work>) -> F,
+) -> Result<(serde_json::Value, Option<String>), PageError>
+where
+    F: Future<Output = Result<serde_json::Value, PageError>>,
+{
+    let work = begin(guest).await?;
+    let value = match work.tab.serve(operation(work.clone())).await {
+        // It closed the tab.
+        Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.place()),
+        value => value?,
+    };
+    Ok((value, work.hint()))
+}
+
+/// The tab that operations work in, ready for one.
+async fn begin(guest: &SharedGuest) -> Result<Arc<Work>, PageError> {
+    let mut tries = 0;
+    loop {
+        let taken = async {
+            let automation = guest.browser.automation(guest).await?;
+            let tab = automation.tab().await?;
+            let work = Work { automation, tab, done: AtomicBool::new(false) };
+            if work.tab.state().crashed {
+                work.revive().await?;
+            }
+            Ok::<_, PageError>(work)
+        };
+        match taken.await {
+            Ok(work) => return Ok(Arc::new(work)),
+            // It was closed, or the browser ended, while it was taken.
+            Err(PageError::Closed | PageError::Crashed | PageError::Cdp(_)) if tries < 3 => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a tab, with a page in it if one is named. One that can't be loaded leaves no tab behind; a slow one may still be on
+/// its way.
+pub(super) async fn open(automation: &Arc<Automation>, url: Option<&str>) -> Result<Arc<Tab>, PageError> {
+    // What can't be an address needs no tab.
+    url.map(navigate::address).transpose()?;
+    let tab = automation.open("about:blank").await?;
+    let Some(url) = url else { return Ok(tab) };
+    let work = Work { automation: automation.clone(), tab: tab.clone(), done: AtomicBool::new(false) };
+    match tab.serve(work.navigate(url, types::WaitUntil::Load, SETTLE.as_secs_f64())).await {
+        Ok(_) | Err(PageError::TooSlow { .. }) => Ok(tab),
+        Err(error) => {
+            automation.close(&tab).await?;
+            Err(error)
+        }
+    }
+}
+
+impl Work {
+    /// Loads a page that crashed.
+    async fn revive(&self) -> Result<(), PageError> {
+        let before = self.tab.state().navigations;
+        // The state is the crash's until the new page tells of itself.
+        self.tab.note(|state| state.crashed = false);
+        let _: IgnoredAny = self.tab.call("Page.reload", json!({})).await?;
+        let loaded = |state: &mut State| {
+            let new = state.navigations > before;
+            state.main().is_some_and(|main| new && main.stage >= Stage::DomContentLoaded).then_some(())
+        };
+        self.tab.until(Instant::now() + SETTLE, loaded).await.map(drop)
+    }
+
+    pub(super) fn place(&self) -> Place {
+        let state = self.tab.state();
+        let url = state.main().map_or_else(|| state.url.clone(), |main| main.unreachable.clone().unwrap_or(main.url.clone()));
+        Place { url, title: state.title.clone() }
+    }
+
+    /// Lets what an action has set off begin, and a page that it leads to come. Then tells where the tab is.
+    async fn settled(&self) -> Result<Place, PageError> {
+        self.done.store(true, Ordering::Relaxed);
+        // What the action did to the page is told before the answer to this.
+        let turn: Result<Result<IgnoredAny, _>, _> =
+            timeout(Duration::from_secs(1), self.tab.call("Runtime.evaluate", json!({"expression": "0", "returnByValue": true})))
+                .await;
+        drop(turn);
+        let arrived = |state: &mut State| {
+            let there = state.main().is_none_or(|main| main.stage >= Stage::DomContentLoaded);
+            (!state.leaving && there).then_some(())
+        };
+        match self.tab.until(Instant::now() + SETTLE, arrived).await {
+            // A click may close the tab it is in.
+            Err(PageError::Closed) => {}
+            arrived => {
+                arrived?;
+                self.titled().await;
+            }
+        }
+        Ok(self.place())
+    }
+
+    /// What to tell when the action opened or closed a tab.
+    fn hint(&self) -> Option<String> {
+        let tabs = self.automation.list();
+        let current = self.automation.current().filter(|current| current.target != self.tab.target)?;
+        let index = tabs.iter().position(|tab| tab.target == current.target)?;
+        let what = if self.tab.state().closed { "the tab was closed" } else { "another tab was opened" };
+        Some(format!("{what}: calls work in tab {index} now; PUT /v1/browser/tabs/{{index}}/activate chooses another"))
+    }
+}

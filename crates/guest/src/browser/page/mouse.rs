@@ -1,0 +1,179 @@
+//! What a mouse does in a page, by the browser's own events.
+
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::element::{Element, Viewport};
+use super::types::{ClickRequest, HoverRequest, PageButton, ScrollDirection};
+use super::{AUTO_WAIT, PageError, Place, Target, Work};
+
+/// Where something was done, in the page's viewport.
+pub(super) type Point = (f64, f64);
+
+/// Clicks of one call.
+const MAX_CLICKS: i64 = 20;
+
+/// A place in the viewport, if one is given.
+fn point(x: Option<f64>, y: Option<f64>) -> Result<Option<Point>, PageError> {
+    match (x, y) {
+        (Some(x), Some(y)) if x >= 0.0 && y >= 0.0 && x < 1e6 && y < 1e6 => Ok(Some((x, y))),
+        (Some(_), Some(_)) => Err(PageError::Bad("x and y are no place in the page".to_owned())),
+        (None, None) => Ok(None),
+        _ => Err(PageError::Bad("give both x and y".to_owned())),
+    }
+}
+
+impl Work {
+    pub(super) async fn click(&self, request: ClickRequest) -> Result<(Place, Point), PageError> {
+        let ClickRequest { selector, index, x, y, button, click_count } = request;
+        if !(1..=MAX_CLICKS).contains(&click_count) {
+            return Err(PageError::Bad(format!("click_count is from 1 to {MAX_CLICKS}")));
+        }
+        let at = match (selector, index, point(x, y)?) {
+            (None, None, Some(at)) => {
+                let _hands = self.tab.hands.lock().await;
+                self.click_at(at, button, click_count).await?;
+                at
+            }
+            (_, _, Some(_)) => {
+                return Err(PageError::Bad("give a selector, an index or x and y, and only one of them".to_owned()));
+            }
+            (None, None, None) => return Err(PageError::Bad("give a selector, an index, or x and y".to_owned())),
+            (selector, index, None) => self.click_element(&Target::of(selector, index)?, button, click_count).await?,
+        };
+        Ok((self.settled().await?, at))
+    }
+
+    /// Clicks an element once it is fit for it.
+    pub(super) async fn click_element(&self, target: &Target, button: PageButton, count: i64) -> Result<Point, PageError> {
+        let act = |element: Element| async move {
+            let _hands = self.tab.hands.lock().await;
+            match self.reach(target, &element).await? {
+                Ok(at) => self.click_at(at, button, count).await.map(|()| Ok(at)),
+                Err(not_yet) => Ok(Err(not_yet)),
+            }
+        };
+        self.tab.with(target, act).await
+    }
+
+    /// Scrolls an element into view, and looks whether the mouse would reach it: where, or why not.
+    async fn reach(&self, target: &Target, element: &Element) -> Result<Result<Point, PageError>, PageError> {
+        self.show(element).await?;
+        if let Err(why) = self.tab.usable(target, element).await? {
+            return Ok(Err(why));
+        }
+        let Some((x, y)) = self.tab.middle(element).await? else {
+            return Ok(Err(PageError::Failed(format!("{target} can't be brought into view"))));
+        };
+        if !self.tab.is_hit(element, x, y).await? {
+            return Ok(Err(PageError::Failed(format!("{target} is covered by another element"))));
+        }
+        Ok(Ok((x, y)))
+    }
+
+    /// Scrolls an element into view, if it has a box.
+    pub(super) async fn show(&self, element: &Element) -> Result<(), PageError> {
+        let shown: Result<IgnoredAny, _> = self.tab.call("DOM.scrollIntoViewIfNeeded", json!({"objectId": element.object})).await;
+        match shown {
+            Err(super::super::cdp::CdpError::Refused { message, .. }) if message.contains("layout object") => Ok(()),
+            shown => Ok(shown.map(drop)?),
+        }
+    }
+
+    async fn click_at(&self, (x, y): Point, button: PageButton, count: i64) -> Result<(), PageError> {
+        let (button, bit) = match button {
+            PageButton::Left => ("left", 1),
+            PageButton::Right => ("right", 2),
+            PageButton::Middle => ("middle", 4),
+        };
+        self.mouse(json!({"type": "mouseMoved", "x": x, "y": y})).await?;
+        for nth in 1..=count {
+            let press = |kind: &str, buttons: u8| json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": nth});
+            self.mouse(press("mousePressed", bit)).await?;
+            self.mouse(press("mouseReleased", 0)).await?;
+        }
+        Ok(())
+    }
+
+    async fn mouse(&self, event: serde_json::Value) -> Result<(), PageError> {
+        let _: IgnoredAny = self.tab.call("Input.dispatchMouseEvent", event).await?;
+        Ok(())
+    }
+
+    pub(super) async fn hover(&self, request: HoverRequest) -> Result<Place, PageError> {
+        let moved = |(x, y): Point| json!({"type": "mouseMoved", "x": x, "y": y});
+        match (request.selector, point(request.x, request.y)?) {
+            (None, Some(at)) => self.mouse(moved(at)).await?,
+            (Some(selector), None) => {
+                let target = &Target::selector(selector)?;
+                let act = |element: Element| async move {
+                    match self.reach(target, &element).await? {
+                        Ok(at) => self.mouse(moved(at)).await.map(Ok),
+                        Err(not_yet) => Ok(Err(not_yet)),
+                    }
+                };
+                self.tab.with(target, act).await?;
+            }
+            _ => return Err(PageError::Bad("give a selector, or x and y".to_owned())),
+        }
+        self.settled().await
+    }
+
+    /// Turns the wheel in the middle of the page. Tells how far the page is scrolled then.
+    pub(super) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(Place, Point), PageError> {
+        if !(0..=1_000_000).contains(&amount) {
+            return Err(PageError::Bad("amount is from 0 to 1000000 pixels".to_owned()));
+        }
+        let amount = amount as f64;
+        let (dx, dy) = match direction {
+            ScrollDirection::Up => (0.0, -amount),
+            ScrollDirection::Down => (0.0, amount),
+            ScrollDirection::Left => (-amount, 0.0),
+            ScrollDirection::Right => (amount, 0.0),
+        };
+        let Viewport { client_width: width, client_height: height, .. } = self.tab.viewport().await?;
+        let before = self.offsets().await?;
+        let wheel = json!({"type": "mouseWheel", "x": width / 2.0, "y": height / 2.0, "deltaX": dx, "deltaY": dy});
+        self.mouse(wheel).await?;
+        // The wheel's work is done by the compositor, after its answer.
+        let moved = |now: Point| now != before;
+        let deadline = Instant::now() + std::time::Duration::from_millis(500);
+        let mut last = before;
+        while Instant::now() < deadline {
+            self.frames().await?;
+            let now = self.offsets().await?;
+            if moved(now) && now == last {
+                break;
+            }
+            last = now;
+        }
+        Ok((self.place(), self.offsets().await?))
+    }
+
+    pub(super) async fn scroll_to(&self, x: i64, y: i64) -> Result<(Place, Point), PageError> {
+        let script = format!("window.scrollTo({{left: {x}, top: {y}, behavior: 'instant'}})");
+        self.tab.ours(&script).await?;
+        Ok((self.place(), self.offsets().await?))
+    }
+
+    pub(super) async fn scroll_to_element(&self, selector: String) -> Result<(Place, Point), PageError> {
+        let target = &Target::selector(selector)?;
+        let deadline = Instant::now() + AUTO_WAIT;
+        let element = self.tab.find(target, deadline).await?;
+        self.show(&element).await?;
+        Ok((self.place(), self.offsets().await?))
+    }
+
+    /// How far the page is scrolled.
+    async fn offsets(&self) -> Result<Point, PageError> {
+        let told = self.tab.ours("[window.scrollX, window.scrollY]").await?;
+        Ok((told[0].as_f64().unwrap_or_default(), told[1].as_f64().unwrap_or_default()))
+    }
+
+    /// Waits until the page was drawn once more.
+    async fn frames(&self) -> Result<(), PageError> {
+        let drawn = "new Promise(done => { setTimeout(done, 60); requestAnimationFrame(() => requestAnimationFrame(done)); })";
+        self.tab.ours(drawn).await.map(drop)
+    }
+}

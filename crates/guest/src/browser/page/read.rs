@@ -1,0 +1,161 @@
+//! What is in a page, to be read.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::super::automation::World;
+use super::error::is_gone;
+use super::{PageError, Work};
+use crate::SharedGuest;
+use crate::confined::{self, Answer, Input, Job};
+
+/// Characters of a page's text or HTML that one call answers with.
+const MAX_TEXT: usize = 20 << 20;
+/// Characters of HTML that Markdown is made of.
+const MAX_CONTENT: usize = 8 << 20;
+/// Elements, and places of a text, that one call answers with.
+const MAX_FOUND: usize = 2000;
+const MAX_PLACES: usize = 200;
+
+/// A page's main content.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Markdown {
+    markdown: String,
+    title: String,
+    url: String,
+    /// Whether there is more than fits.
+    truncated: bool,
+}
+
+impl Work {
+    /// The page's HTML: with its own element, or what is in it.
+    pub(super) async fn html(&self, outer: bool) -> Result<String, PageError> {
+        let side = if outer { "outerHTML" } else { "innerHTML" };
+        self.text_of(&format!("document.documentElement?.{side} ?? ''")).await
+    }
+
+    /// What the page shows, as text.
+    pub(super) async fn text(&self) -> Result<String, PageError> {
+        self.text_of("arenite.text()").await
+    }
+
+    async fn text_of(&self, expression: &str) -> Result<String, PageError> {
+        let value = self.tab.ours(&format!("(text => text.length > {MAX_TEXT} ? null : text)({expression})")).await?;
+        let too_long = || PageError::Failed(format!("the page has more than {MAX_TEXT} characters: evaluate can cut a part out"));
+        value.as_str().map(str::to_owned).ok_or_else(too_long)
+    }
+
+    pub(super) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
+        let html: String = self.read("main", json!([MAX_CONTENT])).await?;
+        let place = self.place();
+        // Pages lie: what reads them may die of it.
+        let job = Job::Markdown { name: "page.html".to_owned() };
+        let unread = |why: String| PageError::Failed(format!("the page's content can't be made Markdown: {why}"));
+        let page = Input::Text(format!("<!doctype html><meta charset=utf-8><body>{html}"));
+        match confined::run(guest, &job, page).await.map_err(|error| unread(error.to_string()))? {
+            Answer::Content(content) => {
+                Ok(Markdown { markdown: content.text, title: place.title, url: place.url, truncated: content.truncated })
+            }
+            Answer::Skills(_) => Err(unread("the reader answered something else".to_owned())),
+        }
+    }
+
+    /// What can be used in the page and its frames, each with an index that stays its own.
+    pub(super) async fn elements(&self) -> Result<Vec<Value>, PageError> {
+        let mut all = Vec::new();
+        for (world, found) in self.everywhere("elements", json!([])).await? {
+            for mut element in found {
+                let number = element["number"].as_u64().unwrap_or_default();
+                let known = (world.clone(), number);
+                let index = {
+                    let numbered = &mut self.tab.state().numbered;
+                    numbered.iter().position(|other| *other == known).unwrap_or_else(|| {
+                        numbered.push(known);
+                        numbered.len() - 1
+                    })
+                };
+                element.remove("number");
+                element.insert("index".to_owned(), json!(index));
+                all.push(Value::Object(element));
+            }
+        }
+        all.truncate(MAX_FOUND);
+        Ok(all)
+    }
+
+    /// Where a text is shown.
+    pub(super) async fn find_text(&self, keyword: &str) -> Result<Vec<Value>, PageError> {
+        if keyword.trim().is_empty() {
+            return Err(PageError::Bad("the text to look for is empty".to_owned()));
+        }
+        let found = self.everywhere("findText", json!([keyword, MAX_PLACES])).await?;
+        Ok(found.into_iter().flat_map(|(_, places)| places).map(Value::Object).take(MAX_PLACES).collect())
+    }
+
+    /// Lists of all frames. Boxes are in the page's viewport, and what is in a frame says in which.
+    async fn everywhere(&self, name: &str, arguments: Value) -> Result<Vec<(World, Vec<Map<String, Value>>)>, PageError> {
+        self.document().await?;
+        let frames: Vec<_> = self.tab.state().frames.clone();
+        let mut lists = Vec::new();
+        for frame in frames {
+            let Some(world) = frame.world else { continue };
+            let found: Result<Vec<Map<String, Value>>, _> = self.tab.library(&world, name, arguments.clone()).await;
+            let mut found = match found {
+                Ok(found) => found,
+                // Frames come and go.
+                Err(error) if is_gone(&error) && frame.parent.is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            if frame.parent.is_some() && !found.is_empty() {
+                let Some((x, y)) = self.offset(&frame.id).await? else { continue };
+                for element in &mut found {
+                    element.insert("frame".to_owned(), json!(frame.url));
+                    if let Some(Value::Object(of)) = element.get_mut("box") {
+                        for (side, by) in [("x", x), ("y", y)] {
+                            let at = of.get(side).and_then(Value::as_f64).unwrap_or_default();
+                            of.insert(side.to_owned(), json!(at + by));
+                        }
+                    }
+                }
+            }
+            lists.push((world, found));
+        }
+        Ok(lists)
+    }
+
+    /// Where a frame's content begins in the page's viewport; none: it is not shown.
+    async fn offset(&self, frame: &str) -> Result<Option<(f64, f64)>, PageError> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Owner {
+            backend_node_id: i64,
+        }
+        #[derive(serde::Deserialize)]
+        struct BoxModel {
+            model: Model,
+        }
+        #[derive(serde::Deserialize)]
+        struct Model {
+            content: [f64; 8],
+        }
+        let owner: Result<Owner, _> = self.tab.call("DOM.getFrameOwner", json!({"frameId": frame})).await;
+        let Ok(Owner { backend_node_id }) = owner else { return Ok(None) };
+        let model: Result<BoxModel, _> = self.tab.call("DOM.getBoxModel", json!({"backendNodeId": backend_node_id})).await;
+        Ok(model.ok().map(|shown| (shown.model.content[0], shown.model.content[1])))
+    }
+}
+
+impl super::super::automation::Tab {
+    /// The value of an expression of our own, in our world of the page's document; once more when the document changes.
+    pub(super) async fn ours(&self, expression: &str) -> Result<Value, PageError> {
+        super::element::eventually(Instant::now() + super::AUTO_WAIT, || async {
+            let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };
+            let world = |state: &mut super::super::automation::State| state.main().and_then(|main| main.world.clone());
+            let world = self.until(Instant::now() + super::AUTO_WAIT, world).await?.ok_or_else(late)?;
+            self.expression(&world, expression).await.map(Ok)
+        })
+        .await
+    }
+}

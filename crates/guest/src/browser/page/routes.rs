@@ -1,0 +1,407 @@
+//! The service in AIO's wire format.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::OpenApi;
+
+use super::super::types::{Fields, Items};
+use super::captcha::CaptchaWaitResult;
+use super::picture::Format;
+use super::types::*;
+use super::{PageError, Place, Target, Work, act, work};
+use crate::SharedGuest;
+use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(
+    navigate,
+    back,
+    forward,
+    reload,
+    click,
+    fill,
+    type_text,
+    press_key,
+    hot_key,
+    hover,
+    select_option,
+    check,
+    uncheck,
+    upload_file,
+    fill_form,
+    scroll,
+    scroll_to,
+    scroll_to_element,
+    screenshot,
+    record,
+    html,
+    text,
+    markdown,
+    elements,
+    console,
+    export_console,
+    evaluate,
+    find_text,
+    wait,
+    detect_captcha,
+    wait_for_captcha
+))]
+pub struct PageApi;
+
+pub(in crate::browser) fn router() -> Router<SharedGuest> {
+    let page = Router::new()
+        .route("/navigate", post(navigate))
+        .route("/back", post(back))
+        .route("/forward", post(forward))
+        .route("/reload", post(reload))
+        .route("/click", post(click))
+        .route("/fill", post(fill))
+        .route("/type", post(type_text))
+        .route("/press_key", post(press_key))
+        .route("/hot_key", post(hot_key))
+        .route("/hover", post(hover))
+        .route("/select_option", post(select_option))
+        .route("/check", post(check))
+        .route("/uncheck", post(uncheck))
+        .route("/upload_file", post(upload_file))
+        .route("/fill_form", post(fill_form))
+        .route("/scroll", post(scroll))
+        .route("/scroll_to", post(scroll_to))
+        .route("/scroll_to_element", post(scroll_to_element))
+        .route("/screenshot", get(screenshot))
+        .route("/record", post(record))
+        .route("/html", get(html))
+        .route("/text", get(text))
+        .route("/markdown", get(markdown))
+        .route("/elements", get(elements))
+        .route("/console", get(console))
+        .route("/console/export", post(export_console))
+        .route("/evaluate", post(evaluate))
+        .route("/find_text", post(find_text))
+        .route("/wait", post(wait));
+    Router::new()
+        .nest("/v1/browser/page", page)
+        .route("/v1/browser/captcha/detect", get(detect_captcha))
+        .route("/v1/browser/captcha/wait", post(wait_for_captcha))
+}
+
+/// An action's answer: where the tab is after it, and what else there is to say.
+async fn acted<F>(guest: SharedGuest, message: String, operation: impl FnOnce(Arc<Work>) -> F + Send + 'static) -> Reply<Value>
+where
+    F: Future<Output = Result<Value, PageError>> + Send + 'static,
+{
+    let (value, hint) = whole(async move { act(&guest, operation).await }).await?;
+    ok_message(value, message).map(|mut envelope| {
+        envelope.hint = hint;
+        envelope
+    })
+}
+
+/// The answer of what only looks.
+async fn looked<T, F>(guest: SharedGuest, operation: impl FnOnce(Arc<Work>) -> F + Send + 'static) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, PageError>> + Send + 'static,
+{
+    whole(async move { work(&guest, operation).await }).await
+}
+
+fn placed(place: Place, more: Value) -> Value {
+    let mut told = json!(place);
+    if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
+        told.extend(more);
+    }
+    told
+}
+
+fn at((place, (x, y)): (Place, (f64, f64))) -> Value {
+    placed(place, json!({"x": x, "y": y}))
+}
+
+fn list<T: Serialize>(items: Vec<T>) -> Vec<Value> {
+    items.into_iter().map(|item| json!(item)).collect()
+}
+
+/// Opens an address in the tab that operations work in.
+#[utoipa::path(post, path = "/v1/browser/page/navigate", tag = "browser",
+    operation_id = "navigate_v1_browser_page_navigate_post", request_body = NavigateRequest,
+    responses((status = 200, body = Envelope<Fields>)))]
+async fn navigate(State(guest): State<SharedGuest>, Body(request): Body<NavigateRequest>) -> Reply<Value> {
+    acted(guest, "Opened the page".to_owned(), move |work| async move {
+        let (place, status) = work.navigate(&request.url, request.wait_until, request.timeout).await?;
+        Ok(placed(place, json!({"status": status})))
+    })
+    .await
+}
+
+/// Goes to the page before.
+#[utoipa::path(post, path = "/v1/browser/page/back", tag = "browser", operation_id = "go_back_v1_browser_page_back_post",
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn back(State(guest): State<SharedGuest>) -> Reply<Value> {
+    acted(guest, "Went back".to_owned(), |work| async move { Ok(json!(work.history(-1).await?)) }).await
+}
+
+/// Goes to the page that it was gone back from.
+#[utoipa::path(post, path = "/v1/browser/page/forward", tag = "browser",
+    operation_id = "go_forward_v1_browser_page_forward_post", responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn forward(State(guest): State<SharedGuest>) -> Reply<Value> {
+    acted(guest, "Went forward".to_owned(), |work| async move { Ok(json!(work.history(1).await?)) }).await
+}
+
+/// Loads the page anew.
+#[utoipa::path(post, path = "/v1/browser/page/reload", tag = "browser", operation_id = "reload_v1_browser_page_reload_post",
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn reload(State(guest): State<SharedGuest>) -> Reply<Value> {
+    acted(guest, "Loaded the page anew".to_owned(), |work| async move { Ok(json!(work.reload().await?)) }).await
+}
+
+/// Clicks an element, once it can be clicked, or a place in the viewport.
+#[utoipa::path(post, path = "/v1/browser/page/click", tag = "browser", operation_id = "click_v1_browser_page_click_post",
+    request_body = ClickArguments, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn click(State(guest): State<SharedGuest>, Body(request): Body<ClickArguments>) -> Reply<Value> {
+    let request = ClickRequest::try_from(request)?;
+    acted(guest, "Clicked".to_owned(), |work| async move { Ok(at(work.click(request).await?)) }).await
+}
+
+/// Puts text into a field, in the place of what is there.
+#[utoipa::path(post, path = "/v1/browser/page/fill", tag = "browser", operation_id = "fill_v1_browser_page_fill_post",
+    request_body = FillRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn fill(State(guest): State<SharedGuest>, Body(request): Body<FillRequest>) -> Reply<Value> {
+    let target = Target::of(request.selector, request.index)?;
+    acted(guest, format!("Filled {target}"), |work| async move { Ok(json!(work.fill(&target, &request.text).await?)) }).await
+}
+
+/// Types into what has the focus.
+#[utoipa::path(post, path = "/v1/browser/page/type", tag = "browser", operation_id = "type_text_v1_browser_page_type_post",
+    request_body = TypeTextRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn type_text(State(guest): State<SharedGuest>, Body(request): Body<TypeTextRequest>) -> Reply<Value> {
+    acted(guest, "Typed".to_owned(), move |work| async move { Ok(json!(work.type_text(&request.text, request.delay).await?)) })
+        .await
+}
+
+/// Presses a key, or several that are held together, as `Control+A`.
+#[utoipa::path(post, path = "/v1/browser/page/press_key", tag = "browser",
+    operation_id = "press_key_v1_browser_page_press_key_post", request_body = KeyRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn press_key(State(guest): State<SharedGuest>, Body(request): Body<KeyRequest>) -> Reply<Value> {
+    acted(guest, "Pressed".to_owned(), |work| async move { Ok(json!(work.press_key(&request.key).await?)) }).await
+}
+
+/// Presses keys together.
+#[utoipa::path(post, path = "/v1/browser/page/hot_key", tag = "browser", operation_id = "hot_key_v1_browser_page_hot_key_post",
+    request_body = HotKeyRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn hot_key(State(guest): State<SharedGuest>, Body(request): Body<HotKeyRequest>) -> Reply<Value> {
+    acted(guest, "Pressed".to_owned(), |work| async move { Ok(json!(work.hot_key(&request.keys).await?)) }).await
+}
+
+/// Moves the mouse over an element or to a place in the viewport.
+#[utoipa::path(post, path = "/v1/browser/page/hover", tag = "browser", operation_id = "hover_v1_browser_page_hover_post",
+    request_body = HoverRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn hover(State(guest): State<SharedGuest>, Body(request): Body<HoverRequest>) -> Reply<Value> {
+    acted(guest, "Moved the mouse".to_owned(), |work| async move { Ok(json!(work.hover(request).await?)) }).await
+}
+
+/// Chooses an option of a select element.
+#[utoipa::path(post, path = "/v1/browser/page/select_option", tag = "browser",
+    operation_id = "select_option_v1_browser_page_select_option_post", request_body = SelectRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn select_option(State(guest): State<SharedGuest>, Body(request): Body<SelectRequest>) -> Reply<Value> {
+    acted(guest, "Chose".to_owned(), |work| async move {
+        let (place, selected) = work.select_option(request).await?;
+        Ok(placed(place, json!({"selected": selected})))
+    })
+    .await
+}
+
+async fn set_checked(guest: SharedGuest, selector: String, wanted: bool) -> Reply<Value> {
+    let message = if wanted { "Checked" } else { "Unchecked" };
+    acted(guest, message.to_owned(), move |work| async move {
+        let (place, checked) = work.check(selector, wanted).await?;
+        Ok(placed(place, json!({"checked": checked})))
+    })
+    .await
+}
+
+/// Checks a checkbox, a radio button or a switch.
+#[utoipa::path(post, path = "/v1/browser/page/check", tag = "browser", operation_id = "check_v1_browser_page_check_post",
+    request_body = CheckRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn check(State(guest): State<SharedGuest>, Body(request): Body<CheckRequest>) -> Reply<Value> {
+    set_checked(guest, request.selector, true).await
+}
+
+/// Unchecks a checkbox or a switch.
+#[utoipa::path(post, path = "/v1/browser/page/uncheck", tag = "browser", operation_id = "uncheck_v1_browser_page_uncheck_post",
+    request_body = CheckRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn uncheck(State(guest): State<SharedGuest>, Body(request): Body<CheckRequest>) -> Reply<Value> {
+    set_checked(guest, request.selector, false).await
+}
+
+/// Gives files of the sandbox to a file input.
+#[utoipa::path(post, path = "/v1/browser/page/upload_file", tag = "browser",
+    operation_id = "upload_file_v1_browser_page_upload_file_post", request_body = UploadFileRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn upload_file(State(guest): State<SharedGuest>, Body(request): Body<UploadFileRequest>) -> Reply<Value> {
+    let of = guest.clone();
+    acted(guest, "Gave the files to the page".to_owned(), |work| async move {
+        let (place, files) = work.upload(&of, request.selector, &request.files).await?;
+        Ok(placed(place, json!({"files": files})))
+    })
+    .await
+}
+
+/// Fills in several fields, each by what it is. The first that fails ends it.
+#[utoipa::path(post, path = "/v1/browser/page/fill_form", tag = "browser",
+    operation_id = "fill_form_v1_browser_page_fill_form_post", request_body = FormFillRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn fill_form(State(guest): State<SharedGuest>, Body(request): Body<FormFillRequest>) -> Reply<Value> {
+    acted(guest, "Filled the form".to_owned(), |work| async move {
+        let (place, filled) = work.fill_form(request.items).await?;
+        Ok(placed(place, json!({"filled": filled})))
+    })
+    .await
+}
+
+/// Turns the mouse wheel. Tells how far the page is scrolled then.
+#[utoipa::path(post, path = "/v1/browser/page/scroll", tag = "browser", operation_id = "scroll_v1_browser_page_scroll_post",
+    request_body = ScrollRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn scroll(State(guest): State<SharedGuest>, Body(request): Body<ScrollRequest>) -> Reply<Value> {
+    let direction = request.direction()?;
+    acted(guest, "Scrolled".to_owned(), move |work| async move { Ok(at(work.scroll(direction, request.amount).await?)) }).await
+}
+
+/// Scrolls the page to a place in it.
+#[utoipa::path(post, path = "/v1/browser/page/scroll_to", tag = "browser",
+    operation_id = "scroll_to_v1_browser_page_scroll_to_post", request_body = ScrollToRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn scroll_to(State(guest): State<SharedGuest>, Body(request): Body<ScrollToRequest>) -> Reply<Value> {
+    acted(guest, "Scrolled".to_owned(), move |work| async move { Ok(at(work.scroll_to(request.x, request.y).await?)) }).await
+}
+
+/// Scrolls until an element can be seen.
+#[utoipa::path(post, path = "/v1/browser/page/scroll_to_element", tag = "browser",
+    operation_id = "scroll_to_element_v1_browser_page_scroll_to_element_post", request_body = ScrollToElementRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn scroll_to_element(State(guest): State<SharedGuest>, Body(request): Body<ScrollToElementRequest>) -> Reply<Value> {
+    acted(guest, "Scrolled".to_owned(), |work| async move { Ok(at(work.scroll_to_element(request.selector).await?)) }).await
+}
+
+/// A picture of the page. The headers `x-image-width` and `x-image-height` tell its size.
+#[utoipa::path(get, path = "/v1/browser/page/screenshot", tag = "browser",
+    operation_id = "page_screenshot_v1_browser_page_screenshot_get", params(PictureQuery),
+    responses((status = 200, content((Vec<u8> = "image/png")))))]
+async fn screenshot(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<PictureQuery>) -> Result<Response, ApiError> {
+    let format = Format::named(&query.format)?;
+    let shot = move |work: Arc<Work>| async move { work.screenshot(query.full_page, format, query.quality).await };
+    let picture = looked(guest, shot).await?;
+    let mut answer = picture.file.into_response();
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
+    for (name, side) in [("x-image-width", picture.width), ("x-image-height", picture.height)] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from(side));
+    }
+    Ok(answer)
+}
+
+/// Records the page as a video.
+#[utoipa::path(post, path = "/v1/browser/page/record", tag = "browser",
+    operation_id = "page_record_v1_browser_page_record_post", request_body = RecordRequest,
+    responses((status = 200, body = Envelope<Fields>)))]
+async fn record(State(guest): State<SharedGuest>, Body(request): Body<RecordRequest>) -> Reply<Value> {
+    ok(json!(whole(async move { guest.browser.recordings.act(&guest, request).await }).await?))
+}
+
+/// The page's HTML, as it is now.
+#[utoipa::path(get, path = "/v1/browser/page/html", tag = "browser", operation_id = "get_html_v1_browser_page_html_get",
+    params(HtmlQuery), responses((status = 200, body = Envelope<String>)))]
+async fn html(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<HtmlQuery>) -> Reply<String> {
+    ok(looked(guest, move |work| async move { work.html(query.outer).await }).await?)
+}
+
+/// What the page shows, as text.
+#[utoipa::path(get, path = "/v1/browser/page/text", tag = "browser", operation_id = "get_text_v1_browser_page_text_get",
+    responses((status = 200, body = Envelope<String>)))]
+async fn text(State(guest): State<SharedGuest>) -> Reply<String> {
+    ok(looked(guest, |work| async move { work.text().await }).await?)
+}
+
+/// The page's main content as Markdown.
+#[utoipa::path(get, path = "/v1/browser/page/markdown", tag = "browser",
+    operation_id = "get_markdown_v1_browser_page_markdown_get", responses((status = 200, body = Envelope<Fields>)))]
+async fn markdown(State(guest): State<SharedGuest>) -> Reply<Value> {
+    let of = guest.clone();
+    ok(json!(looked(guest, |work| async move { work.markdown(&of).await }).await?))
+}
+
+/// What can be used in the page and its frames: role, name, place, and an index that calls take.
+#[utoipa::path(get, path = "/v1/browser/page/elements", tag = "browser",
+    operation_id = "get_interactive_elements_v1_browser_page_elements_get",
+    responses((status = 200, body = Envelope<Items>)))]
+async fn elements(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
+    ok(looked(guest, |work| async move { work.elements().await }).await?)
+}
+
+/// What the page's console said, the oldest first.
+#[utoipa::path(get, path = "/v1/browser/page/console", tag = "browser",
+    operation_id = "get_console_logs_v1_browser_page_console_get", params(ConsoleQuery),
+    responses((status = 200, body = Envelope<Items>)))]
+async fn console(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<ConsoleQuery>) -> Reply<Vec<Value>> {
+    ok(list(looked(guest, move |work| async move { Ok(work.console(query.clear)) }).await?))
+}
+
+/// Writes it to a file of the sandbox.
+#[utoipa::path(post, path = "/v1/browser/page/console/export", tag = "browser",
+    operation_id = "export_console_logs_v1_browser_page_console_export_post", request_body = ExportConsoleLogsRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn export_console(State(guest): State<SharedGuest>, Body(request): Body<ExportConsoleLogsRequest>) -> Reply<Value> {
+    let of = guest.clone();
+    let export = move |work: Arc<Work>| async move { work.export_console(&of, &request.save_path, request.clear).await };
+    ok(json!(looked(guest, export).await?))
+}
+
+/// Runs JavaScript in the page: an expression, statements, or what has a `return`; `await` works in all of them.
+#[utoipa::path(post, path = "/v1/browser/page/evaluate", tag = "browser",
+    operation_id = "evaluate_v1_browser_page_evaluate_post", request_body = EvaluateRequest,
+    responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn evaluate(State(guest): State<SharedGuest>, Body(request): Body<EvaluateRequest>) -> Reply<Value> {
+    ok(looked(guest, |work| async move { work.evaluate(&request.expression).await }).await?)
+}
+
+/// Where a text is shown in the page and its frames.
+#[utoipa::path(post, path = "/v1/browser/page/find_text", tag = "browser",
+    operation_id = "find_text_v1_browser_page_find_text_post", request_body = FindTextRequest,
+    responses((status = 200, body = Envelope<Items>)))]
+async fn find_text(State(guest): State<SharedGuest>, Body(request): Body<FindTextRequest>) -> Reply<Vec<Value>> {
+    ok(looked(guest, |work| async move { work.find_text(&request.keyword).await }).await?)
+}
+
+/// Waits for an element, a page, an address, a request, an expression, a download or a time.
+#[utoipa::path(post, path = "/v1/browser/page/wait", tag = "browser", operation_id = "wait_v1_browser_page_wait_post",
+    request_body = WaitRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn wait(State(guest): State<SharedGuest>, Body(request): Body<WaitRequest>) -> Reply<Value> {
+    let of = guest.clone();
+    ok(looked(guest, |work| async move { work.wait(&of, &request).await }).await?)
+}
+
+/// Whether the page asks for a captcha.
+#[utoipa::path(get, path = "/v1/browser/captcha/detect", tag = "browser",
+    operation_id = "detect_captcha_v1_browser_captcha_detect_get", responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn detect_captcha(State(guest): State<SharedGuest>) -> Reply<Value> {
+    ok(json!(looked(guest, |work| async move { work.captchas().await }).await?))
+}
+
+/// Waits until none is left.
+#[utoipa::path(post, path = "/v1/browser/captcha/wait", tag = "browser",
+    operation_id = "wait_for_captcha_v1_browser_captcha_wait_post", request_body = CaptchaWaitRequest,
+    responses((status = 200, body = Envelope<CaptchaWaitResult>)))]
+async fn wait_for_captcha(State(guest): State<SharedGuest>, Body(request): Body<CaptchaWaitRequest>) -> Reply<CaptchaWaitResult> {
+    ok(looked(guest, move |work| async move { work.captchas_solved(request.timeout, request.poll_interval).await }).await?)
+}

@@ -1,0 +1,118 @@
+//! AIO's `browser_tabs` service: the tabs of the person's profile, by their place in the order of opening.
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::routing::{delete, get, put};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{OpenApi, ToSchema};
+
+use super::automation::{Automation, Tab};
+use super::page::PageError;
+use super::types::Items;
+use crate::SharedGuest;
+use crate::http::{Body, Envelope, Reply, ok, ok_message, whole};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(list, create, close, activate))]
+pub struct TabsApi;
+
+pub(super) fn router() -> Router<SharedGuest> {
+    Router::new()
+        .route("/v1/browser/tabs", get(list).post(create))
+        .route("/v1/browser/tabs/{index}", delete(close))
+        .route("/v1/browser/tabs/{index}/activate", put(activate))
+}
+
+#[derive(Debug, Serialize)]
+struct Told {
+    index: usize,
+    id: String,
+    url: String,
+    title: String,
+    /// Whether operations work in it.
+    active: bool,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct CreatePageRequest {
+    /// Absent: an empty page.
+    pub(super) url: Option<String>,
+}
+
+fn all(automation: &Automation) -> Vec<Told> {
+    let current = automation.current().map(|tab| tab.target.clone());
+    let told = |(index, tab): (usize, std::sync::Arc<Tab>)| {
+        let state = tab.state();
+        let (url, title) = (state.url.clone(), state.title.clone());
+        Told { index, id: tab.target.clone(), url, title, active: current.as_ref() == Some(&tab.target) }
+    };
+    automation.list().into_iter().enumerate().map(told).collect()
+}
+
+fn one(automation: &Automation, tab: &Tab) -> Result<Value, PageError> {
+    all(automation).into_iter().find(|told| told.id == tab.target).map(|told| json!(told)).ok_or(PageError::Closed)
+}
+
+fn by_index(automation: &Automation, index: i64) -> Result<std::sync::Arc<Tab>, PageError> {
+    let tabs = automation.list();
+    let found = usize::try_from(index).ok().and_then(|index| tabs.get(index)).cloned();
+    found.ok_or_else(|| PageError::Missing(format!("there is no tab {index}: there are {}, from 0", tabs.len())))
+}
+
+/// All tabs, in the order in which they were opened.
+#[utoipa::path(get, path = "/v1/browser/tabs", tag = "browser", operation_id = "list_tabs_v1_browser_tabs_get",
+    responses((status = 200, body = Envelope<Items>)))]
+async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
+    let tabs = whole(async move {
+        let automation = guest.browser.automation(&guest).await?;
+        // There is one at least.
+        automation.tab().await?;
+        automation.refresh().await?;
+        Ok::<_, PageError>(all(&automation))
+    });
+    ok(tabs.await?.into_iter().map(|told| json!(told)).collect())
+}
+
+/// Opens a tab. Operations work in it from now on.
+#[utoipa::path(post, path = "/v1/browser/tabs", tag = "browser", operation_id = "create_tab_v1_browser_tabs_post",
+    request_body = CreatePageRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePageRequest>) -> Reply<Value> {
+    let url = request.url.filter(|url| !url.trim().is_empty());
+    let opened = whole(async move {
+        let automation = guest.browser.automation(&guest).await?;
+        let tab = super::page::open(&automation, url.as_deref()).await?;
+        automation.refresh().await?;
+        one(&automation, &tab)
+    });
+    ok_message(opened.await?, "Opened a tab")
+}
+
+/// Closes a tab. The last one is replaced by an empty one.
+#[utoipa::path(delete, path = "/v1/browser/tabs/{index}", tag = "browser",
+    operation_id = "close_tab_v1_browser_tabs__index__delete",
+    params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
+    let left = whole(async move {
+        let automation = guest.browser.automation(&guest).await?;
+        automation.close(&*by_index(&automation, index)?).await?;
+        Ok::<_, PageError>(automation.list().len())
+    });
+    ok_message(json!({"index": index, "tabs": left.await?}), "Closed the tab")
+}
+
+/// Shows a tab. Operations work in it from now on.
+#[utoipa::path(put, path = "/v1/browser/tabs/{index}/activate", tag = "browser",
+    operation_id = "activate_tab_v1_browser_tabs__index__activate_put",
+    params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
+async fn activate(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
+    let shown = whole(async move {
+        let automation = guest.browser.automation(&guest).await?;
+        let tab = by_index(&automation, index)?;
+        automation.activate(&tab).await?;
+        automation.refresh().await?;
+        one(&automation, &tab)
+    });
+    ok_message(shown.await?, "Shows the tab")
+}

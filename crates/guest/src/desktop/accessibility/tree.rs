@@ -1,0 +1,145 @@
+//! Trees as they are answered.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::desktop::picture::Region;
+
+/// By the numbers of AT-SPI.
+#[rustfmt::skip]
+const STATES: [&str; 44] = [
+    "invalid", "active", "armed", "busy", "checked", "collapsed", "defunct", "editable", "enabled", "expandable", "expanded",
+    "focusable", "focused", "has tooltip", "horizontal", "iconified", "modal", "multi line", "multiselectable", "opaque",
+    "pressed", "resizable", "selectable", "selected", "sensitive", "showing", "single line", "stale", "transient", "vertical",
+    "visible", "manages descendants", "indeterminate", "required", "truncated", "animated", "invalid entry",
+    "supports autocompletion", "selectable text", "is default", "visited", "checkable", "has popup", "read only",
+];
+const SHOWING: &str = "showing";
+/// Coordinates beyond this are a program's way to say that it knows none.
+const FARTHEST: i32 = 1 << 15;
+
+/// A place on the screen, in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ScreenBox {
+    pub x: i32,
+    pub y: i32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl From<Region> for ScreenBox {
+    fn from(Region { x, y, width, height }: Region) -> Self {
+        Self { x, y, width, height }
+    }
+}
+
+/// A number for what has a range, a text for what holds one.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum NodeValue {
+    Number(f64),
+    Text(String),
+}
+
+/// A part of what a program shows, and what is in it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub struct AccessibleNode {
+    /// In AT-SPI's words, such as `push button`.
+    pub role: String,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Text or number that it holds, when that is not its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<NodeValue>,
+    /// In AT-SPI's words, such as `focused`, `checked`, `sensitive`.
+    pub states: Vec<&'static str>,
+    /// Where it is on the screen, when it shows.
+    #[serde(rename = "box", skip_serializing_if = "Option::is_none")]
+    pub place: Option<ScreenBox>,
+    /// Of a program: its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[schema(no_recursion)]
+    pub children: Vec<AccessibleNode>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct AccessibilityTree {
+    /// The desktop, with its programs as children; or the window that was asked for.
+    pub tree: AccessibleNode,
+    /// How many nodes it has.
+    pub nodes: usize,
+    /// Whether there is more than was asked for, or could be read in time.
+    pub truncated: bool,
+    /// Processes of programs that did not answer in time.
+    pub silent: Vec<u32>,
+}
+
+/// The names of states, which are bits in words of 32.
+pub(super) fn states(words: &[u32]) -> Vec<&'static str> {
+    let is_set = |bit: usize| words.get(bit / 32).is_some_and(|word| word & (1 << (bit % 32)) != 0);
+    STATES.iter().enumerate().filter(|(bit, _)| is_set(*bit)).map(|(_, name)| *name).collect()
+}
+
+/// Where a node with these states is on the screen, if it is.
+pub(super) fn place(states: &[&'static str], [x, y, width, height]: [i32; 4]) -> Option<ScreenBox> {
+    let is_place = |at: i32| (-FARTHEST..=FARTHEST).contains(&at);
+    let is_length = |length: i32| (1..=FARTHEST).contains(&length);
+    let is_there = states.contains(&SHOWING) && is_place(x) && is_place(y) && is_length(width) && is_length(height);
+    is_there.then(|| ScreenBox { x, y, width: width.unsigned_abs(), height: height.unsigned_abs() })
+}
+
+/// A node and the number of the one that it is in, which comes before it.
+pub(super) type Slot = (AccessibleNode, Option<usize>);
+
+/// Puts nodes into those that they are in; what is in none is left, in order.
+pub(super) fn assemble(mut slots: Vec<Slot>) -> Vec<AccessibleNode> {
+    let mut roots = Vec::new();
+    // From the end, a node is whole when its turn comes, with its children in the wrong order.
+    while let Some((mut node, parent)) = slots.pop() {
+        node.children.reverse();
+        match parent.and_then(|parent| slots.get_mut(parent)) {
+            Some((parent, _)) => parent.children.push(node),
+            None => roots.push(node),
+        }
+    }
+    roots.reverse();
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_bits() {
+        assert_eq!(states(&[1 << 25 | 1 << 12, 1 << 9]), ["focused", "showing", "checkable"]);
+        assert_eq!(states(&[]), [""; 0]);
+        assert_eq!(states(&[0, 0, u32::MAX, 7]), [""; 0]);
+        assert_eq!(states(&[u32::MAX; 2]).len(), STATES.len());
+    }
+
+    #[test]
+    fn only_what_shows_has_a_place() {
+        let shown = ScreenBox { x: -3, y: 4, width: 10, height: 20 };
+        assert_eq!(place(&["showing"], [-3, 4, 10, 20]), Some(shown));
+        assert_eq!(place(&["visible"], [-3, 4, 10, 20]), None);
+        for extents in [[i32::MIN, i32::MIN, 1, 1], [0, 0, 0, 5], [0, 0, -1, -1], [0, 0, i32::MAX, 1]] {
+            assert_eq!(place(&["showing"], extents), None, "{extents:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_find_their_parents() {
+        let node = |name: &str| AccessibleNode { name: name.to_owned(), ..AccessibleNode::default() };
+        let slots =
+            vec![(node("a"), None), (node("b"), None), (node("a1"), Some(0)), (node("a2"), Some(0)), (node("a1x"), Some(2))];
+        let trees = assemble(slots);
+        let names = |nodes: &[AccessibleNode]| nodes.iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&trees), ["a", "b"]);
+        assert_eq!(names(&trees[0].children), ["a1", "a2"]);
+        assert_eq!(names(&trees[0].children[0].children), ["a1x"]);
+    }
+}

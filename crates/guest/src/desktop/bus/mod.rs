@@ -1,0 +1,20 @@
+//! D-Bus, as far as the desktop needs it: a bus for its programs, and a client that asks them what they show.
+//!
+//! ```text
+//!  daemon: dbus-daemon's process, which starts others when programs ask for them
+//!  connection: one of ours, for as long as a call takes ─► message ─► wire
+//! ```
+//!
+//! A client of our own, since nothing but calls and their answers is needed. What programs answer is not trusted: lengths,
+//! depths and sizes have bounds, and what breaks them is refused.
+
+mod connection;
+mod daemon;
+mod message;
+mod wire;
+
+pub use connection::BusError;
+pub(super) use connection::{Connection, of_bus};
+pub(super) use daemon::{Daemon, VARIABLE, address, connect, file_of};
+pub(super) use message::{Answer, Call};
+pub(super) use wire::{Malformed, Writer};

@@ -1,0 +1,72 @@
+//! `/opencode` and `/codex`: the terminal's page, with that program started in it.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, Response, StatusCode};
+use axum::response::IntoResponse;
+
+use super::message::{self, Message};
+use super::routes::redirect;
+use crate::SharedGuest;
+use crate::desktop::locate;
+use crate::http::ApiError;
+use crate::shell::{ShellCreateSessionRequest, ShellError, ShellWriteRequest};
+
+struct Agent {
+    name: &'static str,
+    command: &'static str,
+    /// Of npm.
+    package: &'static str,
+}
+
+const OPENCODE: Agent = Agent { name: "OpenCode", command: "opencode", package: "opencode-ai" };
+const CODEX: Agent = Agent { name: "Codex", command: "codex", package: "@openai/codex" };
+
+pub(super) async fn opencode(State(guest): State<SharedGuest>, request: Request) -> Response<Body> {
+    open(&guest, &OPENCODE, request).await
+}
+
+pub(super) async fn codex(State(guest): State<SharedGuest>, request: Request) -> Response<Body> {
+    open(&guest, &CODEX, request).await
+}
+
+async fn open(guest: &SharedGuest, agent: &Agent, request: Request) -> Response<Body> {
+    let (parts, _) = request.into_parts();
+    if locate(guest, agent.command).is_none() {
+        return missing(agent, message::is_wanted(&parts));
+    }
+    if parts.method == Method::HEAD {
+        return redirect("terminal");
+    }
+    match started(guest, agent).await {
+        // Relative: whatever was taken off the path before it came here stays.
+        Ok(session) => redirect(&format!("terminal?session_id={session}")),
+        Err(error) => ApiError::from(error).into_response(),
+    }
+}
+
+/// A shell session of its own, with the program's name typed in: who leaves the program is at the shell's prompt.
+async fn started(guest: &SharedGuest, agent: &Agent) -> Result<String, ShellError> {
+    let wanted = ShellCreateSessionRequest { id: None, exec_dir: None, no_change_timeout: None, preserve_symlinks: None };
+    let session = guest.shell.create(guest, wanted).await?.session_id;
+    let typed = ShellWriteRequest { id: session.clone(), input: agent.command.to_owned(), press_enter: true };
+    guest.shell.write(typed).await?;
+    Ok(session)
+}
+
+fn missing(agent: &Agent, is_person: bool) -> Response<Body> {
+    let Agent { name, command, package } = agent;
+    let text = format!("this sandbox's image has no {name} ({command})");
+    let install = format!("npm install --global {package}");
+    if !is_person {
+        let error = ApiError::new(StatusCode::FAILED_DEPENDENCY, text);
+        return error
+            .hint(format!("run `sudo {install}` in a sandbox of the image `code`, or add it to an Imagefile"))
+            .into_response();
+    }
+    let lines = format!(
+        "# in a sandbox of the image `code`\nsudo {install}\n\n# or in an Imagefile\nFROM code\nUSER root\nRUN {install}\nUSER gem"
+    );
+    let hint = Some("Then load this page again.");
+    Message { status: StatusCode::FAILED_DEPENDENCY, title: name, text: &text, hint, lines: &lines }.page()
+}

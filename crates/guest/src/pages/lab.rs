@@ -1,0 +1,43 @@
+//! JupyterLab.
+
+use std::io;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::start::Launch;
+use crate::SharedGuest;
+
+/// What its settings are as long as nobody has changed them.
+fn settings() -> String {
+    let settings = json!({
+        "@jupyterlab/apputils-extension:notification": { "fetchNews": "false", "checkForUpdates": false },
+        "@jupyterlab/apputils-extension:themes": { "adaptive-theme": true },
+    });
+    settings.to_string()
+}
+
+pub(super) fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
+    let config = dir.join("config");
+    std::fs::create_dir_all(config.join("labconfig"))?;
+    std::fs::write(config.join("labconfig/default_setting_overrides.json"), settings())?;
+    let argv = [
+        command,
+        "--no-browser".to_owned(),
+        format!("--ServerApp.sock={socket}"),
+        "--ServerApp.sock_mode=0600".to_owned(),
+        "--ServerApp.base_url=/jupyter/".to_owned(),
+        format!("--ServerApp.root_dir={}", guest.default_dir().display()),
+        // Who gets here was let in by the gateway, which has checked the host and where a page comes from.
+        "--IdentityProvider.token=".to_owned(),
+        "--PasswordIdentityProvider.hashed_password=".to_owned(),
+        "--ServerApp.allow_remote_access=True".to_owned(),
+        "--ServerApp.allow_root=True".to_owned(),
+        "--ServerApp.quit_button=False".to_owned(),
+        "--LabApp.news_url=None".to_owned(),
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate".to_owned(),
+        "--LabApp.extension_manager=readonly".to_owned(),
+    ];
+    let env = vec![("JUPYTER_CONFIG_PATH".to_owned(), config.display().to_string())];
+    Ok(Launch { argv: argv.into(), env })
+}

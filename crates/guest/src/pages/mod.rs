@@ -1,0 +1,27 @@
+//! Programs that people use in a browser: VS Code at `/code-server/`, JupyterLab at `/jupyter`; and at `/opencode` and
+//! `/codex` programs that are used in a terminal.
+//!
+//! ```text
+//!  request ─► routes: switched off? ─► pass ─► service: the one process, started by `start` if it is not there
+//!                                       ├─► its socket's file: HTTP and WebSockets
+//!                                       └─► message: a page that says why it can't be had
+//! ```
+//!
+//! Nothing of it runs before the first request. A process that ended is replaced in the midst of the request that finds out;
+//! one that nobody is connected to for a while is ended. Both listen on a socket's file that is the user's alone. They ask
+//! nobody for a password: whoever gets here was let in by the gateway, or is in the sandbox already.
+
+mod agents;
+mod error;
+mod lab;
+mod message;
+mod pass;
+mod program;
+mod routes;
+mod running;
+mod service;
+mod start;
+mod vscode;
+
+pub(crate) use routes::router;
+pub use service::PagesService;

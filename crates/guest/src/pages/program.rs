@@ -1,0 +1,66 @@
+//! The two programs, and what is different about them.
+
+use crate::Guest;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Program {
+    VsCode,
+    JupyterLab,
+}
+
+impl Program {
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::VsCode => "VS Code",
+            Self::JupyterLab => "JupyterLab",
+        }
+    }
+
+    /// On the search path.
+    pub(super) const fn command(self) -> &'static str {
+        match self {
+            Self::VsCode => "code-server",
+            Self::JupyterLab => "jupyter-lab",
+        }
+    }
+
+    /// Where its pages begin.
+    pub(super) const fn root(self) -> &'static str {
+        match self {
+            Self::VsCode => "/code-server",
+            Self::JupyterLab => "/jupyter",
+        }
+    }
+
+    /// The variable that switches it off.
+    pub(super) const fn switch(self) -> &'static str {
+        match self {
+            Self::VsCode => "DISABLE_CODE_SERVER",
+            Self::JupyterLab => "DISABLE_JUPYTER",
+        }
+    }
+
+    pub(super) fn is_off(self, guest: &Guest) -> bool {
+        let config = guest.config();
+        let value = config.env.get(self.switch()).map(|value| value.trim().to_ascii_lowercase());
+        matches!(value.as_deref(), Some("true" | "1"))
+    }
+
+    /// What of a path is cut off before it is passed on: VS Code's links are all relative, so that it need not know where
+    /// it is; JupyterLab's are absolute and begin with the root.
+    pub(super) const fn cut(self) -> &'static str {
+        match self {
+            Self::VsCode => self.root(),
+            Self::JupyterLab => "",
+        }
+    }
+
+    /// A path of its own that it answers once it serves, cheaply.
+    pub(super) const fn health(self) -> &'static str {
+        match self {
+            Self::VsCode => "/healthz",
+            Self::JupyterLab => "/jupyter/api",
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The paths of the pages.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, Response, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{any, get};
+
+use super::agents;
+use super::error::PageError;
+use super::message::{self, Message};
+use super::pass::pass;
+use super::program::Program;
+use crate::SharedGuest;
+use crate::http::ApiError;
+use crate::process::told;
+
+pub(crate) fn router() -> Router<SharedGuest> {
+    let vscode = |State(guest): State<SharedGuest>, request: Request| answer(guest, Program::VsCode, request);
+    let lab = |State(guest): State<SharedGuest>, request: Request| answer(guest, Program::JupyterLab, request);
+    Router::new()
+        .route("/code-server", any(vscode))
+        .route("/code-server/", any(vscode))
+        .route("/code-server/{*path}", any(vscode))
+        .route("/jupyter", any(lab))
+        .route("/jupyter/", any(lab))
+        .route("/jupyter/{*path}", any(lab))
+        .route("/opencode", get(agents::opencode))
+        .route("/codex", get(agents::codex))
+}
+
+async fn answer(guest: SharedGuest, program: Program, request: Request) -> Response<Body> {
+    if program.is_off(&guest) {
+        let (parts, _) = request.into_parts();
+        return refused(program, message::is_wanted(&parts), &PageError::Off(program));
+    }
+    // A folder: relative links of its page need the slash.
+    if request.uri().path() == program.root() {
+        return with_slash(program, request.uri().query());
+    }
+    let (parts, body) = request.into_parts();
+    let is_person = message::is_wanted(&parts);
+    match pass(&guest, program, Request::from_parts(parts, body)).await {
+        Ok(answer) => answer,
+        Err(error) => refused(program, is_person, &error),
+    }
+}
+
+/// Relative: whatever was taken off the path before it came here stays.
+fn with_slash(program: Program, query: Option<&str>) -> Response<Body> {
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    redirect(&format!("{}/{query}", program.root().trim_start_matches('/')))
+}
+
+/// To another page, that depends on the moment.
+pub(super) fn redirect(to: &str) -> Response<Body> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+    if let Ok(to) = HeaderValue::from_str(to) {
+        answer.headers_mut().insert(LOCATION, to);
+    }
+    answer
+}
+
+/// A page for people; the error for all others.
+fn refused(program: Program, is_person: bool, error: &PageError) -> Response<Body> {
+    if !is_person {
+        return ApiError::from(error).into_response();
+    }
+    let (whole, hint) = (error.to_string(), error.hint());
+    let text = whole.strip_suffix(&told(error.said())).unwrap_or(&whole);
+    let message = Message { status: error.status(), title: program.name(), text, hint: hint.as_deref(), lines: error.said() };
+    message.page()
+}

@@ -1,0 +1,83 @@
+//! One process of each program: started when it is needed, and ended when nobody is connected.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::error::PageError;
+use super::program::Program;
+use super::running::Running;
+use super::start::start;
+use crate::{Guest, SharedGuest};
+
+/// A program that nobody is connected to ends after this time, unless [`IDLE_VARIABLE`] says otherwise.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// The seconds for it.
+const IDLE_VARIABLE: &str = "PAGES_IDLE_SECONDS";
+/// What these may be: up to a week.
+const IDLES: std::ops::RangeInclusive<u64> = 1..=7 * 24 * 3600;
+
+/// The same for all who wait for one start.
+type Outcome = Result<Arc<Running>, Arc<PageError>>;
+/// A start: none as long as it is under way.
+type Start = watch::Receiver<Option<Outcome>>;
+
+#[derive(Debug, Default)]
+pub struct PagesService {
+    vscode: Mutex<Option<Start>>,
+    jupyterlab: Mutex<Option<Start>>,
+}
+
+impl PagesService {
+    /// The program, started if it is not there. Whoever calls at the same time waits for the same start, and hears the
+    /// same of it; it goes on when the caller leaves.
+    pub(super) async fn get(&self, guest: &SharedGuest, program: Program) -> Outcome {
+        let mut start = self.start(guest, program);
+        match start.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) | Err(_) => Err(Arc::new(PageError::BrokeOff(program))),
+        }
+    }
+
+    /// The latest start, if it is under way or its program serves; else a new one.
+    fn start(&self, guest: &SharedGuest, program: Program) -> Start {
+        let place = match program {
+            Program::VsCode => &self.vscode,
+            Program::JupyterLab => &self.jupyterlab,
+        };
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(latest) = place.as_ref().filter(|latest| is_good(latest)) {
+            return latest.clone();
+        }
+        let (told, latest) = watch::channel(None);
+        *place = Some(latest.clone());
+        drop(place);
+        let guest = guest.clone();
+        tokio::spawn(async move {
+            let outcome = start(&guest, program).await.map(Arc::new).map_err(Arc::new);
+            if let Ok(running) = &outcome {
+                let (running, idle) = (Arc::clone(running), idle(&guest));
+                tokio::spawn(async move { running.end_when_unused(idle).await });
+            }
+            // Held by the service, unless another start took its place.
+            let _ = told.send(Some(outcome));
+        });
+        latest
+    }
+}
+
+fn is_good(start: &Start) -> bool {
+    match &*start.borrow() {
+        Some(Ok(running)) => !running.has_ended(),
+        Some(Err(_)) => false,
+        // Without somebody to tell it, the start has broken off.
+        None => start.has_changed().is_ok(),
+    }
+}
+
+fn idle(guest: &Guest) -> Duration {
+    let config = guest.config();
+    let given = config.env.get(IDLE_VARIABLE).and_then(|seconds| seconds.trim().parse().ok());
+    given.filter(|seconds| IDLES.contains(seconds)).map_or(IDLE, Duration::from_secs)
+}

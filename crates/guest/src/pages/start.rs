@@ -1,0 +1,90 @@
+//! From a program of the image to one that serves.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::error::PageError;
+use super::program::Program;
+use super::running::{Running, answers};
+use super::{lab, vscode};
+use crate::desktop::locate;
+use crate::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir};
+use crate::{Guest, SharedGuest};
+
+/// How long a program may take until it serves. Alone, VS Code takes half a second and JupyterLab two.
+pub(super) const START: Duration = Duration::from_secs(120);
+/// Between two looks whether a program that listens also serves, of which no event tells.
+const PAUSE: Duration = Duration::from_millis(50);
+/// For what an ended program wrote to be read: all who could hold its pipe open have been killed.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How a program is started.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) argv: Vec<String>,
+    /// Over the environment of commands.
+    pub(super) env: Vec<(String, String)>,
+}
+
+/// The user's home as programs see it.
+pub(super) fn home(guest: &Guest) -> PathBuf {
+    let config = guest.config();
+    config.env.get("HOME").filter(|home| home.starts_with('/')).map_or_else(|| guest.user.home.clone(), PathBuf::from)
+}
+
+/// Starts it as the sandbox's user, and waits until it serves.
+pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Running, PageError> {
+    let command = locate(guest, program.command()).ok_or(PageError::Missing(program))?;
+    let at = |what: &'static str| move |why: io::Error| PageError::Io { program, what, why };
+    let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
+    let socket = dir.path().join("socket").display().to_string();
+    let launch = match program {
+        Program::VsCode => vscode::launch(guest, command, dir.path(), &socket).await,
+        Program::JupyterLab => lab::launch(guest, command, dir.path(), &socket),
+    };
+    let Launch { argv, env } = launch.map_err(at("its configuration"))?;
+    let arrivals = Arrivals::of(dir.path()).map_err(at("its directory"))?;
+    let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
+    let child = guest
+        .processes
+        .spawn(Command {
+            argv,
+            env: guest.environment(&guest.user, &env),
+            cwd: home(guest).display().to_string(),
+            user: &guest.user,
+            stdio: [process::dev_null().map_err(at("its input"))?, stdout.try_clone().map_err(at("its output"))?, stdout],
+            controlling_tty: false,
+        })
+        .await
+        .map_err(|why| PageError::NotSpawned { program, why })?;
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut owned = OwnedProcess::new(child, dir);
+    let serves = async {
+        arrivals.wait_for(std::slice::from_ref(&socket)).await?;
+        while !answers(guest, program, &socket).await {
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    };
+    let exit = tokio::select! {
+        // An end that came first is told as one.
+        biased;
+        exit = owned.wait() => exit,
+        serves = timeout(START, serves) => match serves {
+            Ok(Ok(())) => return Ok(Running::new(program, owned.keep(), socket, said)),
+            Ok(Err(why)) => return Err(at("its socket")(why)),
+            Err(_) => return Err(PageError::TooSlow { program, said: said.text() }),
+        },
+    };
+    owned.end().await;
+    drop(timeout(LAST_WORDS, listening).await);
+    let how = match exit {
+        Exit::Code(code) => format!("exit code {code}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+    };
+    Err(PageError::Ended { program, how, said: said.text() })
+}

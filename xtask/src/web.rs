@@ -1,0 +1,72 @@
+//! `cargo xtask web`: the console and the dashboard, from `web/`, for the server's build to take in.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{self, program, repository};
+use crate::failure::{Attempt, Failure, Outcome};
+
+/// What is built from: these, and all below `src`.
+const SOURCES: [&str; 4] = ["build.mjs", "package.json", "package-lock.json", "src"];
+const BUILT: [&str; 4] = ["console.js", "console.css", "dashboard.js", "dashboard.css"];
+
+/// Builds them, when something changed since they were built.
+pub(crate) fn build() -> Outcome {
+    let web = repository().join("web");
+    let mark = web.join("dist/.built-from");
+    let sources = fingerprint(&web)?;
+    let is_there = BUILT.iter().all(|name| web.join("dist").join(name).is_file());
+    if is_there && std::fs::read_to_string(&mark).is_ok_and(|of| of == sources) {
+        return Ok(());
+    }
+    install(&web)?;
+    command::run(npm(&web).args(["run", "--silent", "build"]))?;
+    std::fs::write(&mark, sources).attempt(|| format!("could not write {}", mark.display()))
+}
+
+/// Builds them, and checks their types, which the build doesn't.
+pub(crate) fn check() -> Outcome {
+    build()?;
+    let web = repository().join("web");
+    install(&web)?;
+    command::run(npm(&web).args(["run", "--silent", "check"]))
+}
+
+/// What a folder's lock names, exactly; again only when it names something else.
+pub(crate) fn install(web: &Path) -> Outcome {
+    let lock = web.join("package-lock.json");
+    let lock = std::fs::read_to_string(&lock).attempt(|| format!("could not read {}", lock.display()))?;
+    let mark = web.join("node_modules/.installed-from");
+    if std::fs::read_to_string(&mark).is_ok_and(|of| of == lock) {
+        return Ok(());
+    }
+    command::run(npm(web).args(["ci", "--no-progress"]))?;
+    std::fs::write(&mark, lock).attempt(|| format!("could not write {}", mark.display()))
+}
+
+fn npm(web: &Path) -> Command {
+    let mut npm = program("npm");
+    npm.current_dir(web);
+    npm
+}
+
+/// Tells one state of the sources from another.
+fn fingerprint(web: &Path) -> Result<String, Failure> {
+    let mut files = BTreeMap::new();
+    let mut left: Vec<PathBuf> = SOURCES.iter().map(|name| web.join(name)).collect();
+    while let Some(path) = left.pop() {
+        let failed = || format!("could not read {}", path.display());
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path).attempt(failed)? {
+                left.push(entry.attempt(failed)?.path());
+            }
+        } else {
+            files.insert(path.clone(), std::fs::read(&path).attempt(failed)?);
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
