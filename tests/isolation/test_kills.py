@@ -8,12 +8,17 @@ from collections.abc import Callable
 import pytest
 from agent_sandbox.core.api_error import ApiError
 from arenite_server import Server
+from isolation.browsers import browsers_side_by_side
 from isolation.kills import killed_under_load
 from sandboxes import LiveSandbox
 
 
 def test_random_kills_under_load(server: Server) -> None:
     killed_under_load(server, 8, sandboxes=1, clients=3)
+
+
+def test_browsers_that_are_killed_at_work(server: Server) -> None:
+    browsers_side_by_side(server, 20, 2, pause=1.5)
 
 
 def test_what_starts_commands_is_replaced_when_it_is_stopped(sandbox: Callable[..., LiveSandbox]) -> None:

@@ -6,12 +6,15 @@ import os
 
 import pytest
 from arenite_server import Server
+from isolation.browsers import browsers_side_by_side
 from isolation.kills import killed_under_load
 from isolation.rounds import random_kills
 from isolation.test_many import made_used_deleted
 
 TURNS = int(os.environ.get("ARENITE_SOAK_SANDBOXES", "1000"))
 KILLS = int(os.environ.get("ARENITE_SOAK_KILLS", "200"))
+BROWSERS = int(os.environ.get("ARENITE_SOAK_BROWSERS", "10"))
+BROWSER_SECONDS = float(os.environ.get("ARENITE_SOAK_BROWSER_SECONDS", "600"))
 SECONDS = float(os.environ.get("ARENITE_SOAK_SECONDS", "300"))
 
 
@@ -31,3 +34,9 @@ def test_two_hundred_random_kills_leak_nothing(server: Server) -> None:
 @pytest.mark.timeout(3600)
 def test_processes_of_sandboxes_killed_at_random_under_load(server: Server) -> None:
     killed_under_load(server, SECONDS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_browsers_side_by_side_while_they_are_killed(server: Server) -> None:
+    browsers_side_by_side(server, BROWSER_SECONDS, BROWSERS, pause=3)

@@ -2,6 +2,7 @@
 //!
 //! Floor and subject take turns, so that whatever else the machine does hits both alike: only their ratio is kept.
 
+mod browser;
 mod code;
 mod floor;
 mod http;
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     std::fs::create_dir_all(&work).attempt(|| format!("could not make {}", work.display()))?;
     let floors = floor::compile(&work)?;
     let data_dir = args.data_dir.clone().unwrap_or_else(|| target_dir().join("bench-data"));
-    for name in ["base", "code"] {
+    for name in ["base", "code"].into_iter().chain(wanted(args, "browser").then_some("browser")) {
         image::ensure(&arenite, name, &data_dir)?;
     }
     let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{}", args.port)];
@@ -118,6 +119,9 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
     }
     if wanted("code") {
         code::measure(args.rounds, &mut api, &mut report)?;
+    }
+    if wanted("browser") {
+        browser::measure(args, &mut api, work, &mut report)?;
     }
     if wanted("many") {
         many(args, &mut api, &mut report)?;

@@ -70,6 +70,12 @@ pub(crate) const TO_TEST: &[Need] = &[
 pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },
     Need { present: Present::AnyOf(&["nginx"]), package: "nginx-light", why: "proxied streams are compared with it" },
+    Need {
+        present: Present::File("/usr/include/X11/Xlib.h"),
+        package: "libx11-dev",
+        why: "pictures of a screen are compared with Xlib's",
+    },
+    Need { present: Present::File("/usr/include/png.h"), package: "libpng-dev", why: "and with libpng's" },
     Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
 ];
 

@@ -1,4 +1,4 @@
-//! The floors: small C programs and runc, driven one iteration at a time.
+//! The floors: small programs and runc, driven one iteration at a time.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -48,7 +48,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    fn start(path: &Path, arguments: &[String]) -> Result<Self, Failure> {
+    pub(super) fn start(path: &Path, arguments: &[String]) -> Result<Self, Failure> {
         let mut child = program(path)
             .args(arguments)
             .stdin(Stdio::piped())

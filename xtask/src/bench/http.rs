@@ -156,6 +156,10 @@ impl Connection {
         self.json("POST", "/api/v2/sandboxes", &json!({ "name": name })).map(drop)
     }
 
+    pub(super) fn create_of(&mut self, name: &str, image: &str) -> Outcome {
+        self.json("POST", "/api/v2/sandboxes", &json!({ "name": name, "image": image })).map(drop)
+    }
+
     /// Of the image `code`; with `own` limits it can't come from a pool.
     pub(super) fn create_for_code(&mut self, name: &str, own: bool) -> Outcome {
         let mut request = json!({ "name": name, "image": "code" });

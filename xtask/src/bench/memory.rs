@@ -12,13 +12,19 @@ const IDS: u32 = 65_536;
 /// The PSS of all processes whose owner is in a sandbox's range of ids, in bytes. Pages that sandboxes share (the guest's
 /// code, above all) count in parts, which is why it is measured over many at once.
 pub(super) fn of_owners(first_id: u32) -> Result<u64, Failure> {
+    of_programs(first_id, |_| true)
+}
+
+/// The same of those processes whose program has such a name.
+pub(super) fn of_programs(first_id: u32, counts: impl Fn(&str) -> bool) -> Result<u64, Failure> {
     let mut total = 0;
     for entry in fs::read_dir("/proc").attempt(|| "could not read /proc".into())? {
         let Ok(entry) = entry else { continue };
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // Processes end while one looks at them.
         let Ok(owner) = fs::metadata(entry.path()).map(|data| data.uid()) else { continue };
-        if (first_id..first_id.saturating_add(IDS)).contains(&owner) {
+        let name = || fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if (first_id..first_id.saturating_add(IDS)).contains(&owner) && counts(name().trim_end()) {
             total += of_process(process).unwrap_or(0);
         }
     }

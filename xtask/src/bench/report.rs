@@ -94,6 +94,12 @@ impl Row {
         }
     }
 
+    /// Shown next to another's number, without a budget.
+    pub(super) fn beside(mut self, floor: f64) -> Self {
+        (self.floor, self.ratio) = (Some(floor), Some(self.value / floor));
+        self
+    }
+
     pub(super) fn against(mut self, floor: &str) -> Self {
         self.floor_is = Some(floor.to_owned());
         self

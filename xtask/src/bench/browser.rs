@@ -1,0 +1,203 @@
+//! The browser: its first picture and its first page, pictures and clicks after that, and what it holds of the host's memory.
+
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::floor::Floor;
+use super::http::Connection;
+use super::report::{Report, Row};
+use super::{BenchArgs, memory, quietly};
+use crate::command::{find, repository};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::web;
+
+/// Cold starts take a second each, and there are three in a round.
+const MOST_ROUNDS: usize = 15;
+const WARM_UP: usize = 2;
+/// Pictures of the bare floor for one of ours: each starts a program, so it takes the best that it can.
+const PICTURES: usize = 3;
+/// Until nothing of a deleted sandbox's browser runs any more.
+const SETTLE: Duration = Duration::from_millis(700);
+/// Until a browser has done all that it does at its start.
+const QUIET: Duration = Duration::from_secs(12);
+
+const PAGE: &str = "<title>page</title><button id=button onclick='this.dataset.clicks = 1 + +(this.dataset.clicks || 0)'>Click</button>";
+/// Where the page is, from within.
+const SITE: &str = "http://127.0.0.1:8765/page.html";
+
+const BY_HAND: &str = include_str!("../../../bench/floors/browser.py");
+
+pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, report: &mut Report) -> Outcome {
+    let rounds = args.rounds.min(MOST_ROUNDS);
+    cold(rounds, api, report)?;
+    pictures(2 * rounds, api, work, report)?;
+    clicks(args.port, args.rounds, api, report)?;
+    occupied(api, report)
+}
+
+/// Until the browser answers, and until its window is painted, when it is started by hand in this sandbox.
+fn by_hand(api: &mut Connection, name: &str, stays: bool) -> Result<[Duration; 2], Failure> {
+    let stays = if stays { "stay" } else { "" };
+    let said = api.bash(name, &format!("cat >by-hand.py <<'END'\n{BY_HAND}\nEND\npython3 by-hand.py {stays}"))?;
+    let numbers: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [ready, painted] = numbers[..] else { return Err(Failure::new(format!("the floor answered {said:?}"))) };
+    Ok([ready, painted].map(|microseconds| Duration::from_secs_f64(microseconds / 1e6)))
+}
+
+fn picture(api: &mut Connection, name: &str) -> Result<Duration, Failure> {
+    let begun = Instant::now();
+    api.download(&format!("/sandbox/{name}/v1/browser/screenshot"), &mut io::sink())?;
+    Ok(begun.elapsed())
+}
+
+/// Puts the page where the sandbox's browser finds it.
+fn serve(api: &mut Connection, name: &str) -> Outcome {
+    let command = format!(
+        "mkdir site; cat >site/page.html <<'END'\n{PAGE}\nEND\n(cd site; python3 -m http.server -b 127.0.0.1 8765 >/dev/null 2>&1 &)\n\
+         until curl -fsS -o /dev/null {SITE} 2>/dev/null; do sleep 0.05; done"
+    );
+    api.bash(name, &command).map(drop)
+}
+
+fn navigate(api: &mut Connection, name: &str) -> Result<Duration, Failure> {
+    let begun = Instant::now();
+    let answer = api.post(&format!("/sandbox/{name}/v1/browser/page/navigate"), &json!({ "url": SITE }))?;
+    let took = begun.elapsed();
+    if answer["data"]["title"] != "page" {
+        return Err(Failure::new(format!("the page was answered with {answer}")));
+    }
+    Ok(took)
+}
+
+/// Of new sandboxes, each used for one thing.
+fn cold(rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
+    let (mut pictures, mut pages, mut ready, mut painted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..WARM_UP + rounds {
+        let mut new = |kind: &str, measure: &dyn Fn(&mut Connection, &str) -> Result<Vec<Duration>, Failure>| {
+            let name = format!("bench-{kind}-{round}");
+            api.create_of(&name, "browser")?;
+            let took = measure(api, &name)?;
+            api.delete(&name)?;
+            sleep(SETTLE);
+            Ok::<_, Failure>(took)
+        };
+        let first = new("picture", &|api, name| Ok(vec![picture(api, name)?]))?;
+        let hand = new("hand", &|api, name| Ok(by_hand(api, name, false)?.to_vec()))?;
+        let page = new("page", &|api, name| {
+            serve(api, name)?;
+            Ok(vec![navigate(api, name)?])
+        })?;
+        if round >= WARM_UP {
+            pictures.extend(first);
+            pages.extend(page);
+            ready.push(hand[0]);
+            painted.push(hand[1]);
+        }
+    }
+    report.push(
+        Row::ratio("first browser/screenshot of a new sandbox, p50", &pictures, 0.50, &painted, 0.50, 1.3)
+            .against("Xvnc and Chromium by hand, to the painted window"),
+    );
+    report.push(
+        Row::ratio("first browser/page/navigate of a new sandbox, p50", &pages, 0.50, &ready, 0.50, 1.3)
+            .against("Xvnc and Chromium by hand, to CDP's answer"),
+    );
+    Ok(())
+}
+
+fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Report) -> Outcome {
+    const NAME: &str = "bench-pictures";
+    let program = work.join("screen");
+    let source = repository().join("bench/floors/screen.c").display().to_string();
+    let output = program.display().to_string();
+    // Of one piece: the sandbox has libraries of its own.
+    let libraries = ["-lX11", "-lxcb", "-lXau", "-lXdmcp", "-lpng", "-lz", "-lm"];
+    quietly("cc", &[&["-O2", "-Wall", "-static", "-o", &output, &source][..], &libraries].concat(), work)?;
+    api.create_of(NAME, "browser")?;
+    serve(api, NAME)?;
+    navigate(api, NAME)?;
+    api.upload(NAME, "/home/gem/screen", &program)?;
+    api.bash(NAME, "chmod +x ~/screen")?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + rounds {
+        let took = picture(api, NAME)?;
+        let said = api.bash(NAME, &format!("DISPLAY=:99 ~/screen {PICTURES}"))?;
+        let best = said.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).reduce(f64::min);
+        let best = best.ok_or_else(|| Failure::new(format!("the floor answered {said:?}")))?;
+        if round >= WARM_UP {
+            ours.push(took);
+            theirs.push(Duration::from_secs_f64(best / 1e6));
+        }
+    }
+    api.delete(NAME)?;
+    report.push(
+        Row::ratio("browser/screenshot over HTTP, p50", &ours, 0.50, &theirs, 0.50, 3.0).against("XGetImage and libpng at level 1"),
+    );
+    Ok(())
+}
+
+/// Clicks by REST and by Playwright, each in a browser of its own.
+fn clicks(port: u16, rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
+    const [OURS, THEIRS]: [&str; 2] = ["bench-click", "bench-playwright"];
+    let node = find("node").ok_or_else(|| Failure::new("node is not there"))?;
+    web::install(&repository().join("tests/clients"))?;
+    for name in [OURS, THEIRS] {
+        api.create_of(name, "browser")?;
+        serve(api, name)?;
+        navigate(api, name)?;
+    }
+    let script = repository().join("tests/clients/click.mjs").display().to_string();
+    let mut playwright =
+        Floor::start(&node, &[script, format!("http://127.0.0.1:{port}/sandbox/{THEIRS}/cdp"), SITE.to_owned()])?;
+    let click = json!({ "selector": "#button" });
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + rounds {
+        let begun = Instant::now();
+        api.post(&format!("/sandbox/{OURS}/v1/browser/page/click"), &click)?;
+        let took = begun.elapsed();
+        let other = playwright.once()?;
+        if round >= WARM_UP {
+            ours.push(took);
+            theirs.push(other);
+        }
+    }
+    let evaluate = json!({ "expression": "document.querySelector('#button').dataset.clicks" });
+    let counted = api.post(&format!("/sandbox/{OURS}/v1/browser/page/evaluate"), &evaluate)?;
+    if counted["data"] != (WARM_UP + rounds).to_string() {
+        return Err(Failure::new(format!("not every click arrived: {counted}")));
+    }
+    drop(playwright);
+    [OURS, THEIRS].into_iter().try_for_each(|name| api.delete(name))?;
+    report.push(Row::ratio("browser/page/click over HTTP, p50", &ours, 0.50, &theirs, 0.50, 1.3).against("Playwright's click over CDP"));
+    Ok(())
+}
+
+/// The memory of a sandbox with a browser, next to that of its X server and browser alone, started by hand.
+fn occupied(api: &mut Connection, report: &mut Report) -> Outcome {
+    const [OURS, THEIRS]: [&str; 2] = ["bench-occupied", "bench-by-hand"];
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut measured = [0.0; 2];
+    // One after the other: browsers side by side share pages.
+    for (i, name) in [OURS, THEIRS].into_iter().enumerate() {
+        api.create_of(name, "browser")?;
+        let first = memory::first_id(api, name)?;
+        if name == OURS {
+            picture(api, name)?;
+        } else {
+            by_hand(api, name, true)?;
+        }
+        sleep(QUIET);
+        let is_bare = |program: &str| name == OURS || ["Xvnc", "chrom"].iter().any(|begin| program.starts_with(begin));
+        measured[i] = mib(memory::of_programs(first, is_bare)?);
+        api.delete(name)?;
+        sleep(SETTLE);
+    }
+    let [ours, theirs] = measured;
+    let row = Row::plain("sandbox with a browser, PSS of all its processes", ours, "MiB");
+    report.push(row.beside(theirs).against("Xvnc and Chromium by hand"));
+    Ok(())
+}
