@@ -12,7 +12,7 @@ use super::http::Connection;
 use super::report::{Report, Row};
 use super::{BenchArgs, memory, quietly};
 use crate::command::{find, repository};
-use crate::failure::{Attempt, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::web;
 
 /// Cold starts take a second each, and there are three in a round.
@@ -25,7 +25,8 @@ const SETTLE: Duration = Duration::from_millis(700);
 /// Until a browser has done all that it does at its start.
 const QUIET: Duration = Duration::from_secs(12);
 
-const PAGE: &str = "<title>page</title><button id=button onclick='this.dataset.clicks = 1 + +(this.dataset.clicks || 0)'>Click</button>";
+const PAGE: &str =
+    "<title>page</title><button id=button onclick='this.dataset.clicks = 1 + +(this.dataset.clicks || 0)'>Click</button>";
 /// Where the page is, from within.
 const SITE: &str = "http://127.0.0.1:8765/page.html";
 
@@ -36,7 +37,7 @@ pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, repor
     cold(rounds, api, report)?;
     pictures(2 * rounds, api, work, report)?;
     clicks(args.port, args.rounds, api, report)?;
-    occupied(api, report)
+    occupied(args.port, report)
 }
 
 /// Until the browser answers, and until its window is painted, when it is started by hand in this sandbox.
@@ -73,27 +74,32 @@ fn navigate(api: &mut Connection, name: &str) -> Result<Duration, Failure> {
     Ok(took)
 }
 
-/// Of new sandboxes, each used for one thing.
+/// What is measured in a new sandbox that is used for nothing else.
+fn fresh<T>(
+    api: &mut Connection,
+    name: &str,
+    measure: impl FnOnce(&mut Connection, &str) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    api.create_of(name, "browser")?;
+    let measured = measure(api, name)?;
+    api.delete(name)?;
+    sleep(SETTLE);
+    Ok(measured)
+}
+
+/// Each round of three sandboxes.
 fn cold(rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
     let (mut pictures, mut pages, mut ready, mut painted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..WARM_UP + rounds {
-        let mut new = |kind: &str, measure: &dyn Fn(&mut Connection, &str) -> Result<Vec<Duration>, Failure>| {
-            let name = format!("bench-{kind}-{round}");
-            api.create_of(&name, "browser")?;
-            let took = measure(api, &name)?;
-            api.delete(&name)?;
-            sleep(SETTLE);
-            Ok::<_, Failure>(took)
-        };
-        let first = new("picture", &|api, name| Ok(vec![picture(api, name)?]))?;
-        let hand = new("hand", &|api, name| Ok(by_hand(api, name, false)?.to_vec()))?;
-        let page = new("page", &|api, name| {
+        let first = fresh(api, &format!("bench-picture-{round}"), picture)?;
+        let hand = fresh(api, &format!("bench-hand-{round}"), |api, name| by_hand(api, name, false))?;
+        let page = fresh(api, &format!("bench-page-{round}"), |api, name| {
             serve(api, name)?;
-            Ok(vec![navigate(api, name)?])
+            navigate(api, name)
         })?;
         if round >= WARM_UP {
-            pictures.extend(first);
-            pages.extend(page);
+            pictures.push(first);
+            pages.push(page);
             ready.push(hand[0]);
             painted.push(hand[1]);
         }
@@ -135,14 +141,16 @@ fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Repor
     }
     api.delete(NAME)?;
     report.push(
-        Row::ratio("browser/screenshot over HTTP, p50", &ours, 0.50, &theirs, 0.50, 3.0).against("XGetImage and libpng at level 1"),
+        Row::ratio("browser/screenshot over HTTP, p50", &ours, 0.50, &theirs, 0.50, 3.0)
+            .against("XGetImage and libpng at level 1"),
     );
     Ok(())
 }
 
 /// Clicks by REST and by Playwright, each in a browser of its own.
 fn clicks(port: u16, rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
-    const [OURS, THEIRS]: [&str; 2] = ["bench-click", "bench-playwright"];
+    const OURS: &str = "bench-click";
+    const THEIRS: &str = "bench-playwright";
     let node = find("node").ok_or_else(|| Failure::new("node is not there"))?;
     web::install(&repository().join("tests/clients"))?;
     for name in [OURS, THEIRS] {
@@ -167,22 +175,26 @@ fn clicks(port: u16, rounds: usize, api: &mut Connection, report: &mut Report) -
     }
     let evaluate = json!({ "expression": "document.querySelector('#button').dataset.clicks" });
     let counted = api.post(&format!("/sandbox/{OURS}/v1/browser/page/evaluate"), &evaluate)?;
-    if counted["data"] != (WARM_UP + rounds).to_string() {
+    if counted["data"].as_str() != Some(&(WARM_UP + rounds).to_string()) {
         return Err(Failure::new(format!("not every click arrived: {counted}")));
     }
     drop(playwright);
     [OURS, THEIRS].into_iter().try_for_each(|name| api.delete(name))?;
-    report.push(Row::ratio("browser/page/click over HTTP, p50", &ours, 0.50, &theirs, 0.50, 1.3).against("Playwright's click over CDP"));
+    report.push(
+        Row::ratio("browser/page/click over HTTP, p50", &ours, 0.50, &theirs, 0.50, 1.3).against("Playwright's click over CDP"),
+    );
     Ok(())
 }
 
 /// The memory of a sandbox with a browser, next to that of its X server and browser alone, started by hand.
-fn occupied(api: &mut Connection, report: &mut Report) -> Outcome {
-    const [OURS, THEIRS]: [&str; 2] = ["bench-occupied", "bench-by-hand"];
+fn occupied(port: u16, report: &mut Report) -> Outcome {
+    const OURS: &str = "bench-occupied";
+    const THEIRS: &str = "bench-by-hand";
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut measured = [0.0; 2];
     // One after the other: browsers side by side share pages.
     for (i, name) in [OURS, THEIRS].into_iter().enumerate() {
+        let api = &mut Connection::open(port)?;
         api.create_of(name, "browser")?;
         let first = memory::first_id(api, name)?;
         if name == OURS {
@@ -193,7 +205,8 @@ fn occupied(api: &mut Connection, report: &mut Report) -> Outcome {
         sleep(QUIET);
         let is_bare = |program: &str| name == OURS || ["Xvnc", "chrom"].iter().any(|begin| program.starts_with(begin));
         measured[i] = mib(memory::of_programs(first, is_bare)?);
-        api.delete(name)?;
+        // The other connection was idle for so long that it may have been closed.
+        Connection::open(port)?.delete(name)?;
         sleep(SETTLE);
     }
     let [ours, theirs] = measured;

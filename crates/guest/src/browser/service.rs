@@ -9,6 +9,7 @@ use arenite_isolation::spawner::SpawnError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::automation::Automation;
@@ -29,6 +30,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(5);
 /// How long its first window is waited for.
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
+/// Between two looks for it.
+const LOOK: Duration = Duration::from_millis(5);
 /// Entries of a list of blocked or allowed pages: the browser takes no more.
 const MAX_PATTERNS: usize = 1000;
 
@@ -73,6 +76,8 @@ pub struct Browser {
     path: String,
     user_agent: String,
     checked: Mutex<Instant>,
+    /// Its first window was drawn.
+    painted: OnceCell<()>,
     /// What operations in pages go by, once there was one.
     automation: tokio::sync::Mutex<Option<Arc<Automation>>>,
 }
@@ -106,9 +111,10 @@ impl BrowserService {
         let policy = lock(&self.policy).clone();
         let Started { process, client, port, path, user_agent } = start::start(guest, &desktop, &policy).await?;
         let (client, checked) = (Mutex::new(client), Mutex::new(Instant::now()));
-        let browser = Browser { process, desktop, client, port, path, user_agent, checked, automation: Default::default() };
+        let (painted, automation) = Default::default();
+        let browser = Browser { process, desktop, client, port, path, user_agent, checked, painted, automation };
         self.network.ensure(browser.port, &browser.path).await?;
-        browser.first_window().await?;
+        browser.first_tab().await?;
         Ok(browser)
     }
 
@@ -124,9 +130,10 @@ impl BrowserService {
         Ok(made)
     }
 
-    /// The desktop, with the browser on it.
+    /// The desktop, with the browser's window on it.
     pub async fn shown(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, BrowserError> {
-        self.get(guest).await?;
+        let browser = self.get(guest).await?;
+        browser.painted.get_or_try_init(|| browser.first_window()).await?;
         // The browser may be fine on a desktop whose window manager ended.
         Ok(guest.desktop.get(guest).await?)
     }
@@ -241,6 +248,16 @@ impl Browser {
         drop(timeout(END, self.process.ended().cancelled()).await);
     }
 
+    /// Waits for its first tab: the browser answers a moment before it is there.
+    async fn first_tab(&self) -> Result<(), BrowserError> {
+        let deadline = Instant::now() + FIRST_WINDOW;
+        let client = self.client();
+        while first_page(&client).await?.is_none() && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
     /// Waits until its first window is drawn, so that a first picture shows it.
     async fn first_window(&self) -> Result<(), BrowserError> {
         let deadline = Instant::now() + FIRST_WINDOW;
@@ -263,7 +280,7 @@ impl Browser {
             if !plain {
                 break;
             }
-            sleep(Duration::from_millis(5)).await;
+            sleep(LOOK).await;
         }
         Ok(())
     }

@@ -192,9 +192,16 @@ fn idle_time(guest: &Guest) -> Option<Duration> {
 
 impl Desktop {
     async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
-        let server = start::server(guest, Size::configured(guest)).await?;
         // Programs find the bus when they are started, so it is there before the first.
-        let bus = tokio::sync::Mutex::new(start_bus(guest, &server.display).await);
+        let display = start::usual_display(guest);
+        let (server, mut bus) = tokio::join!(start::server(guest, Size::configured(guest)), start_bus(guest, &display));
+        let server = server?;
+        if server.display != display {
+            // What the bus starts would look for its display in vain. The next one listens at the same place.
+            drop(bus.take());
+            bus = start_bus(guest, &server.display).await;
+        }
+        let bus = tokio::sync::Mutex::new(bus);
         let manager = match start::locate(guest, "openbox") {
             Some(_) => Some(tokio::sync::Mutex::new(manager(guest, &server.display).await?)),
             None => None,

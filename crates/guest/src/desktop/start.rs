@@ -48,6 +48,18 @@ pub(super) fn socket(display: &str) -> String {
     format!("{SOCKETS}/X{}", display.trim_start_matches(':'))
 }
 
+/// The number of the display that is tried first.
+fn first_display(guest: &SharedGuest) -> u32 {
+    let config = guest.config();
+    let named = config.env.get("DISPLAY").and_then(|d| d.strip_prefix(':')?.split('.').next()?.parse().ok());
+    named.unwrap_or(DISPLAY)
+}
+
+/// The display that a desktop will have, as a rule.
+pub(super) fn usual_display(guest: &SharedGuest) -> String {
+    format!(":{}", first_display(guest))
+}
+
 pub(super) async fn server(guest: &SharedGuest, size: Size) -> Result<Server, DesktopError> {
     let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
@@ -57,8 +69,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size) -> Result<Server, De
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(SOCKETS, mode).map_err(at("the directory of displays"))?;
     }
-    let named = guest.config().env.get("DISPLAY").and_then(|d| d.strip_prefix(':')?.split('.').next()?.parse().ok());
-    let first = named.unwrap_or(DISPLAY);
+    let first = first_display(guest);
     let is_free = |number: &u32| !std::path::Path::new(&format!("/tmp/.X{number}-lock")).exists();
     let mut failure = None;
     // A lock that a killed server left is its successor's to judge, so the first display is tried in any case.

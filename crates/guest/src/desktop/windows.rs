@@ -1,6 +1,6 @@
 //! Windows, and the size of the screen.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,6 +23,8 @@ const MAX_TITLE: u32 = 256;
 const MAX_STATES: u32 = 64;
 /// For the window manager to be there, and then to do what it was asked.
 const MANAGED: Duration = Duration::from_secs(2);
+/// After what time it is asked once more whether it listens.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// For a program to close its window.
 const CLOSED: Duration = Duration::from_secs(2);
 /// Who asks the window manager: a person, and no program for itself. It does what a program may not.
@@ -97,11 +99,17 @@ impl Screen {
         if !self.until(MANAGED, Self::is_managed)? {
             return Ok(false);
         }
-        // It tells how wide a frame would be once it has looked at all that was there before.
+        // It tells how wide a frame would be once it has looked at all that was there before, and hears nothing until then.
         let window = hidden_window(&self.connection)?;
         let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
-        self.tell(self.root, window, "_NET_REQUEST_FRAME_EXTENTS", [0; 5], mask)?;
-        let answers = self.until(MANAGED, |screen| Ok(!screen.numbers(window, "_NET_FRAME_EXTENTS", 4)?.is_empty()));
+        let deadline = Instant::now() + MANAGED;
+        let answers = loop {
+            self.tell(self.root, window, "_NET_REQUEST_FRAME_EXTENTS", [0; 5], mask)?;
+            let answers = self.until(ASK_AGAIN, |screen| Ok(!screen.numbers(window, "_NET_FRAME_EXTENTS", 4)?.is_empty()));
+            if !matches!(answers, Ok(false)) || Instant::now() >= deadline {
+                break answers;
+            }
+        };
         self.connection.destroy_window(window)?;
         self.finish()?;
         answers
