@@ -181,6 +181,9 @@ pub fn serve(socket: &OwnedFd) -> ! {
     let mut buffer = vec![0u8; MAX_MESSAGE];
     let mut stack = vec![0u8; STACK];
     loop {
+        // A kill that comes while this process waits must not cost a request that comes after it: the kernel would hand it over
+        // to one who is about to die. From a look it never returns, and the request stays unread, of which the guest is told.
+        let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], None);
         let (length, given) = match descriptors::receive(socket.as_fd(), &mut buffer) {
             Ok((0, _)) | Err(_) => std::process::exit(0),
             Ok(got) => got,

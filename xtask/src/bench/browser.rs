@@ -20,7 +20,7 @@ const MOST_ROUNDS: usize = 15;
 const WARM_UP: usize = 2;
 /// Pictures of the bare floor for one of ours: each starts a program, so it takes the best that it can.
 const PICTURES: usize = 3;
-/// Until nothing of a deleted sandbox's browser runs any more.
+/// Until nothing goes on any more that belongs to a create or a delete.
 const SETTLE: Duration = Duration::from_millis(700);
 /// Until a browser has done all that it does at its start.
 const QUIET: Duration = Duration::from_secs(12);
@@ -81,6 +81,7 @@ fn fresh<T>(
     measure: impl FnOnce(&mut Connection, &str) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     api.create_of(name, "browser")?;
+    sleep(SETTLE);
     let measured = measure(api, name)?;
     api.delete(name)?;
     sleep(SETTLE);

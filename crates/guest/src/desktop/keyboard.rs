@@ -4,7 +4,6 @@
 //! the key is pressed, as with any change of the layout. The key keeps its meaning until others need it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use x11rb::protocol::xproto::{ConnectionExt as _, Keycode, Keysym};
 use x11rb::wrapper::ConnectionExt as _;
@@ -14,8 +13,6 @@ use super::screen::{Screen, ScreenError};
 
 /// Characters typed in one go.
 const AT_ONCE: usize = 256;
-/// Until programs have read what was typed, before a key changes its meaning once more.
-const SETTLED: Duration = Duration::from_millis(150);
 
 /// What the keys mean, as far as it was asked for.
 #[derive(Debug)]
@@ -82,7 +79,7 @@ impl Screen {
                 None => {
                     // Programs look up what a key means when they get to it, so they must have got to the last one.
                     if !std::mem::replace(&mut settled, true) {
-                        std::thread::sleep(SETTLED);
+                        self.caught_up()?;
                     }
                     let position = self.keyboard.lent.iter().position(|(_, old)| !wanted.contains(old));
                     let taken = position.and_then(|position| self.keyboard.lent.remove(position));
@@ -95,7 +92,9 @@ impl Screen {
             changed = true;
         }
         if changed {
+            // A key that comes before the program has taken note of its new meaning has the old one for it, or none.
             self.connection.sync()?;
+            self.caught_up()?;
         }
         wanted.iter().map(|keysym| layout.stroke(*keysym).ok_or_else(|| unknown(*keysym))).collect()
     }

@@ -20,6 +20,7 @@ mod control;
 mod keyboard;
 mod keys;
 mod picture;
+mod ping;
 mod pointer;
 mod record;
 mod routes;

@@ -10,10 +10,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use x11rb::connection::Connection;
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError, ReplyOrIdError};
-use x11rb::protocol::xproto::{ChangeWindowAttributesAux, ConnectionExt, EventMask, Window};
+use x11rb::protocol::xproto::{ConnectionExt, EventMask, Window};
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 
 use super::keyboard::Keyboard;
+use super::ping::Pings;
 
 /// Jobs that wait for the thread; one more is refused.
 const MAX_JOBS: usize = 256;
@@ -86,6 +87,7 @@ pub struct Screen {
     pub(super) connection: RustConnection,
     pub(super) root: Window,
     pub(super) keyboard: Keyboard,
+    pub(super) pings: Pings,
 }
 
 impl Screen {
@@ -95,7 +97,7 @@ impl Screen {
         let setup = connection.setup();
         let root = setup.roots.first().ok_or(ConnectError::InvalidScreen)?.root;
         let keyboard = Keyboard::new(setup.min_keycode, setup.max_keycode);
-        Ok(Self { connection, root, keyboard })
+        Ok(Self { connection, root, keyboard, pings: Pings::default() })
     }
 
     /// Waits until the X server has done what it was asked.
@@ -122,10 +124,8 @@ impl Screen {
         patience: Duration,
         mut is_so: impl FnMut(&Self) -> Result<bool, ScreenError>,
     ) -> Result<bool, ScreenError> {
-        let listen =
-            |mask| self.connection.change_window_attributes(self.root, &ChangeWindowAttributesAux::new().event_mask(mask));
         let deadline = Instant::now() + patience;
-        listen(EventMask::PROPERTY_CHANGE | EventMask::SUBSTRUCTURE_NOTIFY)?;
+        self.listen(EventMask::PROPERTY_CHANGE | EventMask::SUBSTRUCTURE_NOTIFY)?;
         let outcome = loop {
             match is_so(self) {
                 Ok(false) => {}
@@ -140,7 +140,7 @@ impl Screen {
                 break Ok(false);
             }
         };
-        listen(EventMask::NO_EVENT)?;
+        self.listen(EventMask::NO_EVENT)?;
         self.finish()?;
         outcome
     }

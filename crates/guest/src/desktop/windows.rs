@@ -63,7 +63,7 @@ impl Window {
 }
 
 /// What was asked of the X server, unless what it was about is no more.
-fn if_there<T>(asked: Result<T, ScreenError>) -> Result<Option<T>, ScreenError> {
+pub(super) fn if_there<T>(asked: Result<T, ScreenError>) -> Result<Option<T>, ScreenError> {
     match asked {
         Ok(told) => Ok(Some(told)),
         Err(ScreenError::Refused(_)) => Ok(None),
@@ -72,11 +72,11 @@ fn if_there<T>(asked: Result<T, ScreenError>) -> Result<Option<T>, ScreenError> 
 }
 
 impl Screen {
-    fn atom(&self, name: &str) -> Result<u32, ScreenError> {
+    pub(super) fn atom(&self, name: &str) -> Result<u32, ScreenError> {
         Ok(self.connection.intern_atom(false, name.as_bytes())?.reply()?.atom)
     }
 
-    fn numbers(&self, window: u32, name: &str, most: u32) -> Result<Vec<u32>, ScreenError> {
+    pub(super) fn numbers(&self, window: u32, name: &str, most: u32) -> Result<Vec<u32>, ScreenError> {
         let reply = self.connection.get_property(false, window, self.atom(name)?, AtomEnum::ANY, 0, most)?.reply()?;
         Ok(reply.value32().map(Iterator::collect).unwrap_or_default())
     }
@@ -136,7 +136,7 @@ impl Screen {
         Ok(shown)
     }
 
-    fn active(&self) -> Result<Option<u32>, ScreenError> {
+    pub(super) fn active(&self) -> Result<Option<u32>, ScreenError> {
         Ok(self.numbers(self.root, "_NET_ACTIVE_WINDOW", 1)?.first().copied())
     }
 
@@ -182,7 +182,7 @@ impl Screen {
         })
     }
 
-    fn tell(&self, to: u32, about: u32, kind: &str, data: [u32; 5], mask: EventMask) -> Result<(), ScreenError> {
+    pub(super) fn tell(&self, to: u32, about: u32, kind: &str, data: [u32; 5], mask: EventMask) -> Result<(), ScreenError> {
         let message = ClientMessageEvent::new(32, about, self.atom(kind)?, data);
         self.connection.send_event(false, to, mask, message)?;
         Ok(())

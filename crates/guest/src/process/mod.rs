@@ -4,6 +4,7 @@
 //! the guest (it is PID 1), so the same task reaps those too.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,7 +108,14 @@ struct Pending {
     request: Request,
     marker: String,
     sent: Instant,
-    reply: oneshot::Sender<Result<(i32, oneshot::Receiver<Exit>), SpawnError>>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// What became of a request. Without any the spawner is gone, and may have started the command.
+enum Reply {
+    Known(Result<(i32, oneshot::Receiver<Exit>), SpawnError>),
+    /// The spawner ended before it read the request: the next one may have it.
+    Unread,
 }
 
 struct Table {
@@ -130,6 +138,8 @@ type Socket = Arc<AsyncFd<OwnedFd>>;
 
 /// How long a command waits for a killed spawner's successor.
 const REPLACEMENT: Duration = Duration::from_secs(10);
+/// Spawners that one command is given to, each only when the one before it did not read of it.
+const SPAWNERS: usize = 3;
 /// How long a spawner may take for one command; then it is replaced, since somebody has stopped it.
 const STUCK: Duration = Duration::from_secs(15);
 /// Between two spawners, so that whoever kills them in a loop does not keep the guest busy.
@@ -212,34 +222,49 @@ impl Processes {
             controlling_tty: command.controlling_tty,
         };
         let encoded = spawner::encode(&request)?;
-        let (reply, mut answer) = oneshot::channel();
-        let mut pending = Some(Pending { request, marker: marker.clone(), sent: Instant::now(), reply });
+        let given: Vec<_> = command.stdio.iter().chain(&program).map(AsFd::as_fd).collect();
         let gone = || SpawnError::Gone(std::io::ErrorKind::BrokenPipe.into());
         let mut sockets = self.socket.clone();
-        let socket = match timeout(REPLACEMENT, sockets.wait_for(Option::is_some)).await {
-            Ok(Ok(socket)) => socket.clone().ok_or_else(gone)?,
-            Ok(Err(_)) | Err(_) => return Err(gone()),
-        };
-        socket
-            .async_io(Interest::WRITABLE, |socket| {
+        let mut ended: Option<Socket> = None;
+        for _ in 0..SPAWNERS {
+            let is_other = |socket: &Option<Socket>| match (socket, &ended) {
+                (Some(socket), Some(ended)) => !Arc::ptr_eq(socket, ended),
+                (socket, _) => socket.is_some(),
+            };
+            let socket = match timeout(REPLACEMENT, sockets.wait_for(is_other)).await {
+                Ok(Ok(socket)) => socket.clone().ok_or_else(gone)?,
+                Ok(Err(_)) | Err(_) => return Err(gone()),
+            };
+            let (reply, mut answer) = oneshot::channel();
+            let mut pending = Some(Pending { request: request.clone(), marker: marker.clone(), sent: Instant::now(), reply });
+            let send = |socket: &OwnedFd| {
                 // The queue's order is the order on the socket: both change under the one lock.
                 let mut table = self.lock();
-                let given: Vec<_> = command.stdio.iter().chain(&program).map(AsFd::as_fd).collect();
                 descriptors::send(socket.as_fd(), &encoded, &given)?;
                 table.pending.extend(pending.take());
                 Ok(())
-            })
-            .await
-            .map_err(SpawnError::Gone)?;
-        drop((command.stdio, program));
-        let answer = loop {
-            match timeout(STUCK, &mut answer).await {
-                Ok(answer) => break answer,
-                Err(_) => self.overdue.notify_one(),
+            };
+            match socket.async_io(Interest::WRITABLE, send).await {
+                Ok(()) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    ended = Some(socket);
+                    continue;
+                }
+                Err(error) => return Err(SpawnError::Gone(error)),
             }
-        };
-        let (pid, exit) = answer.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Child { pid, marker, exit })
+            let answer = loop {
+                match timeout(STUCK, &mut answer).await {
+                    Ok(answer) => break answer,
+                    Err(_) => self.overdue.notify_one(),
+                }
+            };
+            match answer {
+                Ok(Reply::Known(started)) => return started.map(|(pid, exit)| Child { pid, marker, exit }),
+                Ok(Reply::Unread) => ended = Some(socket),
+                Err(_) => return Err(gone()),
+            }
+        }
+        Err(gone())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
@@ -250,20 +275,28 @@ impl Processes {
     async fn keep_spawner(self, sockets: watch::Sender<Option<Socket>>, work_entrances: Arc<[OwnedFd]>) {
         loop {
             let socket = self.socket.borrow().clone();
+            let mut last_is_unread = false;
             if let Some(socket) = socket {
-                tokio::select! {
-                    () = self.read_replies(&socket) => {}
-                    () = self.stuck() => tracing::warn!("the process that starts commands does not answer"),
-                }
+                last_is_unread = tokio::select! {
+                    end = self.read_replies(&socket) => end == ErrorKind::ConnectionReset,
+                    () = self.stuck() => {
+                        tracing::warn!("the process that starts commands does not answer");
+                        false
+                    }
+                };
                 // Should it go on some time: it starts nothing any more.
                 let _ = rustix::net::shutdown(socket.get_ref(), Shutdown::Both);
             }
             sockets.send_replace(None);
-            let lost = {
+            let mut lost = {
                 let mut table = self.lock();
                 table.early.clear();
                 std::mem::take(&mut table.pending)
             };
+            if let Some(unread) = lost.pop_back_if(|_| last_is_unread) {
+                // The caller may have gone.
+                drop(unread.reply.send(Reply::Unread));
+            }
             tokio::time::sleep(PAUSE).await;
             end_unknown(lost).await;
             let entrances = work_entrances.clone();
@@ -287,13 +320,15 @@ impl Processes {
         }
     }
 
-    /// Ends when the spawner is gone.
-    async fn read_replies(&self, socket: &AsyncFd<OwnedFd>) {
+    /// Ends when the spawner is gone, with what the socket then said. `ConnectionReset` is the kernel's word that there was
+    /// something left that the spawner had not read, so the last request at least.
+    async fn read_replies(&self, socket: &AsyncFd<OwnedFd>) -> ErrorKind {
         let mut buffer = [0u8; 64];
         loop {
             let length = match socket.async_io(Interest::READABLE, |s| descriptors::receive(s.as_fd(), &mut buffer)).await {
-                Ok((length, _)) if length > 0 => length,
-                _ => return,
+                Ok((0, _)) => return ErrorKind::UnexpectedEof,
+                Ok((length, _)) => length,
+                Err(error) => return error.kind(),
             };
             let mut table = self.lock();
             table.last_reply = Instant::now();
@@ -314,7 +349,7 @@ impl Processes {
             }
             drop(table);
             // The caller may have gone; the command runs on and is reaped.
-            drop(pending.reply.send(answer));
+            drop(pending.reply.send(Reply::Known(answer)));
         }
     }
 
