@@ -110,6 +110,12 @@ def test_typing_reaches_the_page(browsing: LiveSandbox, page: Tab) -> None:
         typed = text.replace("\t", " ")
         act(browsing, "TYPING", text=typed, use_clipboard=clipboard)
         page.wait(f"document.querySelector('textarea').value === {json.dumps(typed)}", shown="document.querySelector('textarea').value")
+    # Each time keys mean something else.
+    for first in range(0x5000, 0x5140, 8):
+        text = "".join(map(chr, range(first, first + 8)))
+        page.run("document.querySelector('textarea').value = ''")
+        act(browsing, "TYPING", text=text, use_clipboard=False)
+        page.wait(f"document.querySelector('textarea').value === {json.dumps(text)}", shown="document.querySelector('textarea').value")
     many = "".join(chr(0x4E00 + i) for i in range(300))
     page.run("document.querySelector('textarea').value = ''")
     act(browsing, "TYPING", text=many, use_clipboard=True)

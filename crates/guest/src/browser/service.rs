@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::automation::Automation;
 use super::cdp::{CdpError, Client};
@@ -76,6 +76,7 @@ pub struct Browser {
     path: String,
     user_agent: String,
     checked: Mutex<Instant>,
+    started: Instant,
     /// Its first window was drawn.
     painted: OnceCell<()>,
     /// What operations in pages go by, once there was one.
@@ -111,8 +112,8 @@ impl BrowserService {
         let policy = lock(&self.policy).clone();
         let Started { process, client, port, path, user_agent } = start::start(guest, &desktop, &policy).await?;
         let (client, checked) = (Mutex::new(client), Mutex::new(Instant::now()));
-        let (painted, automation) = Default::default();
-        let browser = Browser { process, desktop, client, port, path, user_agent, checked, painted, automation };
+        let (started, painted, automation) = (Instant::now(), OnceCell::new(), Default::default());
+        let browser = Browser { process, desktop, client, port, path, user_agent, checked, started, painted, automation };
         self.network.ensure(browser.port, &browser.path).await?;
         browser.first_tab().await?;
         Ok(browser)
@@ -260,18 +261,19 @@ impl Browser {
 
     /// Waits until its first window is drawn, so that a first picture shows it.
     async fn first_window(&self) -> Result<(), BrowserError> {
-        let deadline = Instant::now() + FIRST_WINDOW;
+        let deadline = self.started + FIRST_WINDOW;
         // The bars of the window are drawn by then, when the page in it is; the rest is a look at the screen.
         let page = self.client();
         let drawn = async {
             let Some(target) = first_page(&page).await? else { return Ok(()) };
             let session = page.attach(&target).await?;
-            let expression = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))";
+            // Tabs that are not in front are not drawn.
+            let expression = "document.hidden || new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))";
             let wait = json!({"expression": expression, "awaitPromise": true});
             let _: Value = session.call("Runtime.evaluate", wait).await?;
             session.detach().await
         };
-        if let Ok(Err(CdpError::Closed)) = timeout(FIRST_WINDOW, drawn).await {
+        if let Ok(Err(CdpError::Closed)) = timeout_at(deadline, drawn).await {
             return Err(CdpError::Closed.into());
         }
         while Instant::now() < deadline {

@@ -4,6 +4,7 @@
 //! the key is pressed, as with any change of the layout. The key keeps its meaning until others need it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use x11rb::protocol::xproto::{ConnectionExt as _, Keycode, Keysym};
 use x11rb::wrapper::ConnectionExt as _;
@@ -13,6 +14,9 @@ use super::screen::{Screen, ScreenError};
 
 /// Characters typed in one go.
 const AT_ONCE: usize = 256;
+/// How often a program has to turn to its other connections before a key with a new meaning is pressed, and what it gets for one.
+const TURNS: usize = 3;
+const TURN: Duration = Duration::from_millis(15);
 
 /// What the keys mean, as far as it was asked for.
 #[derive(Debug)]
@@ -92,9 +96,14 @@ impl Screen {
             changed = true;
         }
         if changed {
-            // A key that comes before the program has taken note of its new meaning has the old one for it, or none.
+            // A key that comes before the program knows its new meaning has the old one for it, or none. Toolkits learn of it over
+            // connections of their own, which have their turn when there is nothing more to read on the first.
             self.connection.sync()?;
             self.caught_up()?;
+            for _ in 0..TURNS {
+                std::thread::sleep(TURN);
+                self.caught_up()?;
+            }
         }
         wanted.iter().map(|keysym| layout.stroke(*keysym).ok_or_else(|| unknown(*keysym))).collect()
     }

@@ -15,7 +15,7 @@ use super::windows::if_there;
 /// For the answer. A program that is busy for longer may lose letters.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// In the place of an answer, of a program that gives none.
-const PAUSE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_millis(60);
 /// Protocols that a window speaks.
 const MAX_PROTOCOLS: u32 = 32;
 /// Above the numbers that window managers use for theirs.
