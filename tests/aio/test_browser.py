@@ -111,7 +111,7 @@ def test_typing_reaches_the_page(browsing: LiveSandbox, page: Tab) -> None:
         act(browsing, "TYPING", text=typed, use_clipboard=clipboard)
         page.wait(f"document.querySelector('textarea').value === {json.dumps(typed)}", shown="document.querySelector('textarea').value")
     # Each time keys mean something else.
-    for first in range(0x5000, 0x5140, 8):
+    for first in range(0x5000, 0x5030, 8):
         text = "".join(map(chr, range(first, first + 8)))
         page.run("document.querySelector('textarea').value = ''")
         act(browsing, "TYPING", text=text, use_clipboard=False)
@@ -158,7 +158,7 @@ def test_the_mouse_does_what_it_is_told(browsing: LiveSandbox, page: Tab) -> Non
     kinds = "seen.filter(e => e[2] === null).map(e => e.slice(0, 2))"
     act(browsing, "MOVE_TO", x=x, y=y)
     act(browsing, "CLICK")
-    page.wait(f"{kinds}.length === 3")
+    page.wait(f"{kinds}.length === 3", shown="JSON.stringify([seen, screenX, screenY, outerWidth, outerHeight, innerHeight])")
     assert page.value(kinds) == [["mousedown", 0], ["mouseup", 0], ["click", 0]]
     act(browsing, "MOVE_REL", x_offset=30.4, y_offset=-20.6)
     page.wait("moved.length > 0 && moved.at(-1)[0] === 730", shown="moved.at(-1)")
