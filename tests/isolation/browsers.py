@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -11,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import leaks
@@ -35,8 +38,8 @@ class Desk:
     sites: Sites
     first_id: int
     chance: random.Random
-    #: From before a kill to after it.
-    kills: list[tuple[float, float, str]] = field(default_factory=list)
+    #: From before a kill until its victim was gone.
+    kills: list[list[Any]] = field(default_factory=list)
     right: Counter[str] = field(default_factory=Counter)
     #: Jobs that a kill fell into: they may fail, and mustn't hang.
     hit: Counter[str] = field(default_factory=Counter)
@@ -54,8 +57,8 @@ class Desk:
             if fell_into and status in (404, 409, 424):
                 self.hit[f"{job.__name__}: {fell_into[-1]}"] += 1
             else:
-                before = [f"{who} {begun - since:.3f} s before" for since, _, who in self.kills[-3:]]
-                self.wrong.append(f"{self.sites.live.name}: {job.__name__}: {error!r}; kills: {before}")
+                before = [f"{who} {begun - until:.3f} s before" for _, until, who in self.kills[-3:]]
+                self.wrong.append(f"{self.sites.live.name}: {job.__name__}: {error}; kills: {before}")
         except httpx.HTTPError as error:
             self.wrong.append(f"{self.sites.live.name}: {job.__name__} hangs or is cut off: {error!r}")
         took = time.monotonic() - begun
@@ -158,18 +161,21 @@ def kill_one(desk: Desk, chance: random.Random) -> None:
         found = [pid for pid in found if "--type=" not in leaks.read(f"/proc/{pid}/cmdline")]
     if not found:
         return
-    since = time.monotonic()
     try:
         handle = os.pidfd_open(chance.choice(found))
     except ProcessLookupError:
         return
+    kill = [time.monotonic(), math.inf, who]
+    desk.kills.append(kill)
     try:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
+        # On a busy machine a killed process takes its time to end.
+        select.select([handle], [], [], BOUND)
     except ProcessLookupError:
-        return
+        pass
     finally:
+        kill[1] = time.monotonic()
         os.close(handle)
-        desk.kills.append((since, time.monotonic(), who))
 
 
 def browsers_side_by_side(server: Server, seconds: float, sandboxes: int, pause: float, seed: int | None = None) -> None:
