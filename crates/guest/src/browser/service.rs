@@ -312,17 +312,6 @@ impl Browser {
 
 /// The tab that was used last.
 async fn first_page(client: &Client) -> Result<Option<String>, CdpError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Targets {
-        target_infos: Vec<Target>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Target {
-        target_id: String,
-        r#type: String,
-    }
-    let targets: Targets = client.call("Target.getTargets", json!({})).await?;
-    Ok(targets.target_infos.into_iter().find(|target| target.r#type == "page").map(|target| target.target_id))
+    let targets = client.targets().await?;
+    Ok(targets.into_iter().find(|target| target.r#type == "page").map(|target| target.target_id))
 }

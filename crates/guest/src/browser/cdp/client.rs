@@ -66,6 +66,14 @@ struct Shared {
 
 type Answer = Result<Box<RawValue>, Refusal>;
 
+/// What can be attached to; `type` is the protocol's, such as `page` or `worker`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    pub target_id: String,
+    pub r#type: String,
+}
+
 #[derive(Debug, Deserialize)]
 struct Refusal {
     code: i64,
@@ -202,6 +210,17 @@ impl Client {
             CdpError::Refused { method, code: refusal.code, message: format!("{}{more}", refusal.message) }
         })?;
         serde_json::from_str(result.get()).map_err(|source| CdpError::Unreadable { method, source })
+    }
+
+    /// All that could be attached to now.
+    pub async fn targets(&self) -> Result<Vec<Target>, CdpError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Targets {
+            target_infos: Vec<Target>,
+        }
+        let Targets { target_infos } = self.call("Target.getTargets", json!({})).await?;
+        Ok(target_infos)
     }
 
     /// A session with a target: a page, a frame, a worker. It lasts until [`Session::detach`], or the target's end.

@@ -13,6 +13,6 @@ mod client;
 mod session;
 mod socket;
 
-pub use client::{CALL_TIME, CdpError, Client};
+pub use client::{CALL_TIME, CdpError, Client, Target};
 pub use session::{Event, Events, Lost, Session};
 pub(crate) use socket::{MAX_MESSAGE, Socket, open};

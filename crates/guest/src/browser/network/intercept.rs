@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::super::cdp::{CdpError, Client, Event, Events, Lost};
+use super::super::cdp::{CdpError, Client, Event, Events, Lost, Target};
 use super::NetworkError;
 use super::rules::{Request, Rules, Verdict};
 
@@ -151,17 +151,6 @@ async fn enable(client: &Client, rules: &Rules) -> Result<(), CdpError> {
 /// Brings the rules to pages that are loaded. What they load through was made before the browser was asked to hold anything;
 /// it is made anew when a page itself is asked to, even if for nothing.
 async fn refresh(client: &Client) {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Targets {
-        target_infos: Vec<Target>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Target {
-        target_id: String,
-        r#type: String,
-    }
     let tell = |target: Target| async move {
         let session = client.attach(&target.target_id).await?;
         let nothing = json!({"patterns": [{"urlPattern": "arenite-nothing:"}]});
@@ -171,8 +160,8 @@ async fn refresh(client: &Client) {
     };
     let kinds = ["page", "iframe", "worker", "service_worker", "shared_worker", "webview"];
     let all = async {
-        let targets: Targets = client.call("Target.getTargets", json!({})).await?;
-        let some = targets.target_infos.into_iter().filter(|target| kinds.contains(&&*target.r#type)).take(MAX_TARGETS);
+        let targets = client.targets().await?.into_iter();
+        let some = targets.filter(|target| kinds.contains(&&*target.r#type)).take(MAX_TARGETS);
         // One may be gone by now, or be of a kind that loads nothing.
         join_all(some.map(tell)).await;
         Ok::<_, CdpError>(())
