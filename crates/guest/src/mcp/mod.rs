@@ -1,4 +1,6 @@
-//! MCP servers that run in the sandbox or are reached from it, for AIO's `mcp` routes.
+//! MCP servers that run in the sandbox or are reached from it, and the sandbox's own tools, for AIO's `mcp` routes.
+//!
+//! The server `hub` has all tools: MCP's transports are the gateway's, and each call of a tool comes here as one request.
 //!
 //! ```text
 //!  named ──first call──► starting ──handshake──► connected ──its end──► named
@@ -13,6 +15,7 @@
 mod config;
 mod connection;
 mod http_client;
+mod hub;
 mod process;
 mod routes;
 mod service;

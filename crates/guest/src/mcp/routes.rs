@@ -1,17 +1,32 @@
 //! The registry in AIO's wire format.
+//!
+//! A call that accepts `application/x-ndjson` is answered in JSON lines: `{"progress": "…"}` for each piece of news, then
+//! `{"status": 200, "answer": …}` with what the call without lines answers.
+
+use std::convert::Infallible;
+use std::pin::Pin;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use bytes::Bytes;
 use rmcp::model::JsonObject;
 use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
 use utoipa::{IntoParams, OpenApi};
 
 use super::service::McpError;
-use super::types;
+use super::{hub, types};
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
+use crate::tools::{Caller, Progress};
+
+/// Lines of news that wait for a slow caller; the tool waits then.
+const NEWS: usize = 64;
+const JSON_LINES: &str = "application/x-ndjson";
 
 /// Its part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -57,11 +72,11 @@ struct ServersQuery {
     include_hidden: bool,
 }
 
-/// The names of the configured MCP servers.
+/// The names of the MCP servers: the sandbox's own, and the configured ones.
 #[utoipa::path(get, path = "/v1/mcp/servers", tag = "mcp", operation_id = "list_mcp_servers_v1_mcp_servers_get",
     params(ServersQuery), responses((status = 200, body = Envelope<Vec<String>>)))]
 async fn servers(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<ServersQuery>) -> Reply<Vec<String>> {
-    ok(guest.mcp.servers(&guest, query.include_hidden).await?)
+    ok(hub::servers(&guest, query.include_hidden).await?)
 }
 
 /// All tools of a server, which is started when it isn't running.
@@ -70,7 +85,7 @@ async fn servers(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<S
     params(("server_name" = String, Path, description = "The server")),
     responses((status = 200, body = Envelope<types::ListToolsResult>)))]
 async fn tools(State(guest): State<SharedGuest>, Path(server_name): Path<String>) -> Reply<rmcp::model::ListToolsResult> {
-    ok(guest.mcp.tools(&guest, &server_name).await?)
+    ok(hub::tools(&guest, &server_name).await?)
 }
 
 /// Calls a tool of a server with the body as its arguments. A tool's own failure is a result with `isError`.
@@ -82,8 +97,63 @@ async fn tools(State(guest): State<SharedGuest>, Path(server_name): Path<String>
 async fn call(
     State(guest): State<SharedGuest>,
     Path((server_name, tool_name)): Path<(String, String)>,
+    headers: HeaderMap,
     Body(arguments): Body<JsonObject>,
-) -> Reply<types::Answered> {
-    let result = guest.mcp.call(&guest, &server_name, &tool_name, arguments).await?;
-    ok(types::Answered::from(result))
+) -> Response {
+    let wants_news = headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == JSON_LINES.as_bytes());
+    if !wants_news {
+        let caller = Caller { guest, progress: Progress::default() };
+        return answer(caller, server_name, tool_name, arguments).await.into_response();
+    }
+    let (sender, news) = mpsc::channel(NEWS);
+    let caller = Caller { guest, progress: Progress::to(sender) };
+    let following = Following { news, work: Some(Box::pin(answer(caller, server_name, tool_name, arguments))), last: None };
+    let lines = futures_util::stream::unfold(following, |mut following| async move {
+        let line = following.next().await?;
+        Some((Ok::<_, Infallible>(line), following))
+    });
+    let mut response = Response::new(axum::body::Body::from_stream(lines));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_LINES));
+    response
+}
+
+async fn answer(caller: Caller, server: String, tool: String, arguments: JsonObject) -> Reply<types::Answered> {
+    ok(types::Answered::from(hub::call(caller, &server, &tool, arguments).await?))
+}
+
+/// A call under way, as lines. Dropped, the call is.
+struct Following {
+    news: mpsc::Receiver<String>,
+    work: Option<Pin<Box<dyn Future<Output = Reply<types::Answered>> + Send>>>,
+    last: Option<Bytes>,
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(work) = &mut self.work {
+            tokio::select! {
+                biased;
+                Some(text) = self.news.recv() => return Some(line(&json!({"progress": text}))),
+                reply = work => {
+                    self.work = None;
+                    self.last = Some(match reply {
+                        Ok(answer) => line(&json!({"status": 200, "answer": answer})),
+                        Err(error) => {
+                            let answer = Envelope::<()> { success: false, message: Some(error.message), data: None, hint: error.hint };
+                            line(&json!({"status": error.status.as_u16(), "answer": answer}))
+                        }
+                    });
+                }
+            }
+        }
+        // The sender is gone with the work, so this ends.
+        if let Some(text) = self.news.recv().await {
+            return Some(line(&json!({"progress": text})));
+        }
+        self.last.take()
+    }
+}
+
+fn line(value: &serde_json::Value) -> Bytes {
+    format!("{value}\n").into()
 }

@@ -65,13 +65,13 @@ impl McpService {
         Ok(servers.into_iter().filter(|(_, server)| shown(server)).map(|(name, _)| name).collect())
     }
 
-    /// All tools of a server.
+    /// All tools of a configured server.
     pub async fn tools(&self, guest: &Guest, server: &str) -> Result<ListToolsResult, McpError> {
         let server = self.server(guest, server).await?;
         server.ask(guest, async |connection| connection.tools().await).await
     }
 
-    /// Calls a tool. What the tool itself says of a failure is a result with `is_error`.
+    /// Calls a tool of a configured server. What the tool itself says of a failure is a result with `is_error`.
     pub async fn call(&self, guest: &Guest, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
         let server = self.server(guest, server).await?;
         server.ask(guest, async |connection| connection.call(tool, arguments).await).await

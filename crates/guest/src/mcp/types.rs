@@ -13,6 +13,8 @@ pub(super) struct Answered(rmcp::model::CallToolResult);
 impl From<rmcp::model::CallToolResult> for Answered {
     fn from(mut result: rmcp::model::CallToolResult) -> Self {
         result.is_error.get_or_insert(false);
+        // A word of the newest protocol alone, which the hub adds for who speaks that.
+        result.result_type = None;
         Self(result)
     }
 }

@@ -78,12 +78,73 @@ pub(super) struct Viewer {
     pub(super) output: mpsc::Receiver<Arc<str>>,
 }
 
+/// Stops a session's command when nobody waits for it any more.
+struct StopOnDrop(Option<(Arc<Session>, Arc<Run>)>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        let Some((session, run)) = self.0.take() else { return };
+        if run.withdraw("nobody waits for it any more".to_owned()) {
+            session.state().queue.retain(|queued| !Arc::ptr_eq(queued, &run));
+        } else if run.phase() == Phase::Running {
+            tokio::spawn(async move {
+                let (reply, stopped) = oneshot::channel();
+                session.send(Message::Stop(reply)).await;
+                // An error: the session ended meanwhile, and its commands with it.
+                drop(stopped.await);
+            });
+        }
+    }
+}
+
 impl ShellService {
     /// Runs a command, after those that its session has already. It goes on when the caller leaves.
     pub async fn exec(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<ShellCommandResult, ShellError> {
         let submitted = self.submit(guest, request)?;
         let status = submitted.follow().await;
         submitted.result(status)
+    }
+
+    /// Runs a command and sends its finished lines as they come; it is stopped when the caller leaves.
+    pub async fn exec_told(
+        &self,
+        guest: &SharedGuest,
+        request: ShellExecRequest,
+        lines_to: Option<&mpsc::Sender<String>>,
+    ) -> Result<ShellCommandResult, ShellError> {
+        let submitted = self.submit(guest, request)?;
+        let mut stop = StopOnDrop(Some((Arc::clone(&submitted.session), Arc::clone(&submitted.run))));
+        let status = {
+            let mut end = std::pin::pin!(submitted.follow());
+            let (mut told, mut ended) = (0, None);
+            loop {
+                // Registered before looking, so that nothing that comes in between is missed.
+                let mut grew = std::pin::pin!(submitted.run.grew.notified());
+                grew.as_mut().enable();
+                let (lines, offset) = submitted.run.lines_from(told);
+                if offset > told {
+                    told = offset;
+                    if let Some(lines_to) = lines_to {
+                        // Whoever does not listen any more is about to be gone.
+                        drop(lines_to.send(lines).await);
+                    }
+                } else if let Some(status) = ended {
+                    break status;
+                } else {
+                    tokio::select! {
+                        () = grew => {}
+                        status = &mut end => ended = Some(status),
+                    }
+                }
+            }
+        };
+        stop.0 = None;
+        submitted.result(status)
+    }
+
+    /// Whether a session runs a command, or has one waiting; no: also for one that is not there.
+    pub fn is_busy(&self, id: &str) -> bool {
+        self.session(id).is_ok_and(|session| session.is_busy())
     }
 
     pub(super) fn submit(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<Submitted, ShellError> {

@@ -1,0 +1,127 @@
+//! All tools of the sandbox as one: its own, and those of configured servers behind their prefix.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rmcp::model::{CallToolResult, JsonObject, ListToolsResult, Tool};
+use tokio::time::timeout;
+
+use super::config;
+use super::service::McpError;
+use crate::SharedGuest;
+use crate::tools::{Caller, Group, registry};
+
+/// The name under which the routes for servers have it.
+pub(super) const HUB: &str = "hub";
+/// How long a configured server may take until a list goes without it.
+const LIST_PATIENCE: Duration = Duration::from_secs(20);
+/// The protocol's code for a tool that is not there.
+pub(super) const INVALID_PARAMS: i32 = -32602;
+
+/// The server that is asked for.
+pub(super) enum Asked<'a> {
+    Hub,
+    /// A part of the sandbox's own tools.
+    Own(Group),
+    Configured(&'a str),
+}
+
+impl<'a> Asked<'a> {
+    /// A configured server goes before a part of our own that is called the same.
+    pub(super) async fn find(guest: &SharedGuest, name: &'a str) -> Result<Self, McpError> {
+        if name == HUB {
+            return Ok(Self::Hub);
+        }
+        match Group::find(name) {
+            Some(group) if !config::servers(guest).await?.contains_key(name) => Ok(Self::Own(group)),
+            _ => Ok(Self::Configured(name)),
+        }
+    }
+}
+
+/// The names of all servers in alphabetical order: our own, and the configured ones; hidden ones on request.
+pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result<Vec<String>, McpError> {
+    let mut names = guest.mcp.servers(guest, include_hidden).await?;
+    names.extend(shown_groups(guest).map(|group| group.name().to_owned()));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Our own that the sandbox's environment does not leave out.
+fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
+    let config = guest.config();
+    let is_named = move |group: &Group| match config.env.get("MCP_FILTER_SERVERS").map(|text| text.trim()) {
+        None | Some("") => true,
+        Some(filter) => filter.split(',').any(|wanted| wanted.trim() == group.name()),
+    };
+    let no_browser = guest.config().env.get("DISABLE_MCP_BROWSER").is_some_and(|text| matches!(text.trim(), "1" | "true"));
+    Group::ALL.into_iter().filter(is_named).filter(move |group| !(no_browser && *group == Group::Browser))
+}
+
+/// The tools of a server.
+pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListToolsResult, McpError> {
+    let own = |group: Group| registry().list(Some(group)).map(|tool| tool.description.clone()).collect::<Vec<_>>();
+    match Asked::find(guest, server).await? {
+        Asked::Configured(server) => guest.mcp.tools(guest, server).await,
+        Asked::Own(group) => Ok(ListToolsResult::with_all_items(own(group))),
+        Asked::Hub => {
+            let shown: Vec<_> = shown_groups(guest).collect();
+            let is_shown = |tool: &&crate::tools::Tool| shown.iter().any(|group| group.has(tool.name));
+            let mut tools: Vec<Tool> = registry().list(None).filter(is_shown).map(|tool| tool.description.clone()).collect();
+            let mut theirs = Vec::new();
+            for (name, server) in config::servers(guest).await? {
+                if let Ok(server) = server
+                    && !server.hidden
+                {
+                    theirs.push((prefix(&name, server.prefix.as_deref()), name));
+                }
+            }
+            let lists = theirs.iter().map(|(_, name)| timeout(LIST_PATIENCE, guest.mcp.tools(guest, name)));
+            for ((prefix, name), list) in theirs.iter().zip(join_all(lists).await) {
+                match list {
+                    Ok(Ok(list)) => tools.extend(list.tools.into_iter().map(|mut tool| {
+                        tool.name = format!("{prefix}{}", tool.name).into();
+                        tool
+                    })),
+                    // One that is broken takes nothing from the others.
+                    Ok(Err(error)) => tracing::warn!(server = name, %error, "an MCP server's tools can't be listed"),
+                    Err(_) => tracing::warn!(server = name, "an MCP server's tools were not listed in time"),
+                }
+            }
+            Ok(ListToolsResult::with_all_items(tools))
+        }
+    }
+}
+
+/// Calls a tool. What the tool itself says of a failure is a result with `is_error`.
+pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
+    let guest = Arc::clone(&caller.guest);
+    let group = match Asked::find(&guest, server).await? {
+        Asked::Configured(server) => return guest.mcp.call(&guest, server, tool, arguments).await,
+        Asked::Own(group) => Some(group),
+        Asked::Hub => None,
+    };
+    if let Some(tool) = registry().find(tool, group) {
+        return Ok(tool.call(caller, arguments).await);
+    }
+    if group.is_none() {
+        for (name, server) in config::servers(&guest).await? {
+            let prefix = prefix(&name, server.ok().and_then(|server| server.prefix).as_deref());
+            if let Some(own) = tool.strip_prefix(&prefix).filter(|own| !own.is_empty()) {
+                return guest.mcp.call(&guest, &name, own, arguments).await;
+            }
+        }
+    }
+    Err(McpError::Refused { server: server.to_owned(), code: INVALID_PARAMS, message: format!("Unknown tool: {tool}") })
+}
+
+/// What stands before the names of a configured server's tools.
+fn prefix(name: &str, configured: Option<&str>) -> String {
+    match configured.unwrap_or(name) {
+        "" => String::new(),
+        prefix if prefix.ends_with('_') => prefix.to_owned(),
+        prefix => format!("{prefix}_"),
+    }
+}

@@ -1,0 +1,58 @@
+//! Answers have a bound; what is over it can be read from a file.
+
+use crate::Guest;
+use crate::files::{Failure, Kind};
+
+/// Characters of one text that an agent is given at once.
+pub(super) const SHOWN_CHARS: usize = 30_000;
+/// Where texts that were longer are kept whole.
+const DIR: &str = "/tmp/tool-output";
+/// Texts that are kept: the oldest go first.
+const KEPT: usize = 32;
+
+/// A text that fits, or its first and last part, and where the whole of it is.
+pub(super) struct Bounded {
+    pub(super) text: String,
+    /// How to read the rest.
+    pub(super) hint: Option<String>,
+}
+
+/// Cuts a text that is longer than [`SHOWN_CHARS`], and keeps the whole of it in a file of the sandbox's user.
+pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
+    let chars = text.chars().count();
+    if chars <= SHOWN_CHARS {
+        return Bounded { text, hint: None };
+    }
+    let half = SHOWN_CHARS / 2;
+    let at = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+    let (head, tail) = (&text[..at(half)], &text[at(chars - half)..]);
+    let shown = format!("{head}\n\n[… {} of {chars} characters are left out here …]\n\n{tail}", chars - SHOWN_CHARS);
+    let hint = match keep(guest, text).await {
+        Ok(path) => format!(
+            "the answer was cut; all of it is in {path}: read it in parts with sandbox_file_operations \
+             (action read, start_line, end_line), or search it"
+        ),
+        Err(error) => format!("the answer was cut, and the whole of it could not be kept: {error}"),
+    };
+    Bounded { text: shown, hint: Some(hint) }
+}
+
+async fn keep(guest: &Guest, text: String) -> Result<String, Failure> {
+    let path = format!("{DIR}/{}.txt", crate::random_id());
+    let written = path.clone();
+    let work = move |_: &_| {
+        let failed = |error| Failure::io(error, &written);
+        std::fs::create_dir_all(DIR).map_err(failed)?;
+        let mut kept: Vec<_> = std::fs::read_dir(DIR).map_err(failed)?.flatten().collect();
+        kept.sort_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
+        for old in kept.iter().rev().skip(KEPT - 1) {
+            // Somebody else's, perhaps.
+            let _ = std::fs::remove_file(old.path());
+        }
+        // A new file of a name that nobody can know, whatever is in the directory.
+        let mut file = std::fs::File::create_new(&written).map_err(failed)?;
+        std::io::Write::write_all(&mut file, text.as_bytes()).map_err(failed)
+    };
+    guest.files.workers.run(Kind::Brief, &guest.user, work).await?;
+    Ok(path)
+}

@@ -1,0 +1,24 @@
+//! The tools of this sandbox, for agents: what MCP's hub lists and calls, one description and one function each.
+//!
+//! A tool translates: its arguments are read into a type whose doc comments are the schema's descriptions, a service does the
+//! work, and the answer is made of text, structured content and images. Names are those of AIO's hub; names that it once
+//! had, or has elsewhere, are aliases: callable and not listed.
+//!
+//! | file | its tools |
+//! | --- | --- |
+//! | `bash.rs` | `sandbox_execute_bash` |
+//! | `code.rs` | `sandbox_execute_code`, `sandbox_get_packages`, `sandbox_get_context` |
+//! | `files.rs`, `editor.rs` | `sandbox_file_operations`, `sandbox_str_replace_editor` |
+//! | `documents.rs` | `sandbox_convert_to_markdown`, `sandbox_load_skill` |
+//! | `screen.rs` | `sandbox_browser_screenshot` and what works on the screen |
+//! | `browser/` | `browser_*` |
+//!
+//! A call is a future that does all of it: dropped, it stops what it started.
+
+mod bash;
+mod bounded;
+mod registry;
+mod tool;
+
+pub(crate) use registry::{Group, registry};
+pub(crate) use tool::{Caller, Progress, Tool};

@@ -1,0 +1,111 @@
+//! All tools by name, and the names that they have had.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use super::bash;
+use super::tool::Tool;
+
+/// A server of AIO's hub that the sandbox is itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Sandbox,
+    Browser,
+    Markitdown,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 3] = [Self::Browser, Self::Markitdown, Self::Sandbox];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::Browser => "browser",
+            Self::Markitdown => "markitdown",
+        }
+    }
+
+    /// By its name, or one that it has had.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        Some(match name {
+            "sandbox" | "shell" | "terminal" | "file" | "code" => Self::Sandbox,
+            "browser" => Self::Browser,
+            "markitdown" => Self::Markitdown,
+            _ => return None,
+        })
+    }
+
+    /// Whether a tool is one of its.
+    pub(crate) fn has(self, tool: &str) -> bool {
+        match self {
+            Self::Sandbox => tool.starts_with("sandbox_"),
+            Self::Browser => tool.starts_with("browser_"),
+            Self::Markitdown => tool == "convert_to_markdown" || tool == "sandbox_convert_to_markdown",
+        }
+    }
+}
+
+/// Other names of tools: those of AIO's hub before 1.0 (`sandbox_browser_*`), those of its newer daemon, and those that its
+/// documents use.
+const ALIASES: &[(&str, &str)] = &[
+    ("sandbox_browser_navigate", "browser_navigate"),
+    ("sandbox_browser_get_text", "browser_get_text"),
+    ("sandbox_browser_read_links", "browser_read_links"),
+    ("sandbox_browser_get_markdown", "browser_get_markdown"),
+    ("sandbox_browser_evaluate", "browser_evaluate"),
+    ("sandbox_browser_form_input_fill", "browser_form_input_fill"),
+    ("sandbox_browser_press_key", "browser_press_key"),
+    ("sandbox_browser_element_click", "browser_click"),
+    ("sandbox_browser_element_hover", "browser_hover"),
+    ("sandbox_browser_element_select", "browser_select"),
+    ("sandbox_browser_get_clickable_elements", "browser_get_clickable_elements"),
+    ("sandbox_browser_new_tab", "browser_new_tab"),
+    ("sandbox_browser_tab_list", "browser_tab_list"),
+    ("sandbox_browser_switch_tab", "browser_switch_tab"),
+    ("sandbox_browser_close_tab", "browser_close_tab"),
+    ("sandbox_browser_go_back", "browser_go_back"),
+    ("sandbox_browser_go_forward", "browser_go_forward"),
+    ("sandbox_browser_scroll", "browser_scroll"),
+    ("sandbox_browser_get_download_list", "browser_get_download_list"),
+    ("sandbox_browser_get_info", "sandbox_get_browser_info"),
+    ("browser_get_info", "sandbox_get_browser_info"),
+    ("browser_gui_screenshot", "sandbox_browser_screenshot"),
+    ("browser_gui_execute_action", "sandbox_browser_execute_action"),
+    ("terminal_execute", "sandbox_execute_bash"),
+    ("browser_extract", "browser_get_markdown"),
+    ("convert_to_markdown", "sandbox_convert_to_markdown"),
+];
+
+pub(crate) struct Registry {
+    tools: BTreeMap<&'static str, Tool>,
+    /// In the order in which they are listed.
+    listed: Vec<&'static str>,
+}
+
+/// The tools of every sandbox.
+pub(crate) fn registry() -> &'static Registry {
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| {
+        let listed = [bash::tools()].into_iter().flatten();
+        let mut registry = Registry { tools: BTreeMap::new(), listed: Vec::new() };
+        for tool in listed {
+            registry.listed.push(tool.name);
+            registry.tools.insert(tool.name, tool);
+        }
+        registry
+    })
+}
+
+impl Registry {
+    /// The tools as the hub lists them, or a server of its.
+    pub(crate) fn list(&self, group: Option<Group>) -> impl Iterator<Item = &Tool> {
+        let shown = move |name: &&&str| group.is_none_or(|group| group.has(name));
+        self.listed.iter().filter(shown).filter_map(|name| self.tools.get(name))
+    }
+
+    /// A tool by its name or an alias. A server's own tools are found without the server's name before theirs, too.
+    pub(crate) fn find(&self, name: &str, group: Option<Group>) -> Option<&Tool> {
+        let own = |name: &str| self.tools.get(ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, own)| own));
+        own(name).or_else(|| own(&format!("{}_{name}", group?.name())))
+    }
+}
