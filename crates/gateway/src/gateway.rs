@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::GatewayConfig;
 use crate::auth::Grants;
 use crate::metrics::Metrics;
 use crate::proxy::Pools;
+use crate::{GatewayConfig, dialect};
 
 /// KiB of JSON bodies over 64 KiB that are held at once; further ones wait.
 pub(crate) const HELD_KIB: usize = 512 << 10;
@@ -37,6 +37,8 @@ pub(crate) struct Gateway {
     /// Shares of [`HELD_KIB`].
     pub(crate) held: Arc<Semaphore>,
     pub(crate) tickets: Grants,
+    /// MCP's sessions, and what they can do.
+    pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Browsers that signed in.
     pub(crate) sessions: Grants,
     /// Makes request ids differ between starts.
@@ -59,6 +61,7 @@ impl Gateway {
             cut: CancellationToken::new(),
             held: Arc::new(Semaphore::new(HELD_KIB)),
             tickets: Grants::default(),
+            mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
             requests: AtomicU64::new(0),
@@ -76,6 +79,8 @@ impl Gateway {
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) tenant: TenantId,
+    /// In whose words a call to a sandbox came, for its step.
+    pub(crate) dialect: &'static str,
     /// Ours, in `x-request-id` of the answer and in the step.
     pub(crate) request_id: String,
     /// The client's address, without its port.

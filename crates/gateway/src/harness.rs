@@ -59,6 +59,7 @@ impl Harness {
         let (parts, body) = Request::builder().method(method).uri(path).body(Body::from(body)).unwrap().into_parts();
         let context = Context {
             tenant: TenantId::default_tenant(),
+            dialect: "aio",
             request_id: "r1".to_owned(),
             origin: Some("127.0.0.1".to_owned()),
             base_url: "http://127.0.0.1:8080".to_owned(),

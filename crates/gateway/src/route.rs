@@ -46,6 +46,8 @@ pub(crate) enum Owner {
     Metrics,
     /// A port of a sandbox.
     Preview,
+    /// MCP's transports.
+    Mcp,
     /// `POST /tickets`
     Tickets,
     /// `GET /auth`
@@ -83,6 +85,7 @@ impl Owner {
             Self::Terminal | Self::Static => "terminal",
             Self::Desktop => "desktop",
             Self::Manual => "llms",
+            Self::Mcp => "mcp",
             Self::Missing(_) => "missing",
             Self::Internal | Self::Unknown => "unknown",
         }
@@ -165,8 +168,7 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
         "/index.html" => Owner::Dashboard,
         _ if is_under(path, "/steps") => Owner::Steps,
         // The routes below /v1/mcp are the guest's.
-        "/v1/mcp" | "/v1/mcp/" => Owner::Missing("the MCP hub"),
-        _ if is_under(path, "/mcp") => Owner::Missing("the MCP hub"),
+        _ if dialect::mcp::endpoint(path).is_some() => Owner::Mcp,
         _ if is_under(path, "/static/sandbox") => Owner::Static,
         _ => return None,
     })
@@ -319,6 +321,7 @@ async fn dispatch(
     }
     let mut context = Context {
         tenant: TenantId::default_tenant(),
+        dialect: "aio",
         request_id: request_id.to_owned(),
         origin: Some(caller.address.to_string()),
         base_url: format!("{}://{}{}", caller.scheme, host.authority, caller.prefix),
@@ -364,6 +367,11 @@ async fn dispatch(
         Owner::Steps => {
             let target = target::find(&path, &parts.headers, &host.kind)?;
             trajectories::serve_steps(gateway, &context, &target, parts).await
+        }
+        Owner::Mcp => {
+            let target = target::find(&path, &parts.headers, &host.kind)?;
+            let parts = std::mem::replace(parts, Request::new(()).into_parts().0);
+            dialect::mcp::serve(gateway, context, (&host, &who, target), parts, body).await
         }
         Owner::Guest => {
             let target: Target = target::find(&path, &parts.headers, &host.kind)?;
@@ -455,9 +463,9 @@ mod tests {
             ("/v1x", Owner::Unknown),
             ("/v1/docs", Owner::Docs),
             ("/v1/openapi.json", Owner::OpenApi),
-            ("/v1/mcp", Owner::Missing("the MCP hub")),
+            ("/v1/mcp", Owner::Mcp),
             ("/v1/mcp/servers", Owner::Guest),
-            ("/sandbox/a/v1/mcp", Owner::Missing("the MCP hub")),
+            ("/sandbox/a/v1/mcp", Owner::Mcp),
             ("/sandbox/a", Owner::Dashboard),
             ("/sandbox/a/", Owner::Dashboard),
             ("/index.html", Owner::Dashboard),

@@ -106,6 +106,7 @@ impl Server {
         stop.await;
         // Listeners close, so that whoever comes now is refused by the kernel. Their connections are handed over.
         gateway.stopping.cancel();
+        gateway.mcp.stop();
         let mut open = Vec::new();
         while let Some(ended) = accepting.join_next().await {
             open.extend(ended);

@@ -8,7 +8,7 @@ use crate::gateway::Context;
 use crate::path::query_pairs;
 
 /// Paths of a sandbox that do nothing for an agent: not recorded.
-const NOT_STEPS: [&str; 3] = ["/v1/ping", "/v1/openapi.json", "/v1/docs"];
+const NOT_STEPS: [&str; 4] = ["/v1/ping", "/v1/openapi.json", "/v1/docs", "/v1/mcp/hub/tools"];
 
 /// | call | step |
 /// | --- | --- |
@@ -36,7 +36,7 @@ pub(crate) fn intent(
         tenant: context.tenant.clone(),
         trajectory: sandbox.id.to_string(),
         sandbox_name: sandbox.name.to_string(),
-        dialect: "aio",
+        dialect: context.dialect,
         action: format!("{method} {}", redact(path_and_query)),
         arguments,
         origin: context.origin.clone(),

@@ -37,6 +37,7 @@ mod services;
 mod sessions;
 pub mod shell;
 pub mod skills;
+pub use tools::descriptions as tool_descriptions;
 mod tools;
 pub mod users;
 pub mod util;

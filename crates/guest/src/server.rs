@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::services::Services;
-use crate::{Guest, SharedGuest, ahead, guard, hooks, main_command, ports};
+use crate::{Guest, SharedGuest, ahead, guard, hooks, main_command, mcp, ports};
 
 /// How long nobody has called when a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -80,9 +80,8 @@ pub fn run(start: Start) -> io::Result<()> {
         let steps = InsideSteps::default();
         let services = Services::new(guest.clone());
         let app = |services: Services| Router::new().fallback(move |request| services.clone().call(request));
-        let inside = app(services.clone())
-            .layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record))
-            .layer(middleware::from_fn(guard::refuse_pages));
+        let inside = app(services.clone()).layer(middleware::from_fn_with_state(steps.clone(), crate::inside::record));
+        let inside = mcp::inside_router(inside.clone()).merge(inside).layer(middleware::from_fn(guard::refuse_pages));
         let called = Arc::new(Notify::new());
         tokio::spawn(give_back_when_idle(Arc::clone(&called)));
         let version = HeaderValue::from(protocol::VERSION);

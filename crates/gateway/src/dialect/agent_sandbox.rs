@@ -120,12 +120,15 @@ async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &P
     let rest = path.strip_prefix(PATH).unwrap_or(path);
     let rest = rest.strip_prefix('/').unwrap_or(rest);
     match (rest, &parts.method) {
-        ("", &Method::POST) => create(gateway, context, body).await,
+        ("", &Method::POST) => post(gateway, context, body).await,
         ("", _) => {
             require(parts, &[Method::GET, Method::HEAD, Method::POST])?;
             list(gateway, context).await
         }
-        (name, &Method::DELETE) => delete(gateway, context, name).await,
+        (name, &Method::DELETE) => {
+            let action = format!("DELETE {PATH}/{name}");
+            delete(gateway, context, (DIALECT, action), name).await
+        }
         (name, _) => {
             require(parts, &[Method::GET, Method::HEAD, Method::DELETE])?;
             get(gateway, context, name).await
@@ -158,20 +161,26 @@ fn named(text: &str) -> Result<SandboxName, Refusal> {
     text.parse().map_err(|_| not_found(text))
 }
 
-async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Answer, Refusal> {
+pub(super) async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Answer, Refusal> {
     let all = gateway.control.list(&context.tenant).await?;
     Ok(success(all.into_iter().map(|sandbox| stored(gateway, context, sandbox)).collect()))
 }
 
-async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
+pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
     let found = gateway.control.get(&context.tenant, &named(name)?).await.map_err(|error| known(error.into(), name))?;
     Ok(success(stored(gateway, context, found)))
 }
 
-async fn delete(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
+/// Deletes a sandbox; recorded in the words of a dialect.
+pub(super) async fn delete(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    (dialect, action): (&'static str, String),
+    name: &str,
+) -> Result<Answer, Refusal> {
     let delete = async {
         let name = named(name)?;
-        let call = Call { dialect: DIALECT, action: format!("DELETE {PATH}/{name}"), arguments: None };
+        let call = Call { dialect, action, arguments: None };
         let answer = |sandbox: Sandbox| success(format!("Sandbox {} deleted successfully", sandbox.name).into());
         lifecycle::delete(gateway, context, call, name, answer).await
     };
@@ -187,12 +196,27 @@ fn known(refusal: Refusal, name: &str) -> Refusal {
     if refusal.code == ErrorCode::NotFound { not_found(name) } else { refusal }
 }
 
-async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Answer, Refusal> {
+async fn post(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Answer, Refusal> {
     let bytes = api::read(body).await?;
     let arguments: Value = match bytes.trim_ascii() {
         [] => json!({}),
         text => serde_json::from_slice(text).map_err(|error| Refusal::bad_request(format!("the body is not JSON: {error}")))?,
     };
+    let name = create(gateway, context, (DIALECT, format!("POST {PATH}")), arguments).await?;
+    Ok(success(created(&name).into()))
+}
+
+fn created(name: &SandboxName) -> String {
+    format!("Sandbox {name} created successfully")
+}
+
+/// Makes a sandbox of a request's fields, and says its name; recorded in the words of a dialect.
+pub(super) async fn create(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    (dialect, action): (&'static str, String),
+    arguments: Value,
+) -> Result<SandboxName, Refusal> {
     if !arguments.is_object() {
         return Err(Refusal::bad_request("the body is not a JSON object"));
     }
@@ -200,22 +224,24 @@ async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result
         let (path, inner) = (error.path().to_string(), error.into_inner());
         Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
     })?;
-    let call = Call { dialect: DIALECT, action: format!("POST {PATH}"), arguments: Some(arguments) };
+    let call = Call { dialect, action, arguments: Some(arguments) };
     let name = given(&create.name).map(str::parse).transpose().map_err(refused)?;
     let (environment, request) = request(gateway, create, name.clone())?;
     let made = |request| {
-        let answer = |sandbox: Sandbox| success(format!("Sandbox {} created successfully", sandbox.name).into());
+        let answer = |sandbox: Sandbox| success(created(&sandbox.name).into());
         lifecycle::create(gateway, context, call.clone(), request, answer)
     };
-    if name.is_some() {
-        return made(request).await.map_err(in_its_words);
+    if let Some(name) = name {
+        made(request).await.map_err(in_its_words)?;
+        return Ok(name);
     }
     let seconds = Timestamp::now().as_second();
     for number in 1..=MAX_NAMES {
-        let name = made_up(&environment, seconds, number).parse().map_err(refused)?;
-        match made(CreateRequest { name: Some(name), ..request.clone() }).await {
+        let name: SandboxName = made_up(&environment, seconds, number).parse().map_err(refused)?;
+        match made(CreateRequest { name: Some(name.clone()), ..request.clone() }).await {
             Err(refusal) if refusal.code == ErrorCode::AlreadyExists => {}
-            other => return other.map_err(in_its_words),
+            Err(refusal) => return Err(in_its_words(refusal)),
+            Ok(_) => return Ok(name),
         }
     }
     Err(Refusal::new(ErrorCode::Exhausted, format!("{MAX_NAMES} sandboxes without a name were made in this second")))

@@ -1,4 +1,5 @@
 //! Wire formats of others, one file each: they translate, and control does the work.
 
 pub(crate) mod agent_sandbox;
+pub(crate) mod mcp;
 mod quantity;

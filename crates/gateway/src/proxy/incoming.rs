@@ -32,12 +32,22 @@ pub(super) enum Given {
     Streamed(Body),
 }
 
-pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Result<Given, Refusal> {
-    if body.is_end_stream() {
-        return Ok(Given::Held { bytes: Bytes::new(), turn: None });
-    }
-    if !is_read_first(&parts.headers) {
+pub(super) async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result<Given, Refusal> {
+    if !body.is_end_stream() && !is_read_first(&parts.headers) {
         return Ok(Given::Streamed(body));
+    }
+    let (bytes, turn) = read_whole(gateway, parts, body).await?;
+    Ok(Given::Held { bytes, turn })
+}
+
+/// All of a body that is to be known before anything is done.
+pub(crate) async fn read_whole(
+    gateway: &Gateway,
+    parts: &Parts,
+    mut body: Body,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+    if body.is_end_stream() {
+        return Ok((Bytes::new(), None));
     }
     let declared = parts.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > MAX_JSON_BYTES) {
@@ -77,7 +87,7 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, mut body: Body) -> Re
         let excess = turn.num_permits().saturating_sub(bytes.len().div_ceil(1024));
         drop(turn.split(excess));
     }
-    Ok(Given::Held { bytes, turn })
+    Ok((bytes, turn))
 }
 
 /// JSON, and what does not say what it is, as AIO's clients send with an empty body.

@@ -52,6 +52,7 @@ use record::Record;
 use relay::Relay;
 
 pub(crate) use headers::SANDBOXED;
+pub(crate) use incoming::read_whole;
 pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
 pub(crate) use preview::forward as forward_to_port;

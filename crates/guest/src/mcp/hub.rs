@@ -16,8 +16,6 @@ use crate::tools::{Caller, Group, registry};
 pub(super) const HUB: &str = "hub";
 /// How long a configured server may take until a list goes without it.
 const LIST_PATIENCE: Duration = Duration::from_secs(20);
-/// The protocol's code for a tool that is not there.
-pub(super) const INVALID_PARAMS: i32 = -32602;
 
 /// The server that is asked for.
 pub(super) enum Asked<'a> {
@@ -114,7 +112,7 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
             }
         }
     }
-    Err(McpError::Refused { server: server.to_owned(), code: INVALID_PARAMS, message: format!("Unknown tool: {tool}") })
+    Err(McpError::NoTool(tool.chars().take(200).collect()))
 }
 
 /// What stands before the names of a configured server's tools.

@@ -16,11 +16,13 @@ mod config;
 mod connection;
 mod http_client;
 mod hub;
+mod inside;
 mod process;
 mod routes;
 mod service;
 mod types;
 
 pub use config::{FILE, ServerConfig, Transport};
+pub(crate) use inside::router as inside_router;
 pub use routes::{McpApi, router};
 pub use service::{McpError, McpService};

@@ -44,7 +44,7 @@ pub fn router() -> Router<SharedGuest> {
 impl From<McpError> for ApiError {
     fn from(error: McpError) -> Self {
         let status = match error {
-            McpError::NoServer(_) => StatusCode::NOT_FOUND,
+            McpError::NoServer(_) | McpError::NoTool(_) => StatusCode::NOT_FOUND,
             McpError::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
             McpError::Refused { .. } => StatusCode::BAD_REQUEST,
             // Not a 5xx: AIO's JavaScript client would make the call again.
@@ -55,7 +55,9 @@ impl From<McpError> for ApiError {
         let answer = Self::new(status, error.to_string());
         match error {
             McpError::NoServer(_) => answer.hint("GET /v1/mcp/servers?include_hidden=true lists the servers"),
-            McpError::Refused { .. } => answer.hint("GET /v1/mcp/{server_name}/tools tells the tools and their arguments"),
+            McpError::NoTool(_) | McpError::Refused { .. } => {
+                answer.hint("GET /v1/mcp/{server_name}/tools tells the tools and their arguments")
+            }
             McpError::TimedOut { .. } => answer.hint("`timeout` in the server's configuration sets the limit, in seconds"),
             McpError::Lost { .. } => answer.hint("the next call starts it again"),
             _ => answer,

@@ -21,6 +21,8 @@ pub(super) const MAX_CALLS: usize = 64;
 pub enum McpError {
     #[error("MCP server {0:?} is not configured")]
     NoServer(String),
+    #[error("Unknown tool: {0}")]
+    NoTool(String),
     #[error("{place} does not configure MCP servers: {why}")]
     Configuration { place: String, why: String },
     #[error("MCP server {server:?} could not be started: {why}")]

@@ -22,3 +22,8 @@ mod tool;
 
 pub(crate) use registry::{Group, registry};
 pub(crate) use tool::{Caller, Progress, Tool};
+
+/// How the tools of every sandbox are described, for whoever lists them without one.
+pub fn descriptions() -> Vec<rmcp::model::Tool> {
+    registry().list(None).map(|tool| tool.description.clone()).collect()
+}

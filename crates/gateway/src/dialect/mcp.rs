@@ -1,0 +1,345 @@
+//! MCP: at a sandbox's address the tools of that sandbox; at the server's own, those of the caller's `default` and five
+//! more, by which an agent makes and removes sandboxes itself and works in them. Names, arguments and texts of these are
+//! Agent-Sandbox's.
+//!
+//! Each call of a tool is one request to the sandbox's guest, and so one step of its trajectory; so is each create and
+//! delete. Transports are `arenite_mcp`'s.
+
+use std::sync::Arc;
+
+use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use arenite_mcp::{Endpoint, Error, Told, Tools, failed, hub_request, read_answer, read_list};
+use arenite_model::{SandboxName, SandboxState};
+use axum::body::Body;
+use http::request::Parts;
+use http::{Method, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::agent_sandbox;
+use crate::auth::Identity;
+use crate::gateway::{Context, Gateway};
+use crate::guard::Host;
+use crate::path::Path;
+use crate::proxy;
+use crate::refusal::Refusal;
+use crate::target::{self, Target, Whom};
+use crate::timing::Timing;
+
+const DIALECT: &str = "mcp";
+const PREFIX: &str = "/sandbox/";
+
+/// Which of MCP's paths it is, as a sandbox knows them.
+pub(crate) fn endpoint(path: &str) -> Option<Endpoint> {
+    Some(match path {
+        "/mcp" | "/mcp/" | "/v1/mcp" | "/v1/mcp/" => Endpoint::Streamable,
+        "/mcp/sse" => Endpoint::Stream("messages"),
+        "/sse" => Endpoint::Stream("mcp/messages"),
+        "/mcp/messages" => Endpoint::Messages,
+        _ => return None,
+    })
+}
+
+/// Who calls, and where.
+#[derive(Clone)]
+pub(crate) struct Caller(Arc<Call>);
+
+struct Call {
+    gateway: Arc<Gateway>,
+    context: Context,
+    host: Host,
+    who: Identity,
+    target: Target,
+}
+
+impl Call {
+    /// At the server's own address, with no sandbox named in the path.
+    fn is_root(&self) -> bool {
+        !self.target.own_host && self.target.prefix.is_empty()
+    }
+}
+
+/// The tools behind the gateway's transports.
+pub(crate) struct Hub;
+
+/// Answers a request at one of MCP's paths.
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    context: Context,
+    (host, who, target): (&Host, &Identity, Target),
+    parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, Refusal> {
+    let endpoint = endpoint(&target.path.decoded).ok_or_else(|| Refusal::not_found("there is nothing at this path"))?;
+    let is_default = matches!(&target.whom, Whom::Name(name) if name.is_default());
+    if !is_default {
+        target::look_up(&gateway.control, &context.tenant, &target.whom).await?;
+    }
+    // Its turn ends here: the call that it makes of it takes one of its own.
+    let (bytes, _) = match parts.method {
+        Method::POST => proxy::read_whole(gateway, &parts, body).await?,
+        _ => Default::default(),
+    };
+    let context = Context { dialect: DIALECT, ..context };
+    let caller = Caller(Arc::new(Call { gateway: Arc::clone(gateway), context, host: host.clone(), who: who.clone(), target }));
+    Ok(gateway.mcp.serve(endpoint, parts, bytes, caller).await)
+}
+
+impl Tools for Hub {
+    type Caller = Caller;
+
+    fn introduction(&self) -> (&'static str, &'static str) {
+        let instructions = "Tools that work in sandboxes: computers of their own, with shell, files, code, browser and desktop. \
+             What a tool does in a sandbox stays there. At the server's own address, createSandbox makes one more sandbox and \
+             sandboxExecutor calls a tool in it; tools that are called directly work in the sandbox `default`.";
+        ("arenite", instructions)
+    }
+
+    async fn list(&self, Caller(call): Caller) -> Result<Vec<Tool>, Error> {
+        if !call.is_root() {
+            return tools_of(&call, call.target.whom.clone(), &call.target.prefix).await;
+        }
+        let mut tools = lifecycle_tools(&call.gateway);
+        // Looking at the tools makes no sandbox, and wakes none.
+        let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.whom).await;
+        tools.extend(match there {
+            Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.whom.clone(), "").await?,
+            _ => arenite_guest::tool_descriptions(),
+        });
+        Ok(tools)
+    }
+
+    async fn call(&self, Caller(call): Caller, name: String, arguments: JsonObject, news: Option<mpsc::Sender<String>>) -> Told {
+        if call.is_root()
+            && let Some(told) = lifecycle(&call, &name, &arguments, news.as_ref()).await
+        {
+            return told;
+        }
+        in_sandbox(&call, call.target.whom.clone(), &call.target.prefix, &name, &arguments, news.as_ref()).await
+    }
+}
+
+/// Passes a request on to a sandbox's guest.
+async fn forward(call: &Call, whom: Whom, prefix: &str, request: http::Request<bytes::Bytes>) -> Result<Response<Body>, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    let target = Target { whom, path: Path::parse(parts.uri.path())?, prefix: prefix.to_owned(), own_host: call.target.own_host };
+    let mut timing = Timing::start();
+    proxy::forward(&call.gateway, &call.context, &call.host, &call.who, &target, &mut parts, Body::from(body), &mut timing).await
+}
+
+async fn tools_of(call: &Call, whom: Whom, prefix: &str) -> Result<Vec<Tool>, Error> {
+    let answer = forward(call, whom, prefix, hub_request(None, false)).await;
+    read_list(answer.map_err(|refusal| Error::internal_error(said(&refusal), None))?).await
+}
+
+async fn in_sandbox(
+    call: &Call,
+    whom: Whom,
+    prefix: &str,
+    tool: &str,
+    arguments: &JsonObject,
+    news: Option<&mpsc::Sender<String>>,
+) -> Told {
+    match forward(call, whom, prefix, hub_request(Some((tool, arguments)), news.is_some())).await {
+        Ok(answer) => read_answer(answer, news).await,
+        Err(refusal) => Ok(failed(said(&refusal))),
+    }
+}
+
+/// A refusal in an agent's words.
+fn said(refusal: &Refusal) -> String {
+    match &refusal.hint {
+        Some(hint) => format!("{}\nHint: {hint}", refusal.message),
+        None => refusal.message.clone(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Create {
+    name: Option<String>,
+    /// What newer clients call it.
+    #[serde(alias = "template")]
+    environment: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Execute {
+    sandbox_name: String,
+    tool_name: String,
+    arguments: Option<Value>,
+}
+
+/// Calls one of the five; none for any other tool.
+async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option<&mpsc::Sender<String>>) -> Option<Told> {
+    let (gateway, context) = (&call.gateway, &call.context);
+    let done = match name {
+        "createSandbox" => match read(name, arguments) {
+            Ok(create) => create_sandbox(call, create).await,
+            Err(wrong) => Err(wrong),
+        },
+        "getSandbox" => match read::<Named>(name, arguments) {
+            Ok(Named { name }) => details(call, &name).await,
+            Err(wrong) => Err(wrong),
+        },
+        "deleteSandbox" => match read::<Named>(name, arguments) {
+            Ok(Named { name }) => {
+                let deleted = agent_sandbox::delete(gateway, context, (DIALECT, "deleteSandbox".to_owned()), &name).await;
+                deleted
+                    .map(|(_, answer)| text(answer["data"].as_str().unwrap_or_default()))
+                    .map_err(|refusal| failed(said(&refusal)))
+            }
+            Err(wrong) => Err(wrong),
+        },
+        "listSandbox" => match agent_sandbox::list(gateway, context).await {
+            Ok((_, answer)) => {
+                let shown = serde_json::to_string_pretty(&answer["data"]).unwrap_or_default();
+                let mut result = text(shown);
+                result.structured_content = Some(json!({ "sandboxes": answer["data"] }));
+                Ok(result)
+            }
+            Err(refusal) => Err(failed(said(&refusal))),
+        },
+        "sandboxExecutor" => match read::<Execute>(name, arguments) {
+            Ok(execute) => return Some(executor(call, execute, news).await),
+            Err(wrong) => Err(wrong),
+        },
+        _ => return None,
+    };
+    Some(Ok(done.unwrap_or_else(|failed| failed)))
+}
+
+type Done = Result<CallToolResult, CallToolResult>;
+
+fn read<T: for<'a> Deserialize<'a>>(tool: &str, arguments: &JsonObject) -> Result<T, CallToolResult> {
+    T::deserialize(Value::Object(arguments.clone())).map_err(|error| failed(format!("invalid arguments of {tool}: {error}")))
+}
+
+async fn create_sandbox(call: &Call, create: Create) -> Done {
+    let mut wanted = JsonObject::new();
+    wanted.extend(create.name.map(|name| ("name".to_owned(), name.into())));
+    wanted.extend(create.environment.map(|environment| ("environment".to_owned(), environment.into())));
+    let how = (DIALECT, "createSandbox".to_owned());
+    let made = agent_sandbox::create(&call.gateway, &call.context, how, Value::Object(wanted)).await;
+    let name = made.map_err(|refusal| failed(said(&refusal)))?;
+    let tools = tools_text(call, &name).await;
+    Ok(text(format!(
+        "Sandbox created, Sandbox name:{name}, call its tools with sandboxExecutor (sandbox_name, tool_name, arguments); they are:\n{tools}"
+    )))
+}
+
+async fn details(call: &Call, name: &str) -> Done {
+    let found = agent_sandbox::get(&call.gateway, &call.context, name).await;
+    let (_, answer) = found.map_err(|refusal| failed(said(&refusal)))?;
+    let stored = &answer["data"];
+    let shown = serde_json::to_string_pretty(stored).unwrap_or_default();
+    let tools = match stored["name"].as_str().map(str::parse) {
+        Some(Ok(name)) => tools_text(call, &name).await,
+        _ => String::new(),
+    };
+    let mut result = text(format!("Sandbox details:{shown}\nIts tools are:\n{tools}"));
+    result.structured_content = Some(json!({ "sandbox": stored }));
+    Ok(result)
+}
+
+/// A sandbox's tools as indented JSON.
+async fn tools_text(call: &Call, name: &SandboxName) -> String {
+    match tools_of(call, Whom::Name(name.clone()), &format!("{PREFIX}{name}")).await {
+        Ok(tools) => serde_json::to_string_pretty(&tools).unwrap_or_default(),
+        Err(error) => format!("failed to get tools, retry with getSandbox: {}", error.message),
+    }
+}
+
+async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<String>>) -> Told {
+    let arguments = match execute.arguments {
+        None | Some(Value::Null) => JsonObject::new(),
+        Some(Value::Object(arguments)) => arguments,
+        // Models write objects as text at times.
+        Some(Value::String(text)) => match serde_json::from_str(&text) {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                return Ok(failed(format!("invalid arguments of sandboxExecutor: arguments is no JSON object: {error}")));
+            }
+        },
+        Some(_) => return Ok(failed("invalid arguments of sandboxExecutor: arguments is no JSON object")),
+    };
+    let name: SandboxName = match execute.sandbox_name.parse() {
+        Ok(name) => name,
+        Err(_) => return Ok(failed(format!("sandbox {} not found\nHint: listSandbox tells all", shown(&execute.sandbox_name)))),
+    };
+    let prefix = format!("{PREFIX}{name}");
+    let told = in_sandbox(call, Whom::Name(name), &prefix, &execute.tool_name, &arguments, news).await;
+    // The tool that the protocol knows is there; the one in its arguments is not.
+    told.or_else(|error| Ok(failed(format!("{}\nHint: getSandbox tells the sandbox's tools", error.message))))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn text(text: impl Into<String>) -> CallToolResult {
+    CallToolResult::success(vec![ContentBlock::text(text.into())])
+}
+
+/// The five, as they are listed.
+fn lifecycle_tools(gateway: &Gateway) -> Vec<Tool> {
+    let environments = gateway.control.templates().into_iter().map(|t| match t.description.as_str() {
+        "" => format!("- {}", t.name),
+        description => format!("- {}: {description}", t.name),
+    });
+    let environments = format!("What the sandbox is made of; one of:\n{}", environments.collect::<Vec<_>>().join("\n"));
+    let name = json!({"type": "string", "description": "The sandbox's name.", "examples": ["my-sandbox"]});
+    let reads = |title: &str| ToolAnnotations::with_title(title).read_only(true).destructive(false).open_world(false);
+    let acts =
+        |title: &str, destroys: bool| ToolAnnotations::with_title(title).read_only(false).destructive(destroys).open_world(true);
+    let tool =
+        |name: &'static str, description: &'static str, properties: Value, required: Value, annotations: ToolAnnotations| {
+            let schema = json!({"type": "object", "properties": properties, "required": required});
+            let Value::Object(schema) = schema else { unreachable!("it is an object") };
+            let title = annotations.title.clone().unwrap_or_default();
+            Tool::new(name, description, schema).with_title(title).with_annotations(annotations)
+        };
+    vec![
+        tool(
+            "createSandbox",
+            "Creates a sandbox and returns its name and its tools. Call them with sandboxExecutor; delete the sandbox when the work is done.",
+            json!({
+                "name": {"type": "string", "description": "Its name: lower-case letters, digits and dashes. Absent: one is made up.", "examples": ["my-sandbox"]},
+                "environment": {"type": "string", "description": environments, "default": "aio"},
+            }),
+            json!([]),
+            acts("Create a sandbox", false),
+        ),
+        tool(
+            "getSandbox",
+            "Returns a sandbox's details and its tools.",
+            json!({"name": name}),
+            json!(["name"]),
+            reads("Look at a sandbox"),
+        ),
+        tool(
+            "deleteSandbox",
+            "Deletes a sandbox with everything in it.",
+            json!({"name": name}),
+            json!(["name"]),
+            acts("Delete a sandbox", true),
+        ),
+        tool("listSandbox", "Returns all sandboxes with their details.", json!({}), json!([]), reads("List the sandboxes")),
+        tool(
+            "sandboxExecutor",
+            "Calls a tool of a sandbox, and returns what it returns: text, structured content and images.",
+            json!({
+                "sandbox_name": name,
+                "tool_name": {"type": "string", "description": "The tool, as createSandbox and getSandbox name it.", "examples": ["sandbox_execute_bash"]},
+                "arguments": {"type": "object", "description": "What the tool's own schema wants.", "default": {}, "additionalProperties": true, "examples": [{"cmd": "ls"}]},
+            }),
+            json!(["sandbox_name", "tool_name"]),
+            acts("Call a tool in a sandbox", true),
+        ),
+    ]
+}

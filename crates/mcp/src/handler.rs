@@ -1,0 +1,109 @@
+//! The protocol's requests, as calls of [`Tools`].
+
+use std::sync::Arc;
+
+use axum::http::request::Parts;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ListToolsResult, NumberOrString,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ResultType, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer};
+use tokio::sync::mpsc;
+
+use crate::{Error, Tools};
+
+/// Lines that come at once and are told one by one; more are told together.
+const LINES_AT_ONCE: usize = 16;
+/// Lines that wait to be told; the tool waits then.
+const NEWS: usize = 64;
+
+/// A result of a tool, or an error of the protocol.
+pub type Told = Result<CallToolResult, Error>;
+
+pub(crate) struct Handler<T>(pub(crate) Arc<T>);
+
+impl<T: Tools> Handler<T> {
+    /// Who sent the request: put beside its head by whoever took it.
+    fn caller(context: &RequestContext<RoleServer>) -> Result<T::Caller, Error> {
+        let parts = context.extensions.get::<Parts>();
+        let caller = parts.and_then(|parts| parts.extensions.get::<T::Caller>());
+        caller.cloned().ok_or_else(|| Error::internal_error("nobody knows who calls", None))
+    }
+}
+
+impl<T: Tools> ServerHandler for Handler<T> {
+    fn get_info(&self) -> ServerConfig {
+        let (name, instructions) = self.0.introduction();
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        info.server_info = Implementation::new(name, env!("CARGO_PKG_VERSION"));
+        info.with_instructions(instructions)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, Error> {
+        let tools = self.0.list(Self::caller(&context)?);
+        tokio::select! {
+            tools = tools => Ok(ListToolsResult::with_all_items(tools?)),
+            () = context.ct.cancelled() => Err(cancelled()),
+        }
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, Error> {
+        let caller = Self::caller(&context)?;
+        let (name, arguments) = (request.name.into_owned(), request.arguments.unwrap_or_default());
+        let token = context.meta.get_progress_token();
+        let work = async {
+            let mut result = match token {
+                None => self.0.call(caller, name, arguments, None).await?,
+                Some(token) => {
+                    let (sender, news) = mpsc::channel(NEWS);
+                    let (result, ()) =
+                        tokio::join!(self.0.call(caller, name, arguments, Some(sender)), tell(&context.peer, token, news));
+                    result?
+                }
+            };
+            // The handler takes it away again for clients that don't know the word.
+            result.result_type = Some(ResultType::COMPLETE);
+            Ok(result.into())
+        };
+        tokio::select! {
+            answer = work => answer,
+            () = context.ct.cancelled() => Err(cancelled()),
+        }
+    }
+
+    async fn on_initialized(&self, _: NotificationContext<RoleServer>) {}
+}
+
+/// Nobody waits for it any more.
+fn cancelled() -> Error {
+    Error::new(ErrorCode::INTERNAL_ERROR, "the call was cancelled", None)
+}
+
+/// Tells lines as they come, until there is nobody left to say any.
+async fn tell(peer: &Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Receiver<String>) {
+    let mut count = 0u32;
+    while let Some(text) = news.recv().await {
+        let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
+        let told = if lines.len() <= LINES_AT_ONCE { lines } else { vec![text.trim_end_matches('\n')] };
+        for line in told {
+            count += 1;
+            let progress = ProgressNotificationParam::new(token.clone(), count.into()).with_message(line);
+            // A client that is gone cancels the call, which ends this.
+            drop(peer.notify_progress(progress).await);
+        }
+    }
+}
+
+/// How a request is told from the others of its session.
+pub(crate) fn request_id(id: &serde_json::Value) -> Option<NumberOrString> {
+    serde_json::from_value(id.clone()).ok()
+}

@@ -1,0 +1,261 @@
+//! Requests over HTTP: which of the transports each belongs to, and what clients leave out that the library insists on.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ::http::header::{ACCEPT, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
+use ::http::request::Parts;
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::Full;
+use rmcp::model::NumberOrString;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::Tools;
+use crate::handler::{Handler, request_id};
+use crate::older::Older;
+use crate::sessions::Sessions;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Where a request was sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `…/mcp`: streamable HTTP.
+    Streamable,
+    /// `…/sse`: an older client's stream of answers. With where its requests are posted to, from there.
+    Stream(&'static str),
+    /// `…/messages`: an older client's requests.
+    Messages,
+}
+
+/// All transports over HTTP of one set of tools.
+pub struct Server<T: Tools> {
+    sessions: Arc<Sessions>,
+    lasting: StreamableHttpService<Handler<T>, LocalSessionManager>,
+    single: StreamableHttpService<Handler<T>, NeverSessionManager>,
+    older: Older<T>,
+    stop: CancellationToken,
+}
+
+/// What of a message decides about its way.
+#[derive(Deserialize)]
+struct Glimpse<'a> {
+    jsonrpc: Option<IgnoredAny>,
+    method: Option<String>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+impl<T: Tools> Server<T> {
+    /// The owner has checked host and origin of each request, and who calls, before it comes here.
+    pub fn new(tools: T) -> Self {
+        let tools = Arc::new(tools);
+        let sessions = Arc::new(Sessions::new());
+        let stop = CancellationToken::new();
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .with_cancellation_token(stop.clone())
+            .with_max_request_body_bytes(crate::MAX_BODY);
+        let handler = |tools: &Arc<T>| {
+            let tools = Arc::clone(tools);
+            move || Ok(Handler(Arc::clone(&tools)))
+        };
+        let single = config.clone().with_legacy_session_mode(false).with_json_response(true);
+        Self {
+            lasting: StreamableHttpService::new(handler(&tools), Arc::clone(&sessions.manager), config),
+            single: StreamableHttpService::new(handler(&tools), Arc::default(), single),
+            older: Older::new(tools, stop.clone()),
+            sessions,
+            stop,
+        }
+    }
+
+    /// Ends all sessions and their calls; later requests are refused.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Answers a request whose body was read.
+    pub async fn serve(&self, endpoint: Endpoint, mut parts: Parts, body: Bytes, caller: T::Caller) -> Response<Body> {
+        parts.extensions.insert(caller);
+        match endpoint {
+            Endpoint::Streamable if parts.method == Method::POST => self.post(parts, body).await,
+            Endpoint::Streamable => self.other(parts).await,
+            Endpoint::Stream(messages) if parts.method == Method::GET => self.older.open(messages),
+            Endpoint::Stream(_) => not_allowed("GET", "this is where an older client's answers come; requests go to /mcp"),
+            Endpoint::Messages if parts.method == Method::POST => self.older.take(parts, &body).await,
+            Endpoint::Messages => not_allowed("POST", "an older client's requests are posted here"),
+        }
+    }
+
+    /// A message, with a session or without.
+    async fn post(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
+        let glimpse: Glimpse<'_> = match serde_json::from_slice(&body) {
+            Ok(glimpse) => glimpse,
+            Err(error) if error.is_data() => {
+                let why = "the body is not one JSON-RPC message (batches are not taken: send one message per request)";
+                return refusal(-32600, why);
+            }
+            Err(error) => return refusal(-32700, &format!("the body is not JSON: {error}")),
+        };
+        let method = glimpse.method.as_deref().unwrap_or_default();
+        let is_request = !method.is_empty() && !method.starts_with("notifications/");
+        let is_bare = glimpse.jsonrpc.is_none();
+        let accepts_events = accepts(&parts.headers, "text/event-stream");
+        let session = text(&parts.headers, &SESSION);
+        let lasts = session.is_some() || (method == "initialize" && accepts_events);
+        let id = glimpse.id.and_then(|id| serde_json::from_str(id.get()).ok()).as_ref().and_then(request_id);
+        let body = match is_bare || (is_request && !accepts_events) {
+            true => completed(&body, is_request && is_bare, accepts_events),
+            false => body,
+        };
+        parts.headers.insert(ACCEPT, BOTH);
+        parts.headers.insert(CONTENT_TYPE, JSON);
+        parts.headers.remove(CONTENT_LENGTH);
+        let request = Request::from_parts(parts, Full::new(body));
+        if !lasts {
+            return self.single.handle(request).await.map(Body::new);
+        }
+        if let Some(session) = &session {
+            self.touch(session, false).await;
+        }
+        let answer = self.lasting.handle(request).await;
+        match session {
+            None => {
+                if let Some(made) = text(answer.headers(), &SESSION) {
+                    self.touch(&made, false).await;
+                }
+                answer.map(Body::new)
+            }
+            Some(session) => match id.filter(|_| is_request && answer.status() == StatusCode::OK) {
+                Some(id) => {
+                    let leaving = Leaving { sessions: Arc::clone(&self.sessions), call: Some((session, id)) };
+                    answer.map(|body| Body::new(Watched { body, leaving }))
+                }
+                None => answer.map(Body::new),
+            },
+        }
+    }
+
+    /// A session's stream, or its end.
+    async fn other(&self, mut parts: Parts) -> Response<Body> {
+        let Some(session) = text(&parts.headers, &SESSION) else {
+            let why = "without a session there is nothing to read: POST a message. Older clients (SSE) connect to …/mcp/sse";
+            return not_allowed("POST", why);
+        };
+        if !accepts(&parts.headers, "text/event-stream") {
+            parts.headers.insert(ACCEPT, BOTH);
+        }
+        self.touch(&session, parts.headers.contains_key(LAST_EVENT)).await;
+        let ends = parts.method == Method::DELETE;
+        let answer = self.lasting.handle(Request::from_parts(parts, Full::new(Bytes::new()))).await;
+        if ends {
+            self.sessions.forget(&session);
+        }
+        answer.map(Body::new)
+    }
+
+    /// Notes the use of a session that is there: names that clients make up are not kept.
+    async fn touch(&self, session: &str, resumes: bool) {
+        if self.sessions.manager.sessions.read().await.contains_key(session) {
+            self.sessions.touch(session, resumes).await;
+        }
+    }
+}
+
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+/// Whether a client names a type of answer itself: most that say `*/*` mean one that is whole.
+fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+    let named = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    named.flat_map(|text| text.split(',')).any(|part| part.split(';').next().unwrap_or_default().trim() == wanted)
+}
+
+/// A message with what its sender left out. Who takes no events is told no news.
+fn completed(body: &Bytes, needs_id: bool, accepts_events: bool) -> Bytes {
+    let Ok(Value::Object(mut message)) = serde_json::from_slice(body) else { return body.clone() };
+    message.entry("jsonrpc").or_insert_with(|| json!("2.0"));
+    if needs_id {
+        message.entry("id").or_insert_with(|| json!(1));
+    }
+    if !accepts_events && let Some(Value::Object(meta)) = message.get_mut("params").and_then(|params| params.get_mut("_meta")) {
+        meta.remove("progressToken");
+    }
+    Value::Object(message).to_string().into()
+}
+
+/// An error of the protocol before a message could be understood.
+pub(crate) fn refusal(code: i32, why: &str) -> Response<Body> {
+    let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": why}});
+    plain(StatusCode::BAD_REQUEST, JSON, body.to_string())
+}
+
+fn not_allowed(methods: &'static str, why: &str) -> Response<Body> {
+    let mut answer =
+        plain(StatusCode::METHOD_NOT_ALLOWED, HeaderValue::from_static("text/plain; charset=utf-8"), format!("{why}\n"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+pub(crate) fn plain(status: StatusCode, kind: HeaderValue, body: String) -> Response<Body> {
+    let mut answer = Response::new(Body::from(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+/// A session's call whose answer is on its way. Dropped before the end, the client has left.
+struct Leaving {
+    sessions: Arc<Sessions>,
+    call: Option<(String, NumberOrString)>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some((session, id)) = self.call.take() {
+            self.sessions.left(session, id);
+        }
+    }
+}
+
+struct Watched<B> {
+    body: B,
+    leaving: Leaving,
+}
+
+impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Watched<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let next = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(next, Poll::Ready(None)) {
+            self.leaving.call = None;
+        }
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

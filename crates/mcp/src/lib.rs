@@ -1,0 +1,63 @@
+//! The Model Context Protocol, as a server speaks it.
+//!
+//! Owns the transports over HTTP (streamable with and without sessions, calls without any handshake, and the older one of
+//! two endpoints) and what the protocol says of progress and cancellation. Never does a tool's work: that is behind
+//! [`Tools`], which the gateway has for whoever calls from outside, and the guest for programs of its sandbox.
+//!
+//! ```text
+//!  POST ──► is it a session's? ──yes──► the session's server ──┐
+//!               │ no                                           ├──► Handler ──► Tools
+//!               └──► a server for this one request ────────────┘
+//!  GET …/sse ──► a server for this connection, fed by POST …/messages ──┘
+//! ```
+//!
+//! A call ends early in these ways, and its future is dropped then: the client cancels it; a client without a session closes
+//! its connection; one with a session does and does not come back for it; its session is deleted, or forgotten.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod handler;
+mod http;
+mod older;
+mod sessions;
+
+use std::future::Future;
+
+use rmcp::model::{CallToolResult, JsonObject, Tool};
+use tokio::sync::mpsc;
+
+pub use answer::{failed, hub_request, read_answer, read_list};
+pub use handler::Told;
+pub use http::{Endpoint, Server};
+pub use rmcp;
+pub use sessions::MAX_SESSIONS;
+
+/// Bytes of a request's body.
+pub const MAX_BODY: usize = 32 << 20;
+/// Bytes of a tool's answer; a longer one is an error that says so.
+pub const MAX_ANSWER: usize = 32 << 20;
+
+/// The protocol's own errors. What a tool says of its failure is a result.
+pub type Error = rmcp::ErrorData;
+
+/// What is offered, and to whom.
+pub trait Tools: Send + Sync + 'static {
+    /// Who calls, as far as it matters to the tools. Each request brings its own.
+    type Caller: Clone + Send + Sync + 'static;
+
+    /// The name that clients are told, and how to use the tools.
+    fn introduction(&self) -> (&'static str, &'static str);
+
+    /// All tools that this caller may use.
+    fn list(&self, caller: Self::Caller) -> impl Future<Output = Result<Vec<Tool>, Error>> + Send;
+
+    /// Calls a tool. Lines that it says meanwhile go to `news`, when the caller wants them. Dropped, the work is stopped.
+    fn call(
+        &self,
+        caller: Self::Caller,
+        name: String,
+        arguments: JsonObject,
+        news: Option<mpsc::Sender<String>>,
+    ) -> impl Future<Output = Result<CallToolResult, Error>> + Send;
+}
