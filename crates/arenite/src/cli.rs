@@ -80,6 +80,8 @@ pub(crate) enum Command {
     /// See the recorded steps
     #[command(subcommand)]
     Trajectory(TrajectoryCommand),
+    /// Speak MCP on standard input and output, for desktop clients
+    Mcp(McpArgs),
     /// Check what this host can do
     Doctor(DoctorArgs),
     /// Run the server inside a sandbox; started by Arenite itself
@@ -88,6 +90,25 @@ pub(crate) enum Command {
     /// Run the process that sets sandboxes up; started by Arenite itself
     #[command(hide = true)]
     Launcher,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite mcp                          tools that make sandboxes, and those of the sandbox 'default'
+  arenite mcp --sandbox demo           the tools of one sandbox
+  claude mcp add arenite -- arenite mcp
+
+A client's configuration:
+  {\"mcpServers\": {\"arenite\": {\"command\": \"arenite\", \"args\": [\"mcp\"]}}}
+
+Clients that speak HTTP need no program: give them http://127.0.0.1:8080/mcp.")]
+pub(crate) struct McpArgs {
+    /// Offer this sandbox's tools alone
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) sandbox: Option<SandboxName>,
+    #[command(flatten)]
+    pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]

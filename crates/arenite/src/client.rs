@@ -170,6 +170,17 @@ impl Client {
         Err(refusal(status, &body))
     }
 
+    /// Sends a request whose answer the caller reads, whatever its status.
+    pub(crate) async fn raw(&self, path: &str, request: Request<Bytes>) -> Result<Response<Incoming>, Failure> {
+        let (mut parts, body) = request.into_parts();
+        let uri = format!("{}{path}", self.base).parse();
+        parts.uri = uri.map_err(|error| Failure::new(format!("the request can't be sent: {error}")))?;
+        parts.headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("arenite-cli/", env!("CARGO_PKG_VERSION"))));
+        parts.headers.extend(self.key.clone().map(|key| (KEY_HEADER, key)));
+        let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
+        self.http.request(Request::from_parts(parts, body)).await.map_err(|error| self.unreachable(&error))
+    }
+
     /// The failure of a connection that nobody took.
     pub(crate) fn no_answer(&self) -> Failure {
         Failure::new(format!("no server answers at {}", self.base))

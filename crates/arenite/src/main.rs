@@ -69,6 +69,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
         Command::Exec(args) => on_runtime(commands::exec::exec(args)),
+        Command::Mcp(args) => on_runtime(commands::mcp::mcp(args)),
         Command::Cp(args) => on_runtime(commands::copy::copy(args)),
         Command::Logs(args) => on_runtime(commands::logs::logs(args)),
         Command::Rm(args) => on_runtime(commands::sandbox::rm(args)),

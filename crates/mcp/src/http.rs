@@ -3,14 +3,17 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ::http::header::{ACCEPT, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use ::http::request::Parts;
+use ::http::response::Parts as AnswerHead;
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
 use http_body::{Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::{BodyDataStream, BodyExt, Full};
 use rmcp::model::NumberOrString;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -26,6 +29,8 @@ use crate::handler::{Handler, request_id};
 use crate::older::Older;
 use crate::sessions::Sessions;
 
+/// An answer that comes within this time is not streamed.
+const SOON: Duration = Duration::from_secs(2);
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -58,6 +63,26 @@ struct Glimpse<'a> {
     method: Option<String>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
+    params: Option<GlimpseOfParams>,
+}
+
+#[derive(Deserialize)]
+struct GlimpseOfParams {
+    #[serde(rename = "_meta")]
+    meta: Option<GlimpseOfMeta>,
+}
+
+#[derive(Deserialize)]
+struct GlimpseOfMeta {
+    #[serde(rename = "progressToken")]
+    progress_token: Option<IgnoredAny>,
+}
+
+impl Glimpse<'_> {
+    /// Whether its sender wants to know how it goes.
+    fn wants_news(&self) -> bool {
+        self.params.as_ref().and_then(|params| params.meta.as_ref()).is_some_and(|meta| meta.progress_token.is_some())
+    }
 }
 
 impl<T: Tools> Server<T> {
@@ -114,7 +139,7 @@ impl<T: Tools> Server<T> {
         };
         let method = glimpse.method.as_deref().unwrap_or_default();
         let is_request = !method.is_empty() && !method.starts_with("notifications/");
-        let is_bare = glimpse.jsonrpc.is_none();
+        let (is_bare, wants_news) = (glimpse.jsonrpc.is_none(), glimpse.wants_news());
         let accepts_events = accepts(&parts.headers, "text/event-stream");
         let session = text(&parts.headers, &SESSION);
         let lasts = session.is_some() || (method == "initialize" && accepts_events);
@@ -144,7 +169,12 @@ impl<T: Tools> Server<T> {
             Some(session) => match id.filter(|_| is_request && answer.status() == StatusCode::OK) {
                 Some(id) => {
                     let leaving = Leaving { sessions: Arc::clone(&self.sessions), call: Some((session, id)) };
-                    answer.map(|body| Body::new(Watched { body, leaving }))
+                    let (head, body) = answer.into_parts();
+                    let watched = Watched { body, leaving };
+                    match wants_news {
+                        true => Response::from_parts(head, Body::new(watched)),
+                        false => at_once(head, watched).await,
+                    }
                 }
                 None => answer.map(Body::new),
             },
@@ -220,6 +250,41 @@ pub(crate) fn plain(status: StatusCode, kind: HeaderValue, body: String) -> Resp
     answer
 }
 
+/// An answer that comes soon as one JSON text instead of a stream of one event: clients bound the size of events, and it
+/// is less work. One that takes longer is a stream, so that its connection shows signs of life.
+async fn at_once<B>(mut head: AnswerHead, mut body: B) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + Unpin + 'static,
+{
+    let mut held = BytesMut::new();
+    let whole = async {
+        while let Some(frame) = body.frame().await {
+            match frame.map(|frame| frame.into_data().unwrap_or_default()) {
+                Ok(piece) => held.extend_from_slice(&piece),
+                Err(_) => return false,
+            }
+        }
+        true
+    };
+    let is_whole = tokio::time::timeout(SOON, whole).await.unwrap_or(false);
+    let held = held.freeze();
+    if is_whole && let Some(message) = only_message(&held) {
+        head.headers.insert(CONTENT_TYPE, JSON);
+        return Response::from_parts(head, Body::from(message));
+    }
+    let first = futures_util::stream::once(std::future::ready(Ok(held)));
+    let rest = BodyDataStream::new(body).map_err(Into::into);
+    Response::from_parts(head, Body::from_stream(first.chain(rest)))
+}
+
+/// The data of the only event that has any.
+fn only_message(events: &Bytes) -> Option<Bytes> {
+    let lines = events.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let mut data = lines.filter_map(|line| line.strip_prefix(b"data:")).map(<[u8]>::trim_ascii_start).filter(|d| !d.is_empty());
+    let message = data.next()?;
+    data.next().is_none().then(|| events.slice_ref(message))
+}
+
 /// A session's call whose answer is on its way. Dropped before the end, the client has left.
 struct Leaving {
     sessions: Arc<Sessions>,
@@ -257,5 +322,35 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Watched<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_is_taken_out_of_its_event() {
+        let events = Bytes::from_static(b"data: \nid: 0\nretry: 3000\n\ndata: {\"a\":1}\nid: 1/0\n\n");
+        assert_eq!(only_message(&events), Some(Bytes::from_static(b"{\"a\":1}")));
+        assert_eq!(only_message(&Bytes::from_static(b"data: \n\n")), None);
+        assert_eq!(only_message(&Bytes::from_static(b"data: 1\n\ndata: 2\n\n")), None);
+    }
+
+    #[test]
+    fn what_bare_calls_leave_out_is_added() {
+        let bare = Bytes::from_static(br#"{"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1}}}"#);
+        let whole: Value = serde_json::from_slice(&completed(&bare, true, false)).unwrap();
+        assert_eq!(whole, json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "_meta": {}}}));
+        let kept: Value = serde_json::from_slice(&completed(&bare, true, true)).unwrap();
+        assert_eq!(kept["params"]["_meta"]["progressToken"], 1);
+    }
+
+    #[test]
+    fn kinds_of_answers_are_read_from_lists() {
+        let accept = |text: &'static str| HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(text))]);
+        assert!(accepts(&accept("application/json, text/event-stream;q=0.9"), "text/event-stream"));
+        assert!(!accepts(&accept("*/*"), "text/event-stream"));
+        assert!(!accepts(&HeaderMap::new(), "text/event-stream"));
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod copy;
 pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod sandbox;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;

@@ -1,0 +1,260 @@
+//! `mcp`: what MCP clients say on standard input, said to a server, and its answers on standard output.
+//!
+//! One message in each line, as clients of desktop programs speak. The session with the server is this process's; when the
+//! server was restarted meanwhile, it is begun anew with the client's own first message.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::TryStreamExt;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::cli::McpArgs;
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+
+/// Requests under way at a time; further ones wait.
+const MAX_REQUESTS: usize = 256;
+/// Answers that wait to be written.
+const WAITING: usize = 64;
+/// Bytes of a message from the server.
+const MAX_MESSAGE: usize = 64 << 20;
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// What of a message matters here.
+#[derive(Debug, Deserialize)]
+struct Glimpse<'a> {
+    method: Option<String>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+/// What the handshake came to.
+#[derive(Debug, Clone, Default)]
+struct Session {
+    id: Option<HeaderValue>,
+    version: Option<HeaderValue>,
+}
+
+struct Relay {
+    client: Client,
+    path: String,
+    out: mpsc::Sender<Bytes>,
+    session: Mutex<Session>,
+    /// The client's first message, to begin anew with.
+    hello: std::sync::OnceLock<Bytes>,
+}
+
+pub(crate) async fn mcp(args: McpArgs) -> Outcome {
+    let client = Client::of(&args.server)?;
+    let path = args.sandbox.map_or_else(|| "/mcp".to_owned(), |name| format!("/sandbox/{name}/mcp"));
+    let (out, answers) = mpsc::channel(WAITING);
+    let relay = Arc::new(Relay { client, path, out, session: Mutex::default(), hello: std::sync::OnceLock::new() });
+    let writer = tokio::spawn(write(answers));
+    let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut requests = JoinSet::new();
+    let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
+    while let Some(line) = lines.next_segment().await.map_err(|error| Failure::new(format!("standard input: {error}")))? {
+        let line = Bytes::from(line);
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let is_request = serde_json::from_slice::<Glimpse<'_>>(&line).is_ok_and(|m| {
+            let is_hello = m.method.as_deref() == Some("initialize");
+            m.id.is_some() && m.method.is_some() && !is_hello
+        });
+        if is_request {
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
+            let relay = Arc::clone(&relay);
+            requests.spawn(async move {
+                relay.pass(line).await;
+                drop(permit);
+            });
+            while requests.try_join_next().is_some() {}
+        } else {
+            // In their order: what comes after them counts on them.
+            relay.pass(line).await;
+        }
+        if relay.out.is_closed() {
+            break;
+        }
+    }
+    // What was asked is answered, also when nothing more is asked.
+    while requests.join_next().await.is_some() {}
+    relay.end().await;
+    drop(relay);
+    drop(writer.await);
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+async fn write(mut answers: mpsc::Receiver<Bytes>) {
+    let mut stdout = tokio::io::stdout();
+    while let Some(message) = answers.recv().await {
+        let written = async {
+            stdout.write_all(&message).await?;
+            stdout.write_all(b"\n").await?;
+            stdout.flush().await
+        };
+        if written.await.is_err() {
+            // Nobody reads any more.
+            return;
+        }
+    }
+}
+
+impl Relay {
+    /// Sends a message on, and writes what comes back. What fails is answered as an error of the protocol.
+    async fn pass(&self, message: Bytes) {
+        if let Err(why) = self.try_pass(&message).await {
+            let id = serde_json::from_slice::<Glimpse<'_>>(&message).ok().and_then(|m| m.id.map(|id| id.get().to_owned()));
+            match id {
+                Some(id) => {
+                    let id: Value = serde_json::from_str(&id).unwrap_or_default();
+                    let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}});
+                    self.say(error.to_string().into()).await;
+                }
+                None => eprintln!("arenite mcp: {why}"),
+            }
+        }
+    }
+
+    async fn try_pass(&self, message: &Bytes) -> Result<(), String> {
+        let is_hello = serde_json::from_slice::<Glimpse<'_>>(message).is_ok_and(|m| m.method.as_deref() == Some("initialize"));
+        if is_hello {
+            *self.session.lock().await = Session::default();
+            // A client says it once.
+            drop(self.hello.set(message.clone()));
+        }
+        let session = self.session.lock().await.clone();
+        let mut answer = self.send(message.clone(), &session).await?;
+        if answer.status() == StatusCode::NOT_FOUND && session.id.is_some() {
+            let session = self.begin_anew(&session).await?;
+            answer = self.send(message.clone(), &session).await?;
+        }
+        let id = answer.headers().get(SESSION).cloned();
+        let mut first = None;
+        self.read(answer, |text| {
+            if is_hello && first.is_none() {
+                first = Some(text.clone());
+            }
+            Some(text)
+        })
+        .await?;
+        if let Some(first) = first {
+            *self.session.lock().await = Session { id, version: agreed(&first) };
+        }
+        Ok(())
+    }
+
+    /// The server has forgotten the session: says hello once more, as the client did. Others may have meanwhile.
+    async fn begin_anew(&self, lost: &Session) -> Result<Session, String> {
+        let mut session = self.session.lock().await;
+        if session.id != lost.id {
+            return Ok(session.clone());
+        }
+        let hello = self.hello.get().ok_or("the session was lost")?.clone();
+        let answer = self.send(hello, &Session::default()).await?;
+        let id = answer.headers().get(SESSION).cloned();
+        let mut first = None;
+        self.read(answer, |text| {
+            first.get_or_insert(text);
+            None
+        })
+        .await?;
+        *session = Session { id, version: first.as_ref().and_then(agreed) };
+        let ready = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        self.send(ready, &session).await?;
+        Ok(session.clone())
+    }
+
+    async fn send(&self, message: Bytes, session: &Session) -> Result<Response<Incoming>, String> {
+        let newest = newest(&message);
+        let mut request = Request::new(message);
+        *request.method_mut() = Method::POST;
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.extend(session.id.clone().map(|id| (SESSION, id)));
+        headers.extend(session.version.clone().map(|version| (VERSION, version)));
+        headers.extend(newest);
+        self.client.raw(&self.path, request).await.map_err(|failure| failure.to_string())
+    }
+
+    /// Reads an answer: its messages go through `look`, and what that leaves is written.
+    async fn read(&self, answer: Response<Incoming>, mut look: impl FnMut(Bytes) -> Option<Bytes>) -> Result<(), String> {
+        let status = answer.status();
+        let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let broke = |error: hyper::Error| format!("the server's answer broke off: {error}");
+        let mut body = answer.into_body().into_data_stream();
+        let (mut held, mut data) = (BytesMut::new(), BytesMut::new());
+        while let Some(piece) = body.try_next().await.map_err(broke)? {
+            held.extend_from_slice(&piece);
+            while is_stream && let Some(end) = held.iter().position(|byte| *byte == b'\n') {
+                let line = held.split_to(end + 1);
+                match line.trim_ascii_end() {
+                    [] => {
+                        if let Some(message) = Some(data.split().freeze()).filter(|m| !m.is_empty()).and_then(&mut look) {
+                            self.say(message).await;
+                        }
+                    }
+                    line => data.extend_from_slice(line.strip_prefix(b"data:").unwrap_or_default().trim_ascii_start()),
+                }
+            }
+            if held.len() + data.len() > MAX_MESSAGE {
+                return Err(format!("the server's answer is longer than {MAX_MESSAGE} bytes"));
+            }
+        }
+        let whole = held.freeze();
+        let is_message = serde_json::from_slice::<Value>(&whole).is_ok_and(|value| value.get("jsonrpc").is_some());
+        if is_message {
+            if let Some(message) = look(whole) {
+                self.say(message).await;
+            }
+        } else if !status.is_success() {
+            return Err(crate::client::refusal(status, &whole).to_string());
+        }
+        Ok(())
+    }
+
+    async fn say(&self, message: Bytes) {
+        // A client that has left is noticed where its next message would be read.
+        drop(self.out.send(message).await);
+    }
+
+    /// Tells the server that nobody needs the session any more.
+    async fn end(&self) {
+        let Some(id) = self.session.lock().await.id.clone() else { return };
+        let mut request = Request::new(Bytes::new());
+        *request.method_mut() = Method::DELETE;
+        request.headers_mut().insert(SESSION, id);
+        // It would be forgotten by itself.
+        drop(self.client.raw(&self.path, request).await);
+    }
+}
+
+/// What a message of the newest protocol, which has no sessions, says once more in headers.
+fn newest(message: &Bytes) -> Vec<(HeaderName, HeaderValue)> {
+    let message: Value = serde_json::from_slice(message).unwrap_or_default();
+    let text = |pointer: &str| HeaderValue::from_str(message.pointer(pointer)?.as_str()?).ok();
+    let Some(version) = text("/params/_meta/io.modelcontextprotocol~1protocolVersion") else { return Vec::new() };
+    let said = [("mcp-method", text("/method")), ("mcp-name", text("/params/name"))];
+    let said = said.into_iter().filter_map(|(name, value)| Some((HeaderName::from_static(name), value?)));
+    said.chain([(VERSION, version)]).collect()
+}
+
+/// The version that the server's hello names.
+fn agreed(hello: &Bytes) -> Option<HeaderValue> {
+    let hello: Value = serde_json::from_slice(hello).ok()?;
+    HeaderValue::from_str(hello.pointer("/result/protocolVersion")?.as_str()?).ok()
+}
