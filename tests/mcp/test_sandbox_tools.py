@@ -25,14 +25,14 @@ class Tools:
     def __init__(self, live: LiveSandbox):
         self.live = live
 
-    def result(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def result(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         answer = self.live.http.post(f"/v1/mcp/hub/tools/{name}", json=arguments, timeout=120)
         assert answer.status_code == 200, answer.text
         body = answer.json()
         assert body["success"], body
         return body["data"]
 
-    def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def ok(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """The structured answer of a call that has to work; its text says the same."""
         result = self.result(name, **arguments)
         assert not result.get("isError"), result
@@ -40,7 +40,7 @@ class Tools:
         assert json.loads(result["content"][0]["text"]) == structured
         return structured
 
-    def error(self, name: str, **arguments: Any) -> str:
+    def error(self, name: str, /, **arguments: Any) -> str:
         result = self.result(name, **arguments)
         assert result["isError"], result
         return result["content"][0]["text"]
