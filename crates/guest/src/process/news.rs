@@ -43,8 +43,10 @@ mod tests {
         news.push(b"b\nc\nd");
         news.push(b"e\n");
         assert_eq!(from.try_recv().unwrap(), "ab\nc");
+        // There was no place for it when it was finished.
         news.push(&[b'x'; 2 * MAX_WAITING]);
+        assert_eq!(from.try_recv().unwrap(), "de");
         news.push(b"\n");
-        assert_eq!(from.try_recv().unwrap().len(), MAX_WAITING - 1);
+        assert_eq!(from.try_recv().unwrap().len(), MAX_WAITING);
     }
 }
