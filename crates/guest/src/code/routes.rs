@@ -25,7 +25,7 @@ pub fn router() -> Router<SharedGuest> {
 /// The value of the last expression is a result. Code that raises is no failed call: `status` says `error`.
 #[utoipa::path(post, path = "/v1/code/execute", tag = "code", operation_id = "execute_code_v1_code_execute_post", request_body = CodeExecuteRequest, responses((status = 200, body = Envelope<CodeExecuteResponse>)))]
 async fn execute(State(guest): State<SharedGuest>, Body(request): Body<CodeExecuteRequest>) -> Reply<CodeExecuteResponse> {
-    whole(async move { service::execute(&guest, request).await }).await
+    whole(async move { service::execute(&guest, request, None).await }).await
 }
 
 /// The languages, and the versions of their runtimes.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 
 use super::types::*;
 use crate::SharedGuest;
@@ -18,17 +19,26 @@ const MAX_TIMEOUT: i64 = 300;
 /// What `timeout` says of a command that it ended.
 const TIMED_OUT: i32 = 124;
 
-pub(super) async fn execute(guest: &SharedGuest, request: CodeExecuteRequest) -> Result<Envelope<CodeExecuteResponse>, ApiError> {
+/// Executes code. Without a session it ends when the caller leaves, and lines are told as they are printed.
+pub(crate) async fn execute(
+    guest: &SharedGuest,
+    request: CodeExecuteRequest,
+    lines_to: Option<&mpsc::Sender<String>>,
+) -> Result<Envelope<CodeExecuteResponse>, ApiError> {
     let (data, (message, hint)) = match request.language {
-        Language::Python => python(guest, request).await?,
-        Language::Javascript => javascript(guest, request).await?,
+        Language::Python => python(guest, request, lines_to).await?,
+        Language::Javascript => javascript(guest, request, lines_to).await?,
     };
     Ok(Envelope { success: true, message: Some(message), data: Some(data), hint })
 }
 
 type Said = (String, Option<String>);
 
-async fn python(guest: &SharedGuest, request: CodeExecuteRequest) -> Result<(CodeExecuteResponse, Said), ApiError> {
+async fn python(
+    guest: &SharedGuest,
+    request: CodeExecuteRequest,
+    lines_to: Option<&mpsc::Sender<String>>,
+) -> Result<(CodeExecuteResponse, Said), ApiError> {
     let seconds = request.timeout.unwrap_or(DEFAULT_TIMEOUT);
     let executed = if request.stateful == Some(true) {
         let request = JupyterExecuteRequest {
@@ -41,7 +51,7 @@ async fn python(guest: &SharedGuest, request: CodeExecuteRequest) -> Result<(Cod
         guest.jupyter.execute(guest, &request).await?
     } else {
         let limit = Duration::from_secs(seconds.unsigned_abs());
-        guest.jupyter.execute_once(guest, &request.code, limit, request.cwd.as_deref()).await?
+        guest.jupyter.execute_once(guest, &request.code, limit, request.cwd.as_deref(), lines_to).await?
     };
     let said = jupyter::call_message(&executed, seconds);
     let execution = executed.execution;
@@ -85,23 +95,25 @@ fn exit_of(error: &JupyterOutput) -> Option<i32> {
     }
 }
 
-async fn javascript(guest: &SharedGuest, request: CodeExecuteRequest) -> Result<(CodeExecuteResponse, Said), ApiError> {
+async fn javascript(
+    guest: &SharedGuest,
+    request: CodeExecuteRequest,
+    lines_to: Option<&mpsc::Sender<String>>,
+) -> Result<(CodeExecuteResponse, Said), ApiError> {
     let seconds = request.timeout.unwrap_or(DEFAULT_TIMEOUT);
     let is_stateful = request.stateful == Some(true);
-    let executed = guest
-        .nodejs
-        .execute(
-            guest,
-            NodeJSExecuteRequest {
-                code: request.code,
-                timeout: Some(seconds),
-                stateful: Some(is_stateful),
-                session_id: request.session_id.filter(|_| is_stateful),
-                cwd: request.cwd,
-                ..Default::default()
-            },
-        )
-        .await?;
+    let request = NodeJSExecuteRequest {
+        code: request.code,
+        timeout: Some(seconds),
+        stateful: Some(is_stateful),
+        session_id: request.session_id.filter(|_| is_stateful),
+        cwd: request.cwd,
+        ..Default::default()
+    };
+    let executed = match is_stateful {
+        true => guest.nodejs.execute(guest, request).await?,
+        false => guest.nodejs.execute_once(guest, request, lines_to).await?,
+    };
     let said = nodejs::call_message(&executed, seconds);
     let response = executed.response;
     let error = response.outputs.iter().rev().find(|output| output.output_type == "error");

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,13 +13,13 @@ use super::error::Failure;
 /// Lines shown before and after an edit.
 const CONTEXT_LINES: usize = 4;
 /// The most bytes of a file that one view shows, cut at a line's end.
-const MAX_VIEW_BYTES: usize = 1 << 20;
+pub(super) const MAX_VIEW_BYTES: usize = 1 << 20;
 /// The most lines that an error names.
 const MAX_NAMED_LINES: usize = 20;
 /// Contents up to this size, in bytes, come back with the answer to an edit.
 pub(super) const MAX_ECHO_BYTES: usize = 1 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EditorCommand {
     View,
@@ -28,7 +29,7 @@ pub enum EditorCommand {
     UndoEdit,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ReplaceMode {
     All,
@@ -108,8 +109,8 @@ fn lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A file's lines with their numbers.
-pub(super) fn view(path: &str, text: &str, range: &[i64]) -> Result<String, Failure> {
+/// A file's lines with their numbers, those that have `most` bytes together.
+pub(super) fn view(path: &str, text: &str, range: &[i64], most: usize) -> Result<String, Failure> {
     let lines = lines(text);
     let total = lines.len();
     let wrong = |what: &str| Failure::Invalid {
@@ -133,12 +134,12 @@ pub(super) fn view(path: &str, text: &str, range: &[i64]) -> Result<String, Fail
     };
     let mut out = format!("Here's the result of running `cat -n` on {path}:\n");
     for number in first..=last {
-        if out.len() > MAX_VIEW_BYTES {
+        let line = lines[number - 1];
+        if number > first && out.len() + line.len() > most {
             let _ = writeln!(out, "[cut: lines {number} to {last} of {total} are not shown; ask for them with view_range]");
             break;
         }
-        let line = lines[number - 1];
-        match line.char_indices().nth(MAX_VIEW_BYTES) {
+        match line.char_indices().nth(most) {
             Some((at, _)) => numbered(&mut out, number, &format!("{}[cut]", &line[..at])),
             None => numbered(&mut out, number, line),
         }
@@ -258,17 +259,17 @@ mod tests {
     #[test]
     fn views_number_from_one_and_check_their_range() {
         let text = "a\nb\nc\n";
-        let out = view("/f", text, &[]).unwrap();
+        let out = view("/f", text, &[], MAX_VIEW_BYTES).unwrap();
         assert_eq!(out, "Here's the result of running `cat -n` on /f:\n     1\ta\n     2\tb\n     3\tc\n");
-        assert_eq!(numbers(&view("/f", text, &[2, 3]).unwrap()), ["2", "3"]);
-        assert_eq!(numbers(&view("/f", text, &[2, -1]).unwrap()), ["2", "3"]);
-        assert_eq!(numbers(&view("/f", text, &[3, 99]).unwrap()), ["3"]);
-        assert_eq!(numbers(&view("/f", "", &[]).unwrap()), ["1"]);
+        assert_eq!(numbers(&view("/f", text, &[2, 3], MAX_VIEW_BYTES).unwrap()), ["2", "3"]);
+        assert_eq!(numbers(&view("/f", text, &[2, -1], MAX_VIEW_BYTES).unwrap()), ["2", "3"]);
+        assert_eq!(numbers(&view("/f", text, &[3, 99], MAX_VIEW_BYTES).unwrap()), ["3"]);
+        assert_eq!(numbers(&view("/f", "", &[], MAX_VIEW_BYTES).unwrap()), ["1"]);
         for range in [&[0, 1][..], &[4, 5], &[3, 2], &[1], &[1, 2, 3], &[-1, -1], &[1, -2]] {
-            assert_eq!(view("/f", text, range).unwrap_err().error_type(), "invalid_argument", "{range:?}");
+            assert_eq!(view("/f", text, range, MAX_VIEW_BYTES).unwrap_err().error_type(), "invalid_argument", "{range:?}");
         }
         let huge = "x\n".repeat(MAX_VIEW_BYTES);
-        let out = view("/f", &huge, &[]).unwrap();
+        let out = view("/f", &huge, &[], MAX_VIEW_BYTES).unwrap();
         assert!(out.len() < MAX_VIEW_BYTES + 1000 && out.contains("are not shown"));
     }
 

@@ -20,8 +20,26 @@ use crate::Guest;
 /// The most entries that a view of a directory shows.
 const MAX_VIEW_ENTRIES: usize = 2_000;
 
+/// How the tool behaves for its caller.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Whether `create` may replace a file that is there.
+    pub(crate) overwrite: bool,
+    /// The most bytes of a text that one view shows, cut at a line's end.
+    pub(crate) view_bytes: usize,
+}
+
 /// The `str_replace_editor` tool.
 pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
+    edit_so(guest, request, Manner { overwrite: false, view_bytes: editor::MAX_VIEW_BYTES }).await
+}
+
+/// The same for a caller with other wishes.
+pub(crate) async fn edit_so(
+    guest: &Guest,
+    request: StrReplaceEditorRequest,
+    manner: Manner,
+) -> Result<StrReplaceEditorResult, FileError> {
     let operation = if request.command == EditorCommand::View { Operation::View } else { Operation::Edit };
     let path = request.path.clone();
     if let Some(shown) = document::view(guest, &request).await? {
@@ -29,7 +47,8 @@ pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<Str
     }
     document::require_text(&request).map_err(|failure| FileError { operation, path: path.clone(), failure })?;
     run(guest, operation, Kind::Brief, &guest.user, &path, move |files, root, target, work| match request.command {
-        EditorCommand::View => view(root, &target, &request, work),
+        EditorCommand::View => view(root, &target, &request, manner, work),
+        EditorCommand::Create if manner.overwrite => overwrite(files, root, &target, request),
         EditorCommand::Create => create(files, root, &target, request),
         EditorCommand::StrReplace => {
             let old = editor::required(request.old_str, "old_str", "str_replace")?;
@@ -41,7 +60,7 @@ pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<Str
             let new = editor::required(request.new_str, "new_str", "insert")?;
             change(files, root, &target, |text| editor::insert(&target.shown, text, line, &new))
         }
-        EditorCommand::UndoEdit => undo(files, root, &target),
+        EditorCommand::UndoEdit => undo(files, root, &target, manner),
     })
     .await
 }
@@ -62,7 +81,13 @@ fn edited(target: &Target, output: String, old: Option<&str>, new: Option<&str>)
     }
 }
 
-fn view(root: &Root, target: &Target, request: &StrReplaceEditorRequest, work: &Work) -> Result<StrReplaceEditorResult, Failure> {
+fn view(
+    root: &Root,
+    target: &Target,
+    request: &StrReplaceEditorRequest,
+    manner: Manner,
+    work: &Work,
+) -> Result<StrReplaceEditorResult, Failure> {
     let range = request.view_range.as_deref().unwrap_or_default();
     let output = if is_dir(&root.inspect(&target.path)?.1) {
         if !range.is_empty() {
@@ -85,7 +110,7 @@ fn view(root: &Root, target: &Target, request: &StrReplaceEditorRequest, work: &
         editor::view_directory(&target.shown, shown, hidden, walked == Walked::Cut)
     } else {
         let (file, _) = root.open_file(&target.path)?;
-        editor::view(&target.shown, &text::read_all(&file, &target.shown)?, range)?
+        editor::view(&target.shown, &text::read_all(&file, &target.shown)?, range, manner.view_bytes)?
     };
     Ok(StrReplaceEditorResult { prev_exist: true, ..edited(target, output, None, None) })
 }
@@ -114,6 +139,28 @@ fn create(
     Ok(edited(target, format!("The file {} has been created.", target.shown), None, Some(&text)))
 }
 
+/// A `create` that takes the place of what is there, if that can be undone.
+fn overwrite(
+    files: &Files,
+    root: &Root,
+    target: &Target,
+    request: StrReplaceEditorRequest,
+) -> Result<StrReplaceEditorResult, Failure> {
+    let text = editor::required(request.file_text, "file_text", "create")?;
+    with_place(files, root, target, |place| {
+        let old = match root.open_file(&target.path) {
+            Ok((file, _)) => Some(text::read_all(&file, &target.shown)?),
+            Err(failure) if failure.errno() == Some(Errno::NOENT) => None,
+            Err(failure) => return Err(failure),
+        };
+        store::store(place, text.as_bytes(), Existing::Replace)?;
+        let verb = if old.is_some() { "overwritten; undo_edit restores what it was" } else { "created" };
+        let result = edited(target, format!("The file {} has been {verb}.", target.shown), old.as_deref(), Some(&text));
+        files.history().push(place.canonical.clone(), old.map_or(Before::Nothing, Before::Content));
+        Ok(result)
+    })
+}
+
 fn change(
     files: &Files,
     root: &Root,
@@ -133,7 +180,7 @@ fn change(
     })
 }
 
-fn undo(files: &Files, root: &Root, target: &Target) -> Result<StrReplaceEditorResult, Failure> {
+fn undo(files: &Files, root: &Root, target: &Target, manner: Manner) -> Result<StrReplaceEditorResult, Failure> {
     let no_history = || Failure::NoHistory { path: target.shown.clone() };
     with_place(files, root, target, |place| {
         let before = files.history().pop(&place.canonical).ok_or_else(no_history)?;
@@ -155,7 +202,7 @@ fn undo(files: &Files, root: &Root, target: &Target) -> Result<StrReplaceEditorR
         let shown = &target.shown;
         Ok(match &before {
             Before::Content(text) => {
-                let body = editor::view(shown, text, &[])?;
+                let body = editor::view(shown, text, &[], manner.view_bytes)?;
                 let output = format!("The last edit of {shown} has been undone. {body}");
                 StrReplaceEditorResult { prev_exist: true, ..edited(target, output, current.as_deref(), Some(text)) }
             }

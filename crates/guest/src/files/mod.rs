@@ -32,12 +32,14 @@ mod worker;
 pub use document::open_document;
 pub use editor::{EditorCommand, ReplaceMode, StrReplaceEditorRequest, StrReplaceEditorResult};
 pub use edits::edit;
+pub(crate) use edits::{Manner, edit_so};
 pub use error::{Failure, FileError, FileOperationError, Operation};
 pub use exchange::{Download, FileUploadResult, Upload, open_download};
 pub use glob::{FileGlobRequest, FileGlobResult, GlobFileInfo};
 pub use grep::{FileGrepRequest, FileGrepResult, GrepMatch};
 pub use listing::{FileFindRequest, FileFindResult, FileInfo, FileListRequest, FileListResult};
 pub use routes::{FilesApi, router};
+pub(crate) use service::{FilePart, read_part};
 pub use service::{
     FileReadRequest, FileReadResult, FileReplaceRequest, FileReplaceResult, FileSearchRequest, FileSearchResult,
     FileWriteRequest, FileWriteResult, Files, find, glob, grep, list, read, replace, search, write,

@@ -202,6 +202,49 @@ pub async fn read(guest: &Guest, request: FileReadRequest) -> Result<FileReadRes
     .await
 }
 
+/// What of a file fits into a bound.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct FilePart {
+    pub(crate) content: String,
+    pub(crate) file: String,
+    /// Lines in `content`.
+    pub(crate) line_count: u64,
+    /// The first of them, from 0.
+    pub(crate) start_line: u64,
+    /// The line before which it ends.
+    pub(crate) end_line: u64,
+    /// Of the whole file.
+    pub(crate) total_lines: u64,
+    /// Less is shown than was asked for.
+    pub(crate) truncated: bool,
+    /// The only line of it goes on.
+    #[serde(skip)]
+    pub(crate) is_line_cut: bool,
+}
+
+/// Reads a range of lines of a text of any size, or all: as many as fit into `most` characters.
+pub(crate) async fn read_part(guest: &Guest, request: FileReadRequest, most: usize) -> Result<FilePart, FileError> {
+    let FileReadRequest { file, start_line, end_line, sudo } = request;
+    run(guest, Operation::Read, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
+        let (file, _) = root.open_file(&target.path)?;
+        let start = start_line.unwrap_or(0);
+        let part = text::read_part_of(&file, start, end_line, most, work, &target.shown)?;
+        let start_line = start.min(part.end);
+        Ok(FilePart {
+            content: part.content,
+            file: target.shown,
+            line_count: part.end - start_line,
+            start_line,
+            end_line: part.end,
+            total_lines: part.total,
+            truncated: part.is_line_cut
+                || start < part.total && part.end < end_line.map_or(part.total, |end| end.min(part.total)),
+            is_line_cut: part.is_line_cut,
+        })
+    })
+    .await
+}
+
 /// Writes or appends; makes missing directories.
 pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWriteResult, FileError> {
     let FileWriteRequest { file, content, encoding, append, leading_newline, trailing_newline, sudo } = request;

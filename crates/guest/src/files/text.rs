@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::error::Failure;
 use super::worker::Work;
+use crate::process::incomplete_end;
 
 /// The most bytes of text that one call reads into memory. AIO's daemon has the same bound.
 pub(super) const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -122,6 +123,88 @@ pub(super) fn read_lines(file: &File, start: u64, end: Option<u64>, work: &Work,
     utf8(bytes, offset)
 }
 
+/// Some lines of a text, as many as fit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) content: String,
+    /// The line, from 0, before which it ends.
+    pub(super) end: u64,
+    /// Of the whole file.
+    pub(super) total: u64,
+    /// Its only line did not fit, and is cut.
+    pub(super) is_line_cut: bool,
+}
+
+/// Whole lines from `start` (from 0) to before `end` that have `most` characters together, and how many lines there are. Of
+/// a first line that is longer, its beginning.
+pub(super) fn read_part(
+    reader: &mut impl BufRead,
+    start: u64,
+    end: Option<u64>,
+    most: usize,
+    path: &str,
+) -> Result<Part, Failure> {
+    let fail = |e| Failure::io(e, path);
+    // Enough for so many characters, however long each is.
+    let longest = 4 * most;
+    let mut part = Part { content: String::new(), end: start, total: 0, is_line_cut: false };
+    let (mut chars, mut offset, mut is_full) = (0, 0, false);
+    let mut line = Vec::new();
+    loop {
+        if is_full || part.total < start || end.is_some_and(|end| part.total >= end) {
+            match reader.skip_until(b'\n').map_err(fail)? {
+                0 => break,
+                skipped => offset += skipped as u64,
+            }
+            part.total += 1;
+            continue;
+        }
+        line.clear();
+        let read = reader.by_ref().take(longest as u64).read_until(b'\n', &mut line).map_err(fail)?;
+        if read == 0 {
+            break;
+        }
+        let mut is_cut = false;
+        if read == longest && line.last() != Some(&b'\n') {
+            is_cut = true;
+            let rest = reader.skip_until(b'\n').map_err(fail)?;
+            line.truncate(read - incomplete_end(&line));
+            offset += (rest + read - line.len()) as u64;
+        }
+        let begin = offset;
+        offset += line.len() as u64;
+        let text = utf8(std::mem::take(&mut line), begin)?;
+        part.total += 1;
+        let count = text.chars().count();
+        if chars + count <= most && !is_cut {
+            part.content.push_str(&text);
+            part.end = part.total;
+            chars += count;
+        } else {
+            is_full = true;
+            if part.content.is_empty() {
+                part.content.extend(text.chars().take(most));
+                part.end = part.total;
+                part.is_line_cut = true;
+            }
+        }
+    }
+    part.end = part.end.min(part.total);
+    Ok(part)
+}
+
+/// Reads a part of a file of any size.
+pub(super) fn read_part_of(
+    file: &File,
+    start: u64,
+    end: Option<u64>,
+    most: usize,
+    work: &Work,
+    path: &str,
+) -> Result<Part, Failure> {
+    read_part(&mut BufReader::with_capacity(CHUNK_BYTES, work.watch(file)), start, end, most, path)
+}
+
 /// Calls `each` with the number (from 0) and the bytes of each line, without its end, until it says stop.
 pub(super) fn for_each_line(
     file: &File,
@@ -153,6 +236,25 @@ pub(super) fn for_each_line(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_whole_lines_that_fit() {
+        let part = |text: &str, start, end, most| {
+            let part = read_part(&mut text.as_bytes(), start, end, most, "/f").unwrap();
+            (part.content, part.end, part.total, part.is_line_cut)
+        };
+        let shown = |content: &str, end, total, is_cut| (content.to_owned(), end, total, is_cut);
+        assert_eq!(part("a\nb\nc", 0, None, 100), shown("a\nb\nc", 3, 3, false));
+        assert_eq!(part("a\nb\nc", 1, Some(2), 100), shown("b\n", 2, 3, false));
+        assert_eq!(part("a\nb\nc\n", 0, None, 5), shown("a\nb\n", 2, 3, false));
+        assert_eq!(part("äöü\nb\n", 0, None, 2), shown("äö", 1, 2, true));
+        assert_eq!(part(&format!("{}\nb\n", "ä".repeat(50)), 0, None, 2), shown("ää", 1, 2, true));
+        assert_eq!(part("a\n€€€€€€€€€\nb\n", 0, None, 3), shown("a\n", 1, 3, false));
+        assert_eq!(part("a\n", 7, None, 3), shown("", 1, 1, false));
+        assert_eq!(part("", 0, None, 3), shown("", 0, 0, false));
+        let wrong = read_part(&mut &b"a\n\xffb\n"[..], 1, None, 9, "/f").unwrap_err();
+        assert_eq!(wrong, Failure::Decode { byte: 0xff, position: 2 });
+    }
 
     #[test]
     fn content_stands_for_its_bytes() {

@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::kernelspec::{InterruptMode, KernelSpec};
 use super::message::{Incoming, Request};
-use super::outputs::{JupyterOutput, Outputs};
+use super::outputs::{JupyterOutput, Outputs, StreamContent};
 use super::start::{Channels, Process, StartError, start};
 use crate::SharedGuest;
-use crate::process::{Budget, Exit, Signal};
+use crate::process::{Budget, Exit, News, Signal};
 
 /// How long an interrupted execution may go on before its kernel is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -71,6 +71,7 @@ struct Execute {
     code: String,
     silent: bool,
     limit: Duration,
+    news: Option<News>,
     done: oneshot::Sender<Execution>,
 }
 
@@ -130,9 +131,20 @@ impl Kernel {
 
     /// Executes code, one at a time. It goes on when the caller leaves.
     pub(super) async fn execute(&self, code: String, silent: bool, limit: Duration) -> Result<Execution, String> {
+        self.execute_told(code, silent, limit, None).await
+    }
+
+    /// The same, with what is printed told as it comes.
+    pub(super) async fn execute_told(
+        &self,
+        code: String,
+        silent: bool,
+        limit: Duration,
+        news: Option<News>,
+    ) -> Result<Execution, String> {
         let (done, execution) = oneshot::channel();
         // Refused by a task that has ended, or dropped by one that ends: in both cases it says why.
-        if self.executes.send(Execute { code, silent, limit, done }).await.is_ok()
+        if self.executes.send(Execute { code, silent, limit, news, done }).await.is_ok()
             && let Ok(execution) = execution.await
         {
             return Ok(execution);
@@ -165,6 +177,7 @@ enum Stage {
 struct Running {
     id: String,
     outputs: Outputs,
+    news: Option<News>,
     stage: Stage,
     /// When patience for the present stage ends.
     alarm: Instant,
@@ -188,7 +201,14 @@ impl Running {
                 }
                 self.is_idle |= incoming.content().is_some_and(|s: State| s.execution_state == "idle");
             }
-            "stream" => drop(incoming.content().map(|content| outputs.stream(&content))),
+            "stream" => {
+                if let Some(content) = incoming.content::<StreamContent>() {
+                    if let Some(news) = &mut self.news {
+                        news.push(content.text.as_bytes());
+                    }
+                    outputs.stream(&content);
+                }
+            }
             "display_data" => drop(incoming.content().map(|content| outputs.display("display_data", content))),
             "execute_result" => drop(incoming.content().map(|content| outputs.display("execute_result", content))),
             "update_display_data" => drop(incoming.content().map(|content| outputs.update(content))),
@@ -292,6 +312,7 @@ impl Task {
         self.running = Some(Running {
             id: request.id,
             outputs: Outputs::new(&self.budget),
+            news: execute.news,
             stage: Stage::Executing,
             alarm: Instant::now() + execute.limit,
             reply: None,

@@ -67,7 +67,7 @@ impl JupyterOutput {
 #[derive(Debug, Deserialize)]
 pub(super) struct StreamContent {
     name: String,
-    text: String,
+    pub(super) text: String,
 }
 
 /// Of `display_data`, `execute_result` and `update_display_data`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::kernel::{Execution, Kernel, Status};
 use super::kernelspec::{self, KernelSpec};
@@ -17,7 +17,7 @@ use super::start::StartError;
 use super::types::*;
 use crate::SharedGuest;
 use crate::files::Failure;
-use crate::process::Budget;
+use crate::process::{Budget, News};
 use crate::sessions::{SessionError, Sessions, Turns};
 
 /// Sessions at a time, each with a kernel of some 60 MiB. When there are more, the one that was unused for longest ends.
@@ -127,13 +127,14 @@ impl JupyterService {
         Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_owned()), restarted })
     }
 
-    /// Executes code in a kernel of its own that ends with it.
+    /// Executes code in a kernel of its own that ends with it, or when the caller leaves. Lines are told as they are printed.
     pub(crate) async fn execute_once(
         &self,
         guest: &SharedGuest,
         code: &str,
         limit: Duration,
         cwd: Option<&str>,
+        lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<Executed, JupyterError> {
         let dir = directory(guest, cwd)?.unwrap_or_else(|| guest.default_dir());
         let place = Arc::clone(&self.single_waiting).try_acquire_owned().map_err(|_| JupyterError::TooManySingle)?;
@@ -143,7 +144,8 @@ impl JupyterService {
             Some(kernel) => kernel,
             None => Kernel::start(guest, &spec, &dir, &self.budget).await?,
         };
-        let execution = kernel.execute(code.to_owned(), false, limit).await.unwrap_or_else(ended_before);
+        let execution = kernel.execute_told(code.to_owned(), false, limit, lines_to.map(News::new)).await;
+        let execution = execution.unwrap_or_else(ended_before);
         let kernel_name = spec.name.clone();
         let owner = Arc::clone(guest);
         // Whoever executes once does so again: the next kernel starts while this one's answer is read.

@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::runtime::Runtime;
 use super::service::{NodeError, how};
 use crate::SharedGuest;
 use crate::jupyter::MAX_STREAM_CHARS;
-use crate::process::{self, Budget, Command, Exit, OwnedProcess, Retained, ScratchDir, Signal};
+use crate::process::{self, Budget, Command, Exit, News, OwnedProcess, Retained, ScratchDir, Signal};
 
 /// What the process runs.
 const DRIVER: &str = include_str!("driver.js");
@@ -78,10 +79,10 @@ struct Output {
 }
 
 impl Output {
-    fn of(pipe: Receiver, budget: &Arc<Budget>) -> Self {
+    fn of(pipe: Receiver, budget: &Arc<Budget>, news: Option<News>) -> Self {
         let pipe = Arc::new(pipe);
         let kept = Arc::new(Mutex::new(Retained::new(budget)));
-        let reading = tokio::spawn(read_all(Arc::clone(&pipe), Arc::clone(&kept)));
+        let reading = tokio::spawn(read_all(Arc::clone(&pipe), Arc::clone(&kept), news));
         Self { pipe, kept, reading }
     }
 
@@ -101,12 +102,17 @@ impl Drop for Output {
     }
 }
 
-async fn read_all(pipe: Arc<Receiver>, kept: Arc<Mutex<Retained>>) {
+async fn read_all(pipe: Arc<Receiver>, kept: Arc<Mutex<Retained>>, mut news: Option<News>) {
     let mut buffer = vec![0; 64 << 10];
     while pipe.readable().await.is_ok() {
         match pipe.try_read(&mut buffer) {
             Ok(0) => return,
-            Ok(n) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]),
+            Ok(n) => {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]);
+                if let Some(news) = &mut news {
+                    news.push(&buffer[..n]);
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return,
         }
@@ -125,7 +131,7 @@ pub(super) struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts one in a directory; it is ready when this answers.
+    /// Starts one in a directory; it is ready when this answers. Lines that it prints are told as they come.
     pub(super) async fn start(
         guest: &SharedGuest,
         runtime: &Runtime,
@@ -133,6 +139,7 @@ impl NodeProcess {
         cwd: &Path,
         stdin: Option<String>,
         budget: &Arc<Budget>,
+        lines_to: Option<&mpsc::Sender<String>>,
     ) -> Result<Self, NodeError> {
         let at = |what: &'static str| move |source| NodeError::Io { what, source };
         let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
@@ -173,7 +180,8 @@ impl NodeProcess {
             tokio::spawn(feed(pipe, text));
         }
         let mut owned = OwnedProcess::new(child, dir);
-        let (stdout, stderr) = (Output::of(from_stdout, budget), Output::of(from_stderr, budget));
+        let output = |pipe| Output::of(pipe, budget, lines_to.map(News::new));
+        let (stdout, stderr) = (output(from_stdout), output(from_stderr));
         let accepted = tokio::select! {
             accepted = timeout(START, listener.accept()) => accepted.map_err(|_| None),
             exit = owned.wait() => Err(Some(exit)),

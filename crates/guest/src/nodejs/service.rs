@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::process::{Mode, NodeProcess, Ran};
@@ -106,7 +106,7 @@ impl NodeService {
     pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         if id.is_none() && request.stateful != Some(true) {
-            return self.execute_once(guest, request).await;
+            return self.execute_once(guest, request, None).await;
         }
         if request.stdin.as_deref().is_some_and(|text| !text.is_empty()) {
             return Err(NodeError::StdinInSession);
@@ -145,7 +145,13 @@ impl NodeService {
         Ok(Executed { response, ended, restarted })
     }
 
-    async fn execute_once(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
+    /// Executes code in a process of its own that ends with it, or when the caller leaves. Lines are told as they are printed.
+    pub(crate) async fn execute_once(
+        &self,
+        guest: &SharedGuest,
+        request: NodeJSExecuteRequest,
+        lines_to: Option<&mpsc::Sender<String>>,
+    ) -> Result<Executed, NodeError> {
         let _place = self.single_waiting.try_acquire().map_err(|_| NodeError::TooManySingle)?;
         let _turn = self.single.acquire().await;
         let limit = limit(&request);
@@ -161,7 +167,7 @@ impl NodeService {
             }
         };
         write_files(guest, &dir, request.files.unwrap_or_default()).await?;
-        let mut process = NodeProcess::start(guest, &runtime, Mode::Once, &dir, request.stdin, &self.budget).await?;
+        let mut process = NodeProcess::start(guest, &runtime, Mode::Once, &dir, request.stdin, &self.budget, lines_to).await?;
         let begun = Instant::now();
         let mut ran = process.run(&request.code, None, limit).await;
         let exit = match ran.exit {
@@ -325,7 +331,7 @@ impl NodeService {
         };
         slot.process = None;
         let dir = session.cwd();
-        let started = NodeProcess::start(guest, &session.runtime, Mode::Session, &dir, None, &self.budget).await;
+        let started = NodeProcess::start(guest, &session.runtime, Mode::Session, &dir, None, &self.budget, None).await;
         slot.process = Some(started.inspect_err(|_| {
             // A session that never had a process is none, unless the next call may give it one.
             if !slot.had_process && !session.turns.is_awaited() {

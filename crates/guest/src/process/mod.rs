@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::users::User;
 
 mod arrivals;
+mod news;
 mod owned;
 mod pipes;
 mod retained;
@@ -30,6 +31,7 @@ mod scratch;
 mod tree;
 
 pub use arrivals::Arrivals;
+pub use news::News;
 pub use owned::{Kept, OwnedProcess};
 pub use pipes::{dev_null, input_pipe, output_pipe, read_rest};
 pub use retained::{Budget, Piece, Retained, incomplete_end, middle_cut};

@@ -13,6 +13,7 @@ mod upload;
 pub use dependencies::DependencyCommandResult;
 pub use registry::{SkillMetadata, Skills};
 pub use routes::{SkillsApi, router};
+pub(crate) use service::{SkillError, content, preload};
 
 /// The file that makes a directory a skill.
 pub(crate) const SKILL_FILE: &str = "SKILL.md";

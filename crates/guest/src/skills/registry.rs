@@ -52,7 +52,7 @@ impl Skills {
     }
 
     /// Those of some names, or all.
-    pub(super) fn list(&self, names: Option<&[&str]>) -> Vec<SkillMetadata> {
+    pub(crate) fn list(&self, names: Option<&[&str]>) -> Vec<SkillMetadata> {
         let registered = self.lock();
         registered.values().filter(|s| names.is_none_or(|names| names.contains(&s.name.as_str()))).cloned().collect()
     }

@@ -21,7 +21,7 @@ const DEFAULT_DIRECTORY: &str = "skills";
 
 /// Why a call failed.
 #[derive(Debug, Error)]
-pub(super) enum SkillError {
+pub(crate) enum SkillError {
     #[error("{0}")]
     Invalid(String),
     #[error("there is no skill {0:?}")]
@@ -35,7 +35,7 @@ pub(super) enum SkillError {
 }
 
 impl SkillError {
-    pub(super) fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Unreadable(error) => error.hint(),
             Self::Unknown(_) => Some("list them with /v1/skills/metadatas".to_owned()),
@@ -60,7 +60,7 @@ fn preload_path(guest: &Guest) -> Option<PathBuf> {
 }
 
 /// Registers what [`PRELOAD`] names, once. What is wrong with it is logged: the calls are about something else.
-pub(super) async fn preload(guest: &Guest) {
+pub(crate) async fn preload(guest: &Guest) {
     let load = async || {
         let Some(directory) = preload_path(guest) else { return };
         let found = run(guest, &Job::FindSkills { directory: directory.clone() }, Input::Nothing).await;
@@ -154,7 +154,7 @@ async fn unpack(
 }
 
 /// The text of a skill's file below its front matter.
-pub(super) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata, String), SkillError> {
+pub(crate) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata, String), SkillError> {
     let skill = guest.skills.get(name).ok_or_else(|| SkillError::Unknown(name.to_owned()))?;
     let path = skill.file();
     let read = move |_: &_| {

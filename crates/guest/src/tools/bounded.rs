@@ -37,6 +37,18 @@ pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
     Bounded { text: shown, hint: Some(hint) }
 }
 
+/// Keeps as many entries of a list as fit, and says how many there were when these are not all.
+pub(super) fn cut_list<T: serde::Serialize>(list: &mut Vec<T>) -> Option<usize> {
+    let mut chars = 0;
+    let fits = list.iter().position(|entry| {
+        chars += serde_json::to_string(entry).map_or(0, |json| json.chars().count() + 1);
+        chars > SHOWN_CHARS
+    });
+    let whole = list.len();
+    list.truncate(fits?);
+    Some(whole)
+}
+
 async fn keep(guest: &Guest, text: String) -> Result<String, Failure> {
     let path = format!("{DIR}/{}.txt", crate::random_id());
     let written = path.clone();

@@ -17,6 +17,10 @@
 
 mod bash;
 mod bounded;
+mod code;
+mod documents;
+mod editor;
+mod files;
 mod registry;
 mod tool;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use super::bash;
 use super::tool::Tool;
+use super::{bash, code, documents, editor, files};
 
 /// A server of AIO's hub that the sandbox is itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +72,13 @@ const ALIASES: &[(&str, &str)] = &[
     ("browser_gui_screenshot", "sandbox_browser_screenshot"),
     ("browser_gui_execute_action", "sandbox_browser_execute_action"),
     ("terminal_execute", "sandbox_execute_bash"),
+    ("str_replace_editor", "sandbox_str_replace_editor"),
     ("browser_extract", "browser_get_markdown"),
     ("convert_to_markdown", "sandbox_convert_to_markdown"),
 ];
 
 pub(crate) struct Registry {
+    /// All that can be called.
     tools: BTreeMap<&'static str, Tool>,
     /// In the order in which they are listed.
     listed: Vec<&'static str>,
@@ -86,12 +88,22 @@ pub(crate) struct Registry {
 pub(crate) fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
-        let listed = [bash::tools()].into_iter().flatten();
+        let listed = [
+            bash::tools(),
+            code::execution_tools(),
+            files::tools(),
+            editor::tools(),
+            code::context_tools(),
+            code::package_tools(),
+            documents::tools(),
+        ];
+        let hidden = [documents::hidden_tools()];
         let mut registry = Registry { tools: BTreeMap::new(), listed: Vec::new() };
-        for tool in listed {
+        for tool in listed.into_iter().flatten() {
             registry.listed.push(tool.name);
             registry.tools.insert(tool.name, tool);
         }
+        registry.tools.extend(hidden.into_iter().flatten().map(|tool| (tool.name, tool)));
         registry
     })
 }
@@ -107,5 +119,31 @@ impl Registry {
     pub(crate) fn find(&self, name: &str, group: Option<Group>) -> Option<&Tool> {
         let own = |name: &str| self.tools.get(ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, own)| own));
         own(name).or_else(|| own(&format!("{}_{name}", group?.name())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_tools_are_found_and_not_listed() {
+        let names: Vec<_> = registry().list(None).map(|tool| tool.name).collect();
+        assert!(names.contains(&"sandbox_execute_code") && !names.contains(&"sandbox_load_skill"), "{names:?}");
+        assert!(registry().find("sandbox_load_skill", None).is_some());
+        let by_server = registry().find("execute_code", Some(Group::Sandbox));
+        assert_eq!(by_server.map(|tool| tool.name), Some("sandbox_execute_code"));
+        assert!(registry().find("execute_code", None).is_none());
+    }
+
+    #[test]
+    fn every_argument_is_described() {
+        for tool in registry().tools.values() {
+            assert!(tool.description.description.as_ref().is_some_and(|text| !text.is_empty()), "{}", tool.name);
+            let properties = tool.description.input_schema["properties"].as_object().unwrap();
+            for (name, schema) in properties {
+                assert!(schema["description"].is_string(), "{} {name}: {schema}", tool.name);
+            }
+        }
     }
 }

@@ -125,12 +125,21 @@ fn failed(error: ApiError) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
+fn json(answer: &impl Serialize) -> Result<Value, ApiError> {
+    serde_json::to_value(answer)
+        .map_err(|error| ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("the answer is no JSON: {error}")))
+}
+
 /// An answer for programs and for agents: the same JSON as structured content and as text.
 pub(super) fn structured(answer: &impl Serialize) -> Told {
-    let value = serde_json::to_value(answer).map_err(|error| {
-        ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("the answer is no JSON: {error}"))
-    })?;
-    Ok(CallToolResult::structured(value))
+    Ok(CallToolResult::structured(json(answer)?))
+}
+
+/// An answer in words for agents, and as structured content for programs.
+pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> Told {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text.into())]);
+    result.structured_content = Some(json(answer)?);
+    Ok(result)
 }
 
 /// An answer in words.

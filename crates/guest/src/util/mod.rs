@@ -6,3 +6,4 @@ mod routes;
 mod service;
 
 pub use routes::{UtilApi, router};
+pub(crate) use service::convert;

@@ -10,7 +10,7 @@ use crate::files::{self, FileError};
 
 /// Why an address was not converted.
 #[derive(Debug, Error)]
-pub(super) enum ConvertError {
+pub(crate) enum ConvertError {
     #[error("{0:?} is no address that can be converted")]
     Address(String),
     #[error(transparent)]
@@ -20,7 +20,7 @@ pub(super) enum ConvertError {
 }
 
 impl ConvertError {
-    pub(super) fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Address(_) => Some("give one that begins with http:, https:, file: or data:, or an absolute path".to_owned()),
             Self::File(error) => error.hint(),
@@ -54,7 +54,7 @@ fn path(rest: &str) -> Option<String> {
 }
 
 /// What an address leads to, as Markdown.
-pub(super) async fn convert(guest: &Guest, uri: &str) -> Result<Content, ConvertError> {
+pub(crate) async fn convert(guest: &Guest, uri: &str) -> Result<Content, ConvertError> {
     let uri = uri.trim();
     let scheme = uri.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
     let unknown = || ConvertError::Address(shown(uri));

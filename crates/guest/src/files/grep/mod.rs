@@ -127,7 +127,7 @@ pub struct FileGrepResult {
     pub truncated: bool,
     /// What is not in the answer and why.
     #[serde(skip)]
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// A size such as `500K` or `1M`, in bytes. Units are binary, as ripgrep's.
