@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use super::bash;
 use super::tool::Tool;
+use super::{bash, browser, screen};
 
 /// A server of AIO's hub that the sandbox is itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(crate) struct Registry {
 pub(crate) fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
-        let listed = [bash::tools()].into_iter().flatten();
+        let listed = [bash::tools(), screen::tools(), browser::tools()].into_iter().flatten();
         let mut registry = Registry { tools: BTreeMap::new(), listed: Vec::new() };
         for tool in listed {
             registry.listed.push(tool.name);
