@@ -49,19 +49,19 @@ class Tools:
     def __init__(self, sites: Sites):
         self.http, self.sites = sites.live.http, sites
 
-    def __call__(self, name: str, **arguments: Any) -> Told:
+    def __call__(self, name: str, /, **arguments: Any) -> Told:
         told = self.any(name, **arguments)
         assert not told.failed, told.text
         return told
 
-    def any(self, name: str, **arguments: Any) -> Told:
+    def any(self, name: str, /, **arguments: Any) -> Told:
         answer = self.http.post(f"/v1/mcp/hub/tools/{name}", json=arguments)
         assert answer.status_code == 200, answer.text
         envelope = answer.json()
         assert envelope["success"], envelope
         return Told(envelope["data"])
 
-    def fails(self, name: str, *parts: str, **arguments: Any) -> str:
+    def fails(self, name: str, /, *parts: str, **arguments: Any) -> str:
         """What it says of a failure, which has these parts."""
         told = self.any(name, **arguments)
         assert told.failed, told.text
@@ -217,7 +217,7 @@ def test_text_and_markdown(tools: Tools) -> None:
         told = tools(name)
         assert len(told.text) < 31_000 and "the end" in told.text and "sandbox_file_operations" in told.text
         path = told.text.split("all of it is in ")[1].split(":")[0]
-        assert len(tools.sites.read(path)) > 100_000
+        assert int(tools.sites.live.output(f"wc -c < {path}")) > 100_000
 
 
 def test_links(tools: Tools) -> None:
@@ -267,7 +267,8 @@ def test_evaluate(tools: Tools) -> None:
         ("// the title\n() => document.title // of the page", "On stones"),
         ("async () => { await null; return [1, {a: null}]; }", [1, {"a": None}]),
         ("function () { return 5; }", 5),
-        ("function named() { return 6; }", 6),
+        ("async function () { return 6; };", 6),
+        ("function twice(n) { return 2 * n; } twice(4)", 8),
         ("document.title", "On stones"),
         ("1 + 1;", 2),
         ("await Promise.resolve(7)", 7),
@@ -281,8 +282,8 @@ def test_evaluate(tools: Tools) -> None:
         ("undefined", None),
         ("document.querySelectorAll('li').length > 1", True),
     ]:
-        told = tools("browser_evaluate", script=script)
-        assert told.structured == {"result": value}, script
+        told = tools.any("browser_evaluate", script=script)
+        assert told.structured == {"result": value}, (script, told.text)
         assert json.loads(told.text) == value
     tools.fails("browser_evaluate", "TypeError: no luck", script="() => { throw new TypeError('no luck') }")
     tools.fails("browser_evaluate", "ReferenceError", script="absent.value")

@@ -41,26 +41,28 @@ impl Work {
         }
     }
 
-    /// Runs it as the first of what it can be.
+    /// Runs it as the first of what it can be: what is no JavaScript has not run.
     async fn understood(&self, expression: &str) -> Result<Value, PageError> {
-        // An object at the beginning would be a block.
-        let object = expression.trim().trim_end_matches(';');
-        if code(object).starts_with('{') {
-            match self.run(&format!("({object}\n)"), true).await {
-                Err(PageError::Threw(why)) if is_not_parsed(&why) => {}
+        let enclosed = format!("({}\n)", expression.trim().trim_end_matches(';'));
+        // `return` stands in functions alone.
+        let body = format!("(async () => {{\n{expression}\n}})()");
+        let mut ways = [(expression, true), (enclosed.as_str(), true), (body.as_str(), false)];
+        if code(expression).starts_with('{') {
+            // An object that is not enclosed would be a block.
+            ways.swap(0, 1);
+        }
+        let mut plain = None;
+        for (text, repl) in ways {
+            match self.run(text, repl).await {
+                Err(PageError::Threw(why)) if is_not_parsed(&why) => {
+                    if text == expression {
+                        plain = Some(why);
+                    }
+                }
                 result => return result,
             }
         }
-        match self.run(expression, true).await {
-            Err(PageError::Threw(why)) if is_not_parsed(&why) => {
-                // `return` stands in functions alone.
-                match self.run(&format!("(async () => {{\n{expression}\n}})()"), false).await {
-                    Err(PageError::Threw(other)) if is_not_parsed(&other) => Err(PageError::Threw(why)),
-                    result => result,
-                }
-            }
-            result => result,
-        }
+        Err(PageError::Threw(plain.unwrap_or_default()))
     }
 
     async fn run(&self, expression: &str, repl: bool) -> Result<Value, PageError> {
