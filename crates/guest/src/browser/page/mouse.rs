@@ -175,7 +175,8 @@ impl Work {
 
     /// How many pixels of the page are above and below what is shown of it.
     pub(crate) async fn beyond(&self) -> Result<(f64, f64), PageError> {
-        let told = self.tab.ours("[scrollY, document.scrollingElement.scrollHeight - innerHeight - scrollY]").await?;
+        let all = "(document.scrollingElement ?? document.documentElement).scrollHeight";
+        let told = self.tab.ours(&format!("[scrollY, {all} - innerHeight - scrollY]")).await?;
         Ok((told[0].as_f64().unwrap_or_default(), told[1].as_f64().unwrap_or_default().max(0.0)))
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::keys::KeyName;
 use super::{LIST_ELEMENTS, act, target};
 use crate::browser::{ClickRequest, PageButton, PageError, ScrollDirection, Target, Work};
-use crate::http::{ApiError, whole};
+use crate::http::whole;
 use crate::tools::tool::{Caller, Told};
 
 /// Clicks an element, once it can be clicked: by its index of browser_get_clickable_elements, or by a selector.
@@ -153,7 +153,7 @@ pub(super) async fn press_key(caller: Caller, PressKey { key }: PressKey) -> Tol
     whole(async move {
         let press =
             |work: std::sync::Arc<Work>| async move { Ok::<Value, PageError>(json!(work.press_key(&key.to_string()).await?)) };
-        Ok::<_, ApiError>(act(&caller, format!("Pressed {key}"), "", press).await?)
+        act(&caller, format!("Pressed {key}"), "", press).await
     })
     .await
 }
