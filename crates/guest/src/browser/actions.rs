@@ -1,5 +1,6 @@
 //! What a person's hands would do, by AIO's names.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
@@ -15,90 +16,133 @@ use crate::process;
 const MAX_WAIT: f64 = 600.0;
 
 /// One action, told by `action_type`. Places are pixels of the screen; what has none happens at the pointer.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "action_type", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {
+    #[schemars(description = "Moves the pointer to a place.")]
     MoveTo {
+        #[schemars(description = "Pixels from the left edge of the screen.")]
         x: f64,
+        #[schemars(description = "Pixels from the top edge of the screen.")]
         y: f64,
     },
+    #[schemars(description = "Moves the pointer from where it is.")]
     MoveRel {
+        #[schemars(description = "Pixels to the right; below 0: to the left.")]
         x_offset: f64,
+        #[schemars(description = "Pixels down; below 0: up.")]
         y_offset: f64,
     },
+    #[schemars(description = "Clicks at a place, or where the pointer is.")]
     Click {
+        #[schemars(description = "Pixels from the left edge of the screen.")]
         x: Option<f64>,
+        #[schemars(description = "Pixels from the top edge of the screen.")]
         y: Option<f64>,
         #[serde(default)]
         #[schema(inline)]
+        #[schemars(description = "The button of the mouse.")]
         button: Button,
         #[serde(default = "once", deserialize_with = "within::<_, 1, 3>")]
         #[schema(schema_with = clicks)]
+        #[schemars(description = "How often.", range(min = 1, max = 3))]
         num_clicks: i64,
     },
+    #[schemars(description = "Presses a button of the mouse, and holds it.")]
     MouseDown {
         #[serde(default)]
         #[schema(inline)]
+        #[schemars(description = "The button of the mouse.")]
         button: Button,
     },
+    #[schemars(description = "Lets a button of the mouse go.")]
     MouseUp {
         #[serde(default)]
         #[schema(inline)]
+        #[schemars(description = "The button of the mouse.")]
         button: Button,
     },
+    #[schemars(description = "Clicks with the right button.")]
     RightClick {
+        #[schemars(description = "Pixels from the left edge of the screen.")]
         x: Option<f64>,
+        #[schemars(description = "Pixels from the top edge of the screen.")]
         y: Option<f64>,
     },
+    #[schemars(description = "Clicks twice with the left button.")]
     DoubleClick {
+        #[schemars(description = "Pixels from the left edge of the screen.")]
         x: Option<f64>,
+        #[schemars(description = "Pixels from the top edge of the screen.")]
         y: Option<f64>,
     },
     /// With the left button held.
+    #[schemars(description = "Drags from where the pointer is to a place, with the left button.")]
     DragTo {
+        #[schemars(description = "Pixels from the left edge of the screen.")]
         x: f64,
+        #[schemars(description = "Pixels from the top edge of the screen.")]
         y: f64,
     },
+    #[schemars(description = "Drags from where the pointer is by some pixels, with the left button.")]
     DragRel {
+        #[schemars(description = "Pixels to the right; below 0: to the left.")]
         x_offset: f64,
+        #[schemars(description = "Pixels down; below 0: up.")]
         y_offset: f64,
     },
     /// In turns of the wheel, at most 200: `dy` above 0 is up, `dx` above 0 is right.
+    #[schemars(description = "Turns the wheel where the pointer is. In turns, at most 200; one is some 100 pixels.")]
     Scroll {
         #[serde(default)]
         #[schema(default = 0)]
+        #[schemars(description = "Turns to the right; below 0: to the left.")]
         dx: i64,
         #[serde(default)]
         #[schema(default = 0)]
+        #[schemars(description = "Turns up; below 0: down.")]
         dy: i64,
     },
     /// Types by keys, also what is on none. Long texts are pasted.
+    #[schemars(description = "Types a text into what has the focus.")]
     Typing {
         #[serde(deserialize_with = "not_empty")]
         #[schema(min_length = 1)]
+        #[schemars(description = "The text.", length(min = 1))]
         text: String,
         /// Whether it may be pasted; null as true.
         #[serde(default = "yes")]
         #[schema(default = true)]
+        #[schemars(description = "Whether a long text may be pasted over the clipboard.")]
         use_clipboard: Option<bool>,
     },
+    #[schemars(description = "Presses a key and lets it go.")]
     Press {
+        #[schemars(description = "Its name, such as Return, BackSpace, ctrl, F5 or a.")]
         key: String,
     },
+    #[schemars(description = "Presses a key, and holds it.")]
     KeyDown {
+        #[schemars(description = "Its name, such as shift.")]
         key: String,
     },
+    #[schemars(description = "Lets a key go.")]
     KeyUp {
+        #[schemars(description = "Its name, such as shift.")]
         key: String,
     },
+    #[schemars(description = "Presses keys together.")]
     Hotkey {
         #[serde(deserialize_with = "some")]
+        #[schemars(description = "Their names in this order, such as [\"ctrl\", \"l\"].", length(min = 1))]
         keys: Vec<String>,
     },
+    #[schemars(description = "Waits.")]
     Wait {
         /// In seconds.
         #[serde(deserialize_with = "crate::desktop::positive")]
         #[schema(exclusive_minimum = 0)]
+        #[schemars(description = "Seconds, at most 600.", extend("exclusiveMinimum" = 0))]
         duration: f64,
     },
 }
@@ -152,9 +196,15 @@ pub struct ActionResponse {
     pub action_performed: String,
 }
 
+impl ActionData {
+    pub(crate) fn of(action: &Action) -> Self {
+        Self { status: ActionStatus::Success, action_performed: action.name().to_owned() }
+    }
+}
+
 impl ActionResponse {
     pub(super) fn done(action: &Action) -> Self {
-        let data = ActionData { status: ActionStatus::Success, action_performed: action.name().to_owned() };
+        let data = ActionData::of(action);
         Self {
             success: true,
             message: Some(format!("{} done", data.action_performed)),
@@ -190,7 +240,7 @@ impl Action {
     }
 
     /// Does it on the screen that shows the browser.
-    pub(super) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
+    pub(crate) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
         if let Self::Wait { duration } = self {
             tokio::time::sleep(process::seconds(duration.min(MAX_WAIT))).await;
             return Ok(());

@@ -30,11 +30,16 @@ mod tabs;
 mod types;
 
 pub use actions::{Action, ActionData, ActionResponse};
+pub(crate) use automation::{Download, Progress as DownloadProgress};
 pub use cookies::CookiesApi;
 pub use network::NetworkApi;
 pub use page::PageApi;
+pub(crate) use page::{
+    ClickRequest, PageButton, PageError, PageFormat, PagePicture, ScrollDirection, Shot, Target, WaitUntil, Work, act, work,
+};
 pub use routes::{BrowserApi, router};
 pub use service::{Browser, BrowserError, BrowserService};
 pub use state::StateApi;
 pub use tabs::TabsApi;
+pub(crate) use tabs::{TabTold, closed, known, opened, shown};
 pub use types::*;

@@ -65,20 +65,7 @@ impl From<BrowserError> for ApiError {
     responses((status = 200, body = Envelope<BrowserInfoResult>)))]
 async fn info(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<BrowserInfoResult> {
     let address = Address::of(&headers);
-    let result = whole(async move {
-        let browser = guest.browser.get(&guest).await?;
-        let (width, height) = browser.desktop().run(|screen| screen.size()).await?;
-        let (_, path) = browser.endpoint();
-        Ok::<_, BrowserError>(BrowserInfoResult {
-            user_agent: browser.user_agent().to_owned(),
-            cdp_url: address.websocket(&format!("/cdp{path}")),
-            vnc_url: address.http("/vnc/index.html?autoconnect=true"),
-            cdp_ui_url: None,
-            viewport: BrowserViewport { width: width.into(), height: height.into() },
-            page_viewport: browser.page_viewport().await,
-        })
-    });
-    ok(result.await?)
+    ok(whole(async move { guest.browser.info(&guest, &address).await }).await?)
 }
 
 /// A picture of the whole screen. The headers `x-screen-width`, `x-screen-height`, `x-image-width` and `x-image-height` tell
@@ -91,12 +78,7 @@ async fn screenshot(
     QueryArgs(query): QueryArgs<ScreenshotQuery>,
 ) -> Result<Response, ApiError> {
     let format = query.format.of_quality(query.quality);
-    let (picture, file) = whole(async move {
-        let desktop = guest.browser.shown(&guest).await?;
-        let picture = desktop.run(|screen| screen.picture(None)).await?;
-        Ok::<_, BrowserError>(picture.encoded(format).await?)
-    })
-    .await?;
+    let (picture, file) = whole(async move { guest.browser.picture(&guest, format).await }).await?;
     Ok(picture_answer(&picture, file, format))
 }
 

@@ -12,14 +12,15 @@ use thiserror::Error;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::automation::Automation;
+use super::automation::{Automation, Download};
 use super::cdp::{CdpError, Client};
 use super::network::Network;
 use super::policy::Policy;
 use super::start::{self, Started};
-use super::types::{BrowserViewport, RestartMode, RestartRequest};
+use super::types::{BrowserInfoResult, BrowserViewport, RestartMode, RestartRequest};
 use crate::SharedGuest;
-use crate::desktop::{Desktop, DesktopError, Region};
+use crate::desktop::{Desktop, DesktopError, Format, Picture, Region};
+use crate::http::Address;
 use crate::process::{Kept, told};
 
 /// One that did not have to answer for so long is asked whether it lives before it is used.
@@ -137,6 +138,33 @@ impl BrowserService {
         browser.painted.get_or_try_init(|| browser.first_window()).await?;
         // The browser may be fine on a desktop whose window manager ended.
         Ok(guest.desktop.get(guest).await?)
+    }
+
+    /// Where clients of the DevTools protocol and people find the browser, and how large it is.
+    pub(crate) async fn info(&self, guest: &SharedGuest, address: &Address) -> Result<BrowserInfoResult, BrowserError> {
+        let browser = self.get(guest).await?;
+        let (width, height) = browser.desktop().run(|screen| screen.size()).await?;
+        let (_, path) = browser.endpoint();
+        Ok(BrowserInfoResult {
+            user_agent: browser.user_agent().to_owned(),
+            cdp_url: address.websocket(&format!("/cdp{path}")),
+            vnc_url: address.http("/vnc/index.html?autoconnect=true"),
+            cdp_ui_url: None,
+            viewport: BrowserViewport { width: width.into(), height: height.into() },
+            page_viewport: browser.page_viewport().await,
+        })
+    }
+
+    /// A picture of the whole screen that shows the browser, and its file.
+    pub(crate) async fn picture(&self, guest: &SharedGuest, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
+        let desktop = self.shown(guest).await?;
+        let picture = desktop.run(|screen| screen.picture(None)).await?;
+        Ok(picture.encoded(format).await?)
+    }
+
+    /// The files that pages had it download, the oldest first.
+    pub(crate) async fn downloads(&self, guest: &SharedGuest) -> Result<Vec<Download>, BrowserError> {
+        Ok(self.automation(guest).await?.downloads().list())
     }
 
     /// Whether the browser listens at a port of the loopback: nothing from outside is led there.

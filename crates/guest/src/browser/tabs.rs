@@ -1,5 +1,7 @@
 //! AIO's `browser_tabs` service: the tabs of the person's profile, by their place in the order of opening.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{delete, get, put};
@@ -25,14 +27,15 @@ pub(super) fn router() -> Router<SharedGuest> {
         .route("/v1/browser/tabs/{index}/activate", put(activate))
 }
 
+/// A tab as callers know it.
 #[derive(Debug, Serialize)]
-struct Told {
-    index: usize,
+pub(crate) struct TabTold {
+    pub(crate) index: usize,
     id: String,
-    url: String,
-    title: String,
+    pub(crate) url: String,
+    pub(crate) title: String,
     /// Whether operations work in it.
-    active: bool,
+    pub(crate) active: bool,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -41,37 +44,67 @@ pub(super) struct CreatePageRequest {
     pub(super) url: Option<String>,
 }
 
-fn all(automation: &Automation) -> Vec<Told> {
+fn all(automation: &Automation) -> Vec<TabTold> {
     let current = automation.current().map(|tab| tab.target.clone());
-    let told = |(index, tab): (usize, std::sync::Arc<Tab>)| {
+    let told = |(index, tab): (usize, Arc<Tab>)| {
         let state = tab.state();
         let (url, title) = (state.url.clone(), state.title.clone());
-        Told { index, id: tab.target.clone(), url, title, active: current.as_ref() == Some(&tab.target) }
+        TabTold { index, id: tab.target.clone(), url, title, active: current.as_ref() == Some(&tab.target) }
     };
     automation.list().into_iter().enumerate().map(told).collect()
 }
 
-fn one(automation: &Automation, tab: &Tab) -> Result<Value, PageError> {
-    all(automation).into_iter().find(|told| told.id == tab.target).map(|told| json!(told)).ok_or(PageError::Closed)
+fn one(automation: &Automation, tab: &Tab) -> Result<TabTold, PageError> {
+    all(automation).into_iter().find(|told| told.id == tab.target).ok_or(PageError::Closed)
 }
 
-fn by_index(automation: &Automation, index: i64) -> Result<std::sync::Arc<Tab>, PageError> {
+fn by_index(automation: &Automation, index: i64) -> Result<Arc<Tab>, PageError> {
     let tabs = automation.list();
     let found = usize::try_from(index).ok().and_then(|index| tabs.get(index)).cloned();
     found.ok_or_else(|| PageError::Missing(format!("there is no tab {index}: there are {}, from 0", tabs.len())))
+}
+
+/// All tabs, in the order in which they were opened. There is one at least.
+pub(crate) async fn known(guest: &SharedGuest) -> Result<Vec<TabTold>, PageError> {
+    let automation = guest.browser.automation(guest).await?;
+    automation.tab().await?;
+    automation.refresh().await?;
+    Ok(all(&automation))
+}
+
+/// Opens a tab. Operations work in it from now on.
+pub(crate) async fn opened(guest: &SharedGuest, url: Option<&str>) -> Result<TabTold, PageError> {
+    let automation = guest.browser.automation(guest).await?;
+    let tab = super::page::open(&automation, url).await?;
+    automation.refresh().await?;
+    one(&automation, &tab)
+}
+
+/// Closes a tab, or the one that operations work in. The last one is replaced by an empty one. Tells how many there are then.
+pub(crate) async fn closed(guest: &SharedGuest, index: Option<i64>) -> Result<usize, PageError> {
+    let automation = guest.browser.automation(guest).await?;
+    let tab = match index {
+        Some(index) => by_index(&automation, index)?,
+        None => automation.tab().await?,
+    };
+    automation.close(&tab).await?;
+    Ok(automation.list().len())
+}
+
+/// Shows a tab. Operations work in it from now on.
+pub(crate) async fn shown(guest: &SharedGuest, index: i64) -> Result<TabTold, PageError> {
+    let automation = guest.browser.automation(guest).await?;
+    let tab = by_index(&automation, index)?;
+    automation.activate(&tab).await?;
+    automation.refresh().await?;
+    one(&automation, &tab)
 }
 
 /// All tabs, in the order in which they were opened.
 #[utoipa::path(get, path = "/v1/browser/tabs", tag = "browser", operation_id = "list_tabs_v1_browser_tabs_get",
     responses((status = 200, body = Envelope<Items>)))]
 async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
-    let tabs = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
-        // There is one at least.
-        automation.tab().await?;
-        automation.refresh().await?;
-        Ok::<_, PageError>(all(&automation))
-    });
+    let tabs = whole(async move { known(&guest).await });
     ok(tabs.await?.into_iter().map(|told| json!(told)).collect())
 }
 
@@ -80,13 +113,8 @@ async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
     request_body = CreatePageRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePageRequest>) -> Reply<Value> {
     let url = request.url.filter(|url| !url.trim().is_empty());
-    let opened = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
-        let tab = super::page::open(&automation, url.as_deref()).await?;
-        automation.refresh().await?;
-        one(&automation, &tab)
-    });
-    ok_message(opened.await?, "Opened a tab")
+    let opened = whole(async move { opened(&guest, url.as_deref()).await });
+    ok_message(json!(opened.await?), "Opened a tab")
 }
 
 /// Closes a tab. The last one is replaced by an empty one.
@@ -94,11 +122,7 @@ async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePage
     operation_id = "close_tab_v1_browser_tabs__index__delete",
     params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
-    let left = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
-        automation.close(&*by_index(&automation, index)?).await?;
-        Ok::<_, PageError>(automation.list().len())
-    });
+    let left = whole(async move { closed(&guest, Some(index)).await });
     ok_message(json!({"index": index, "tabs": left.await?}), "Closed the tab")
 }
 
@@ -107,12 +131,6 @@ async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Repl
     operation_id = "activate_tab_v1_browser_tabs__index__activate_put",
     params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn activate(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Reply<Value> {
-    let shown = whole(async move {
-        let automation = guest.browser.automation(&guest).await?;
-        let tab = by_index(&automation, index)?;
-        automation.activate(&tab).await?;
-        automation.refresh().await?;
-        one(&automation, &tab)
-    });
-    ok_message(shown.await?, "Shows the tab")
+    let shown = whole(async move { shown(&guest, index).await });
+    ok_message(json!(shown.await?), "Shows the tab")
 }

@@ -1,5 +1,6 @@
 //! The mouse.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::ToSchema;
 use x11rb::connection::Connection;
@@ -19,7 +20,7 @@ const DRAG_PAUSE: u32 = 12;
 /// Before a button goes down or up, in milliseconds: clicks at one moment are none of several.
 const CLICK_PAUSE: u32 = 10;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(default = "left")]
 pub enum Button {

@@ -10,18 +10,21 @@
 //! | `code.rs` | `sandbox_execute_code`, `sandbox_get_packages`, `sandbox_get_context` |
 //! | `files.rs`, `editor.rs` | `sandbox_file_operations`, `sandbox_str_replace_editor` |
 //! | `documents.rs` | `sandbox_convert_to_markdown`, `sandbox_load_skill` |
-//! | `screen.rs` | `sandbox_browser_screenshot` and what works on the screen |
+//! | `screen.rs` | `sandbox_get_browser_info`, `sandbox_browser_screenshot`, `sandbox_browser_execute_action` |
 //! | `browser/` | `browser_*` |
 //!
 //! A call is a future that does all of it: dropped, it stops what it started.
 
+mod answer;
 mod bash;
 mod bounded;
+mod browser;
 mod code;
 mod documents;
 mod editor;
 mod files;
 mod registry;
+mod screen;
 mod tool;
 
 pub(crate) use registry::{Group, registry};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::tool::Tool;
-use super::{bash, code, documents, editor, files};
+use super::{bash, browser, code, documents, editor, files, screen};
 
 /// A server of AIO's hub that the sandbox is itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +94,10 @@ pub(crate) fn registry() -> &'static Registry {
             files::tools(),
             editor::tools(),
             code::context_tools(),
+            screen::tools(),
             code::package_tools(),
             documents::tools(),
+            browser::tools(),
         ];
         let hidden = [documents::hidden_tools()];
         let mut registry = Registry { tools: BTreeMap::new(), listed: Vec::new() };

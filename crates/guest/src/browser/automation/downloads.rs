@@ -12,20 +12,20 @@ use super::lock;
 const MAX_DOWNLOADS: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::browser) struct Download {
+pub(crate) struct Download {
     pub(in crate::browser) guid: String,
-    pub(in crate::browser) url: String,
+    pub(crate) url: String,
     /// The name that was asked for; the file's own may have a number more.
-    pub(in crate::browser) filename: String,
+    pub(crate) filename: String,
     /// Where it is, once it is whole.
-    pub(in crate::browser) path: Option<String>,
-    pub(in crate::browser) progress: Progress,
+    pub(crate) path: Option<String>,
+    pub(crate) progress: Progress,
     /// Whether somebody who waited for one has got it.
     pub(in crate::browser) told: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(in crate::browser) enum Progress {
+pub(crate) enum Progress {
     #[serde(rename = "inProgress")]
     Running,
     #[serde(rename = "completed")]
@@ -82,6 +82,11 @@ impl Downloads {
 
     pub(in crate::browser) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
+    }
+
+    /// Those that are remembered, the oldest first.
+    pub(in crate::browser) fn list(&self) -> Vec<Download> {
+        lock(&self.all).iter().cloned().collect()
     }
 
     /// The first one that ended and that nobody was told of: it is told now.

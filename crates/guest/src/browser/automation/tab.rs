@@ -33,8 +33,9 @@ const LIBRARY: &str = concat!(
     include_str!("../page/library/find.js"),
     include_str!("../page/library/act.js"),
     include_str!("../page/library/read.js"),
-    "globalThis.arenite = { find, visible, ready, hits, fill, select, setChecked, files, inputKind, ",
-    "elements, numbered, findText, text, main, widgets, storage, setStorage };\n})();"
+    include_str!("../page/library/mark.js"),
+    "globalThis.arenite = { find, visible, ready, hits, written, fill, select, setChecked, files, inputKind, ",
+    "elements, numbered, links, mark, unmark, findText, text, main, widgets, storage, setStorage };\n})();"
 );
 
 #[derive(Debug)]

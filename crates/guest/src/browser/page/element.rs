@@ -22,7 +22,7 @@ const MAX_SELECTOR: usize = 10_000;
 
 /// Which element is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::browser) enum Target {
+pub(crate) enum Target {
     Selector(String),
     /// Of the list that `elements` tells.
     Index(usize),
@@ -31,7 +31,7 @@ pub(in crate::browser) enum Target {
 impl Target {
     /// # Errors
     /// That none is given, both are, or it can't be one.
-    pub(super) fn of(selector: Option<String>, index: Option<i64>) -> Result<Self, PageError> {
+    pub(crate) fn of(selector: Option<String>, index: Option<i64>) -> Result<Self, PageError> {
         match (selector, index) {
             (Some(selector), None) => Self::selector(selector),
             (None, Some(index)) => {

@@ -9,7 +9,7 @@ use crate::files::Failure;
 use crate::http::ApiError;
 
 #[derive(Debug, Error)]
-pub(in crate::browser) enum PageError {
+pub(crate) enum PageError {
     /// What was asked for can't be.
     #[error("{0}")]
     Bad(String),

@@ -22,29 +22,47 @@ pub(super) fn unwrap(mut answer: Value) -> Result<Value, PageError> {
 }
 
 impl Work {
-    /// Runs an expression, statements, or a function's body with `return`; `await` works in all of them.
-    pub(super) async fn evaluate(&self, expression: &str) -> Result<Value, PageError> {
+    /// Runs an expression, statements, or a function's body with `return`; `await` works in all of them. A function is called.
+    pub(crate) async fn evaluate(&self, expression: &str) -> Result<Value, PageError> {
         if expression.len() > MAX_EXPRESSION {
             return Err(PageError::Bad(format!("an expression can have {MAX_EXPRESSION} bytes")));
         }
-        let result = match self.run(expression, true).await {
-            // `return` stands in functions alone.
-            Err(PageError::Threw(why)) if why.starts_with("SyntaxError") => {
-                match self.run(&format!("(async () => {{\n{expression}\n}})()"), false).await {
-                    Err(PageError::Threw(other)) if other.starts_with("SyntaxError") => return Err(PageError::Threw(why)),
-                    result => result?,
-                }
-            }
-            result => result?,
-        };
-        // A function is meant to be called, as Playwright does it.
-        match result["type"].as_str() {
-            Some("function") if is_function(expression) => {
-                let result = self.run(&format!("({expression})()"), false).await?;
-                self.value(result).await
+        let result = self.understood(expression).await?;
+        match result["objectId"].as_str() {
+            // A function is meant to be called, as Playwright does it.
+            Some(function) if result["type"] == "function" && is_function(expression) => {
+                let call = json!({
+                    "objectId": function, "functionDeclaration": "function () { return this(); }", "awaitPromise": true,
+                    "userGesture": true, "generatePreview": true, "objectGroup": HELD,
+                });
+                self.value(self.asked_by_caller("Runtime.callFunctionOn", call).await?).await
             }
             _ => self.value(result).await,
         }
+    }
+
+    /// Runs it as the first of what it can be: what is no JavaScript has not run.
+    async fn understood(&self, expression: &str) -> Result<Value, PageError> {
+        let enclosed = format!("({}\n)", expression.trim().trim_end_matches(';'));
+        // `return` stands in functions alone.
+        let body = format!("(async () => {{\n{expression}\n}})()");
+        let mut ways = [(expression, true), (enclosed.as_str(), true), (body.as_str(), false)];
+        if code(expression).starts_with('{') {
+            // An object that is not enclosed would be a block.
+            ways.swap(0, 1);
+        }
+        let mut plain = None;
+        for (text, repl) in ways {
+            match self.run(text, repl).await {
+                Err(PageError::Threw(why)) if is_not_parsed(&why) => {
+                    if text == expression {
+                        plain = Some(why);
+                    }
+                }
+                result => return result,
+            }
+        }
+        Err(PageError::Threw(plain.unwrap_or_default()))
     }
 
     async fn run(&self, expression: &str, repl: bool) -> Result<Value, PageError> {
@@ -101,10 +119,45 @@ impl Work {
     }
 }
 
+/// Whether nothing of it has run. A syntax error that is thrown by what runs, as by `JSON.parse`, tells where.
+fn is_not_parsed(why: &str) -> bool {
+    why.starts_with("SyntaxError") && !why.contains("\n    at ")
+}
+
+/// Without the comments that it begins with.
+fn code(mut text: &str) -> &str {
+    loop {
+        text = text.trim_start();
+        let rest = match (text.strip_prefix("//"), text.strip_prefix("/*")) {
+            (Some(line), _) => line.split_once('\n'),
+            (_, Some(comment)) => comment.split_once("*/"),
+            _ => return text,
+        };
+        text = rest.map_or("", |(_, rest)| rest);
+    }
+}
+
 fn is_function(expression: &str) -> bool {
-    let text = expression.trim_start();
+    let text = code(expression);
     text.starts_with("function") || text.starts_with("async") || (text.starts_with('(') && text.contains("=>")) || {
         let name = text.split("=>").next().unwrap_or_default().trim();
         text.contains("=>") && !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_known_by_how_they_begin() {
+        for function in
+            ["() => 1", "async () => 1", "x => x", "function f() {}", "// what it is\n/* and why */ () => 1", "(a, b) => a"]
+        {
+            assert!(is_function(function), "{function}");
+        }
+        for other in ["window.alert", "document.title", "// () => 1", "'x => y'", "/* function */ 5", ""] {
+            assert!(!is_function(other), "{other}");
+        }
     }
 }

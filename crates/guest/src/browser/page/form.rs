@@ -26,11 +26,23 @@ pub(super) struct Item {
 
 impl Work {
     pub(super) async fn fill(&self, target: &Target, text: &str) -> Result<Place, PageError> {
-        self.fill_in(target, text).await?;
+        self.fill_in(target, text, false).await?;
         self.settled().await
     }
 
-    async fn fill_in(&self, target: &Target, text: &str) -> Result<(), PageError> {
+    /// The same, or adds the text to what a field for text has. Tells what the field has then, if it is there and no secret.
+    pub(crate) async fn write(&self, target: &Target, text: &str, adds: bool) -> Result<(Place, Option<String>), PageError> {
+        self.fill_in(target, text, adds).await?;
+        let place = self.settled().await?;
+        let written = match self.tab.look(target).await {
+            Ok(Some(element)) => self.tab.on(&element, "written", json!([false])).await.unwrap_or_default(),
+            // The page may have done something else with it.
+            _ => None,
+        };
+        Ok((place, written))
+    }
+
+    async fn fill_in(&self, target: &Target, text: &str, adds: bool) -> Result<(), PageError> {
         let act = |element: Element| async move {
             self.show(&element).await?;
             if let Err(why) = self.tab.usable(target, &element).await? {
@@ -48,7 +60,12 @@ impl Work {
                 _ => return Err(PageError::Bad(format!("{target} takes no text"))),
             }
             let _hands = self.tab.hands.lock().await;
-            let state: String = self.tab.on(&element, "fill", json!([text])).await?;
+            let before: Option<String> = match adds && kind == "text" {
+                true => self.tab.on(&element, "written", json!([true])).await?,
+                false => None,
+            };
+            let text = &format!("{}{text}", before.unwrap_or_default());
+            let state: String = self.tab.on(&element, "fill", json!([text, adds])).await?;
             match state.as_str() {
                 "insert" => self.insert(text).await?,
                 "readonly" => return Ok(Err(PageError::Failed(format!("{target} can only be read")))),
@@ -70,6 +87,12 @@ impl Work {
             _ => return Err(PageError::Bad("give one of value, label and index".to_owned())),
         };
         let chosen = self.select(&Target::selector(selector)?, wanted).await?;
+        Ok((self.settled().await?, chosen))
+    }
+
+    /// Chooses the option with this value or label. Tells the values that are chosen then.
+    pub(crate) async fn choose_one(&self, target: &Target, option: &str) -> Result<(Place, Vec<String>), PageError> {
+        let chosen = self.select(target, json!([{"value": option, "label": option}])).await?;
         Ok((self.settled().await?, chosen))
     }
 
@@ -216,7 +239,7 @@ impl Work {
             }
             // A switch that is none of HTML's.
             ("none", Value::Bool(wanted)) => self.set_checked(target, *wanted).await,
-            _ => self.fill_in(target, &text(&value)?).await,
+            _ => self.fill_in(target, &text(&value)?, false).await,
         }
     }
 }

@@ -51,7 +51,7 @@ impl Work {
     }
 
     /// One key, or several at once, as `Control+A`.
-    pub(super) async fn press_key(&self, key: &str) -> Result<Place, PageError> {
+    pub(crate) async fn press_key(&self, key: &str) -> Result<Place, PageError> {
         let keys = chord(key).ok_or_else(|| PageError::Bad(format!("there is no key {key:?}")))?;
         self.chord(keys).await
     }

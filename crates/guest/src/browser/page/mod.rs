@@ -39,11 +39,13 @@ use utoipa::ToSchema;
 
 use super::automation::{Automation, Stage, State, Tab};
 use crate::SharedGuest;
-pub(super) use element::Target;
-pub(super) use error::PageError;
+pub(crate) use element::Target;
+pub(crate) use error::PageError;
+pub(crate) use picture::{Format as PageFormat, Picture as PagePicture, Shot};
 pub(super) use record::Recordings;
 pub use routes::PageApi;
 pub(super) use routes::router;
+pub(crate) use types::{ClickRequest, PageButton, ScrollDirection, WaitUntil};
 
 /// How long an element, and its being fit for what is wanted, is waited for.
 const AUTO_WAIT: Duration = Duration::from_secs(10);
@@ -52,14 +54,30 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// Where the tab is after an operation.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(in crate::browser) struct Place {
-    pub(in crate::browser) url: String,
-    pub(in crate::browser) title: String,
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) title: String,
+}
+
+/// That calls work in another tab now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// The tab was closed; otherwise it opened another.
+    closed: bool,
+    /// The one that they work in.
+    index: usize,
+}
+
+impl std::fmt::Display for Moved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.closed { "the tab was closed" } else { "another tab was opened" };
+        write!(f, "{what}: calls work in tab {} now", self.index)
+    }
 }
 
 /// One operation in the tab.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(crate) struct Work {
     pub(super) automation: Arc<Automation>,
     pub(super) tab: Arc<Tab>,
     /// Whether what was asked for has been done, and only its effects are waited for.
@@ -67,7 +85,7 @@ pub(super) struct Work {
 }
 
 /// Does `operation` in the tab that operations work in. A page that crashed before is loaded anew first.
-pub(super) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
+pub(crate) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
 where
     F: Future<Output = Result<T, PageError>>,
 {
@@ -76,10 +94,10 @@ where
 }
 
 /// The same for what changes something; tells where the tab is after it, and when another tab takes its place.
-pub(super) async fn act<F>(
+pub(crate) async fn act<F>(
     guest: &SharedGuest,
     operation: impl FnOnce(Arc<Work>) -> F,
-) -> Result<(serde_json::Value, Option<String>), PageError>
+) -> Result<(serde_json::Value, Option<Moved>), PageError>
 where
     F: Future<Output = Result<serde_json::Value, PageError>>,
 {
@@ -89,7 +107,7 @@ where
         Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.place()),
         value => value?,
     };
-    Ok((value, work.hint()))
+    Ok((value, work.moved()))
 }
 
 /// The tab that operations work in, ready for one.
@@ -145,7 +163,7 @@ impl Work {
         self.tab.until(Instant::now() + SETTLE, loaded).await.map(drop)
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         let state = self.tab.state();
         let url = state.main().map_or_else(|| state.url.clone(), |main| main.unreachable.clone().unwrap_or(main.url.clone()));
         Place { url, title: state.title.clone() }
@@ -174,12 +192,11 @@ impl Work {
         Ok(self.place())
     }
 
-    /// What to tell when the action opened or closed a tab.
-    fn hint(&self) -> Option<String> {
+    /// Whether the action opened or closed a tab.
+    fn moved(&self) -> Option<Moved> {
         let tabs = self.automation.list();
         let current = self.automation.current().filter(|current| current.target != self.tab.target)?;
         let index = tabs.iter().position(|tab| tab.target == current.target)?;
-        let what = if self.tab.state().closed { "the tab was closed" } else { "another tab was opened" };
-        Some(format!("{what}: calls work in tab {index} now; PUT /v1/browser/tabs/{{index}}/activate chooses another"))
+        Some(Moved { closed: self.tab.state().closed, index })
     }
 }

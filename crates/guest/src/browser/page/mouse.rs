@@ -9,7 +9,7 @@ use super::types::{ClickRequest, HoverRequest, PageButton, ScrollDirection};
 use super::{AUTO_WAIT, PageError, Place, Target, Work};
 
 /// Where something was done, in the page's viewport.
-pub(super) type Point = (f64, f64);
+pub(crate) type Point = (f64, f64);
 
 /// Clicks of one call.
 const MAX_CLICKS: i64 = 20;
@@ -24,8 +24,12 @@ fn point(x: Option<f64>, y: Option<f64>) -> Result<Option<Point>, PageError> {
     }
 }
 
+fn moved((x, y): Point) -> serde_json::Value {
+    json!({"type": "mouseMoved", "x": x, "y": y})
+}
+
 impl Work {
-    pub(super) async fn click(&self, request: ClickRequest) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn click(&self, request: ClickRequest) -> Result<(Place, Point), PageError> {
         let ClickRequest { selector, index, x, y, button, click_count } = request;
         if !(1..=MAX_CLICKS).contains(&click_count) {
             return Err(PageError::Bad(format!("click_count is from 1 to {MAX_CLICKS}")));
@@ -87,7 +91,7 @@ impl Work {
             PageButton::Right => ("right", 2),
             PageButton::Middle => ("middle", 4),
         };
-        self.mouse(json!({"type": "mouseMoved", "x": x, "y": y})).await?;
+        self.mouse(moved((x, y))).await?;
         for nth in 1..=count {
             let press = |kind: &str, buttons: u8| json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": nth});
             self.mouse(press("mousePressed", bit)).await?;
@@ -102,26 +106,30 @@ impl Work {
     }
 
     pub(super) async fn hover(&self, request: HoverRequest) -> Result<Place, PageError> {
-        let moved = |(x, y): Point| json!({"type": "mouseMoved", "x": x, "y": y});
         match (request.selector, point(request.x, request.y)?) {
-            (None, Some(at)) => self.mouse(moved(at)).await?,
-            (Some(selector), None) => {
-                let target = &Target::selector(selector)?;
-                let act = |element: Element| async move {
-                    match self.reach(target, &element).await? {
-                        Ok(at) => self.mouse(moved(at)).await.map(Ok),
-                        Err(not_yet) => Ok(Err(not_yet)),
-                    }
-                };
-                self.tab.with(target, act).await?;
+            (None, Some(at)) => {
+                self.mouse(moved(at)).await?;
+                self.settled().await
             }
-            _ => return Err(PageError::Bad("give a selector, or x and y".to_owned())),
+            (Some(selector), None) => self.hover_over(&Target::selector(selector)?).await.map(|(place, _)| place),
+            _ => Err(PageError::Bad("give a selector, or x and y".to_owned())),
         }
-        self.settled().await
+    }
+
+    /// Moves the mouse over an element once it can be reached.
+    pub(crate) async fn hover_over(&self, target: &Target) -> Result<(Place, Point), PageError> {
+        let act = |element: Element| async move {
+            match self.reach(target, &element).await? {
+                Ok(at) => self.mouse(moved(at)).await.map(|()| Ok(at)),
+                Err(not_yet) => Ok(Err(not_yet)),
+            }
+        };
+        let at = self.tab.with(target, act).await?;
+        Ok((self.settled().await?, at))
     }
 
     /// Turns the wheel in the middle of the page. Tells how far the page is scrolled then.
-    pub(super) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(Place, Point), PageError> {
         if !(0..=1_000_000).contains(&amount) {
             return Err(PageError::Bad("amount is from 0 to 1000000 pixels".to_owned()));
         }
@@ -151,7 +159,7 @@ impl Work {
         Ok((self.place(), self.offsets().await?))
     }
 
-    pub(super) async fn scroll_to(&self, x: i64, y: i64) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn scroll_to(&self, x: i64, y: i64) -> Result<(Place, Point), PageError> {
         let script = format!("window.scrollTo({{left: {x}, top: {y}, behavior: 'instant'}})");
         self.tab.ours(&script).await?;
         Ok((self.place(), self.offsets().await?))
@@ -165,6 +173,19 @@ impl Work {
         Ok((self.place(), self.offsets().await?))
     }
 
+    /// How many pixels of the page are above and below what is shown of it.
+    pub(crate) async fn beyond(&self) -> Result<(f64, f64), PageError> {
+        let all = "(document.scrollingElement ?? document.documentElement).scrollHeight";
+        let told = self.tab.ours(&format!("[scrollY, {all} - innerHeight - scrollY]")).await?;
+        Ok((told[0].as_f64().unwrap_or_default(), told[1].as_f64().unwrap_or_default().max(0.0)))
+    }
+
+    /// Width and height of what is shown of the page.
+    pub(crate) async fn size(&self) -> Result<(f64, f64), PageError> {
+        let Viewport { client_width, client_height, .. } = self.tab.viewport().await?;
+        Ok((client_width, client_height))
+    }
+
     /// How far the page is scrolled.
     async fn offsets(&self) -> Result<Point, PageError> {
         let told = self.tab.ours("[window.scrollX, window.scrollY]").await?;
@@ -172,7 +193,7 @@ impl Work {
     }
 
     /// Waits until the page was drawn once more.
-    async fn frames(&self) -> Result<(), PageError> {
+    pub(super) async fn frames(&self) -> Result<(), PageError> {
         let drawn = "new Promise(done => { setTimeout(done, 60); requestAnimationFrame(() => requestAnimationFrame(done)); })";
         self.tab.ours(drawn).await.map(drop)
     }

@@ -62,7 +62,7 @@ pub(super) fn address(url: &str) -> Result<String, PageError> {
 
 impl Work {
     /// Opens an address. The status is HTTP's; none for what did not come over HTTP.
-    pub(super) async fn navigate(&self, url: &str, until: WaitUntil, seconds: f64) -> Result<(Place, Option<u16>), PageError> {
+    pub(crate) async fn navigate(&self, url: &str, until: WaitUntil, seconds: f64) -> Result<(Place, Option<u16>), PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Navigated {
@@ -110,6 +110,14 @@ impl Work {
         Ok((self.place(), status))
     }
 
+    /// Waits for what belongs to the page, such as its pictures; false: some of it is still on its way.
+    pub(crate) async fn complete(&self, patience: Duration) -> Result<bool, PageError> {
+        let loaded = |state: &mut State| state.main().is_none_or(|main| main.stage == Stage::Load).then_some(());
+        let there = self.tab.until(Instant::now() + patience, loaded).await?.is_some();
+        self.titled().await;
+        Ok(there)
+    }
+
     /// Waits until no request has been under way for half a second from `since` on; false: too late.
     pub(super) async fn at_rest(&self, since: Instant, deadline: Instant) -> Result<bool, PageError> {
         loop {
@@ -137,7 +145,7 @@ impl Work {
     }
 
     /// One step in the history of the tab, `by` -1 or 1.
-    pub(super) async fn history(&self, by: i64) -> Result<Place, PageError> {
+    pub(crate) async fn history(&self, by: i64) -> Result<Place, PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct History {

@@ -11,10 +11,11 @@ use image::{ImageEncoder, RgbImage};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::super::cdp::CdpError;
 use super::element::Viewport;
-use super::{PageError, Work};
+use super::{AUTO_WAIT, PageError, Target, Work};
 
 /// For the browser to draw one picture.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,7 +27,7 @@ const MAX_PIXELS: f64 = 133e6;
 const QUALITY: i64 = 80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Png,
     Jpeg,
     Webp,
@@ -42,7 +43,7 @@ impl Format {
         }
     }
 
-    pub(super) fn media_type(self) -> &'static str {
+    pub(crate) fn media_type(self) -> &'static str {
         match self {
             Self::Png => "image/png",
             Self::Jpeg => "image/jpeg",
@@ -57,10 +58,24 @@ impl Format {
 
 /// An image file and its size in pixels.
 #[derive(Debug)]
-pub(super) struct Picture {
-    pub(super) file: Vec<u8>,
-    pub(super) width: u32,
-    pub(super) height: u32,
+pub(crate) struct Picture {
+    pub(crate) file: Vec<u8>,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+/// What a picture is of, and how the page is while it is taken.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shot {
+    /// None: the page.
+    pub(crate) target: Option<Target>,
+    /// All of the page, and not only what is shown of it.
+    pub(crate) full: bool,
+    /// Other sides of the page's viewport, in pixels.
+    pub(crate) width: Option<u32>,
+    pub(crate) height: Option<u32>,
+    /// Boxes around the elements that can be used, and their indexes.
+    pub(crate) marked: bool,
 }
 
 #[derive(Deserialize)]
@@ -77,14 +92,87 @@ struct Size {
 }
 
 impl Work {
+    /// A picture of a page that is changed for it, and then is as it was.
+    pub(crate) async fn shot(&self, shot: &Shot, format: Format) -> Result<Picture, PageError> {
+        let resized = shot.width.is_some() || shot.height.is_some();
+        if resized {
+            let (width, height) = self.size().await?;
+            let (width, height) = (shot.width.unwrap_or(width as u32), shot.height.unwrap_or(height as u32));
+            let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 0, "mobile": false});
+            let _: IgnoredAny = self.tab.call("Emulation.setDeviceMetricsOverride", metrics).await?;
+        }
+        let taken = self.taken(shot, format).await;
+        // The page may have gone to another, and its marks with it.
+        let unmarked = if shot.marked { self.tab.ours("arenite.unmark()").await.map(drop) } else { Ok(()) };
+        if resized {
+            let _: IgnoredAny = self.tab.call("Emulation.clearDeviceMetricsOverride", json!({})).await?;
+        }
+        unmarked.and(taken)
+    }
+
+    async fn taken(&self, shot: &Shot, format: Format) -> Result<Picture, PageError> {
+        if shot.width.is_some() || shot.height.is_some() {
+            self.frames().await?;
+        }
+        if let Some(target) = &shot.target {
+            self.show(&self.tab.find(target, Instant::now() + AUTO_WAIT).await?).await?;
+        }
+        if shot.marked {
+            let boxes = self.elements().await?;
+            let boxes: Vec<Value> =
+                boxes.into_iter().map(|element| json!({"index": element["index"], "box": element["box"]})).collect();
+            self.read::<Value>("mark", json!([boxes])).await?;
+        }
+        match &shot.target {
+            Some(target) => self.picture_of(target, format).await,
+            None => self.screenshot(shot.full, format, None).await,
+        }
+    }
+
+    /// A picture of an element that is in view.
+    async fn picture_of(&self, target: &Target, format: Format) -> Result<Picture, PageError> {
+        #[derive(Deserialize)]
+        struct Boxes {
+            model: Sides,
+        }
+        #[derive(Deserialize)]
+        struct Sides {
+            border: [f64; 8],
+        }
+        let element = self.tab.find(target, Instant::now() + AUTO_WAIT).await?;
+        let boxes: Result<Boxes, CdpError> = self.tab.call("DOM.getBoxModel", json!({"objectId": element.object})).await;
+        let border = match boxes {
+            Ok(boxes) => boxes.model.border,
+            Err(CdpError::Refused { .. }) => return Err(PageError::Failed(format!("{target} is not visible"))),
+            Err(error) => return Err(error.into()),
+        };
+        let side = |first: usize| {
+            let ends = border.iter().skip(first).step_by(2);
+            let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(*at), high.max(*at)));
+            (low.floor(), high.ceil())
+        };
+        let ((left, right), (top, bottom)) = (side(0), side(1));
+        let (width, height) = (right - left, bottom - top);
+        if width < 1.0 || height < 1.0 {
+            return Err(PageError::Failed(format!("{target} is not visible")));
+        }
+        if height > MAX_PIECE || width * height > MAX_PIXELS {
+            return Err(PageError::Failed(format!("{target} is too large for a picture: {width} x {height} pixels")));
+        }
+        let shown = self.tab.viewport().await?;
+        let fits = left >= 0.0 && top >= 0.0 && right <= shown.client_width && bottom <= shown.client_height;
+        let clip = json!({"x": left + shown.page_x, "y": top + shown.page_y, "width": width, "height": height, "scale": 1});
+        sized(self.capture(Some(clip), !fits, format, QUALITY).await?)
+    }
+
     /// What is shown of the page, or the whole of it.
-    pub(super) async fn screenshot(&self, full: bool, format: Format, quality: Option<i64>) -> Result<Picture, PageError> {
+    pub(crate) async fn screenshot(&self, full: bool, format: Format, quality: Option<i64>) -> Result<Picture, PageError> {
         if quality.is_some_and(|quality| !(0..=100).contains(&quality)) {
             return Err(PageError::Bad("quality is from 0 to 100".to_owned()));
         }
         let quality = quality.unwrap_or(QUALITY);
         if !full {
-            return sized(self.capture(None, format, quality).await?);
+            return sized(self.capture(None, false, format, quality).await?);
         }
         let metrics: Metrics = self.tab.call("Page.getLayoutMetrics", json!({})).await?;
         let width = metrics.css_content_size.width.max(metrics.css_layout_viewport.client_width).ceil().max(1.0);
@@ -94,7 +182,7 @@ impl Work {
         }
         let piece = |y: f64, height: f64| json!({"x": 0, "y": y, "width": width, "height": height, "scale": 1});
         if height <= MAX_PIECE {
-            return sized(self.capture(Some(piece(0.0, height)), format, quality).await?);
+            return sized(self.capture(Some(piece(0.0, height)), true, format, quality).await?);
         }
         if format == Format::Webp {
             return Err(PageError::Bad("a page of this length can be a png or a jpeg".to_owned()));
@@ -103,7 +191,7 @@ impl Work {
         let mut top = 0.0;
         while top < height {
             let part = (height - top).min(MAX_PIECE);
-            let file = self.capture(Some(piece(top, part)), Format::Png, quality).await?;
+            let file = self.capture(Some(piece(top, part)), true, Format::Png, quality).await?;
             let drawn = spawned(move || image::load_from_memory(&file).map_err(unreadable)).await?;
             image::imageops::replace(&mut whole, &drawn.to_rgb8(), 0, top as i64);
             top += part;
@@ -111,12 +199,12 @@ impl Work {
         spawned(move || encode(whole, format, quality)).await
     }
 
-    async fn capture(&self, clip: Option<Value>, format: Format, quality: i64) -> Result<Vec<u8>, PageError> {
+    async fn capture(&self, clip: Option<Value>, beyond: bool, format: Format, quality: i64) -> Result<Vec<u8>, PageError> {
         #[derive(Deserialize)]
         struct Shot {
             data: String,
         }
-        let mut params = json!({"format": format.name(), "captureBeyondViewport": clip.is_some(), "optimizeForSpeed": true});
+        let mut params = json!({"format": format.name(), "captureBeyondViewport": beyond, "optimizeForSpeed": true});
         if let Some(clip) = clip {
             params["clip"] = clip;
         }

@@ -21,12 +21,12 @@ const MAX_PLACES: usize = 200;
 
 /// A page's main content.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Markdown {
-    markdown: String,
+pub(crate) struct Markdown {
+    pub(crate) markdown: String,
     title: String,
     url: String,
     /// Whether there is more than fits.
-    truncated: bool,
+    pub(crate) truncated: bool,
 }
 
 impl Work {
@@ -37,7 +37,7 @@ impl Work {
     }
 
     /// What the page shows, as text.
-    pub(super) async fn text(&self) -> Result<String, PageError> {
+    pub(crate) async fn text(&self) -> Result<String, PageError> {
         self.text_of("arenite.text()").await
     }
 
@@ -47,7 +47,7 @@ impl Work {
         value.as_str().map(str::to_owned).ok_or_else(too_long)
     }
 
-    pub(super) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
+    pub(crate) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
         let html: String = self.read("main", json!([MAX_CONTENT])).await?;
         let place = self.place();
         // Pages lie: what reads them may die of it.
@@ -63,7 +63,7 @@ impl Work {
     }
 
     /// What can be used in the page and its frames, each with an index that stays its own.
-    pub(super) async fn elements(&self) -> Result<Vec<Value>, PageError> {
+    pub(crate) async fn elements(&self) -> Result<Vec<Value>, PageError> {
         let mut all = Vec::new();
         for (world, found) in self.everywhere("elements", json!([])).await? {
             for mut element in found {
@@ -83,6 +83,12 @@ impl Work {
         }
         all.truncate(MAX_FOUND);
         Ok(all)
+    }
+
+    /// The links of the page and its frames: `text` and `href`, and the frame's address of one in a frame.
+    pub(crate) async fn links(&self) -> Result<Vec<Value>, PageError> {
+        let found = self.everywhere("links", json!([])).await?;
+        Ok(found.into_iter().flat_map(|(_, links)| links).map(Value::Object).take(MAX_FOUND).collect())
     }
 
     /// Where a text is shown.

@@ -99,9 +99,9 @@ async fn acted<F>(guest: SharedGuest, message: String, operation: impl FnOnce(Ar
 where
     F: Future<Output = Result<Value, PageError>> + Send + 'static,
 {
-    let (value, hint) = whole(async move { act(&guest, operation).await }).await?;
+    let (value, moved) = whole(async move { act(&guest, operation).await }).await?;
     ok_message(value, message).map(|mut envelope| {
-        envelope.hint = hint;
+        envelope.hint = moved.map(|moved| format!("{moved}; PUT /v1/browser/tabs/{{index}}/activate chooses another"));
         envelope
     })
 }

@@ -13,7 +13,7 @@ use crate::http::within;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(default = "load")]
-pub(in crate::browser) enum WaitUntil {
+pub(crate) enum WaitUntil {
     #[default]
     Load,
     DomContentLoaded,
@@ -49,7 +49,7 @@ pub(in crate::browser) struct NavigateRequest {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PageButton {
+pub(crate) enum PageButton {
     Left,
     Right,
     Middle,
@@ -94,13 +94,13 @@ pub(in crate::browser) struct ClickArguments {
 
 /// A click that can be.
 #[derive(Debug)]
-pub(super) struct ClickRequest {
-    pub(super) selector: Option<String>,
-    pub(super) index: Option<i64>,
-    pub(super) x: Option<f64>,
-    pub(super) y: Option<f64>,
-    pub(super) button: PageButton,
-    pub(super) click_count: i64,
+pub(crate) struct ClickRequest {
+    pub(crate) selector: Option<String>,
+    pub(crate) index: Option<i64>,
+    pub(crate) x: Option<f64>,
+    pub(crate) y: Option<f64>,
+    pub(crate) button: PageButton,
+    pub(crate) click_count: i64,
 }
 
 impl TryFrom<ClickArguments> for ClickRequest {
@@ -179,7 +179,7 @@ pub(in crate::browser) struct FormFillRequest {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScrollDirection {
+pub(crate) enum ScrollDirection {
     Up,
     Down,
     Left,

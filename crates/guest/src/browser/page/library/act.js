@@ -52,8 +52,17 @@ const told = (element, ...kinds) => {
   for (const kind of kinds) element.dispatchEvent(new Event(kind, { bubbles: true, composed: true }));
 };
 
+// What a field has; null of what is edited in the page itself, and of secrets, unless these are asked for too.
+function written(element, secrets) {
+  if (secrets) return element.isContentEditable ? null : element.value ?? null;
+  if (element.type === 'password' || element.type === 'file') return null;
+  const text = element.isContentEditable ? element.innerText : element.value;
+  return text === undefined ? null : String(text).slice(0, 1000);
+}
+
 // Prepares an element for text: `insert` wants it typed, `done` has it already, `readonly` and `refused` can't have it.
-function fill(element, text) {
+// What is edited in the page itself keeps what it has if `adds`.
+function fill(element, text, adds = false) {
   const kind = inputKind(element);
   if (element.readOnly) return 'readonly';
   if (kind === 'value') {
@@ -67,6 +76,7 @@ function fill(element, text) {
   if (element.isContentEditable) {
     const range = document.createRange();
     range.selectNodeContents(element);
+    if (adds) range.collapse(false);
     const selection = getSelection();
     selection.removeAllRanges();
     selection.addRange(range);

@@ -102,6 +102,21 @@ function elements() {
   return found;
 }
 
+// Where the page's links lead, and what they are called; each once.
+function links() {
+  const [found, known] = [[], new Set()];
+  for (const element of below(document)) {
+    if (!['A', 'AREA'].includes(element.tagName) || !element.href || element.protocol === 'javascript:') continue;
+    if (element.tagName === 'A' && !visible(element)) continue;
+    const link = { text: nameOf(element), href: element.href.slice(0, 2000) };
+    const key = `${link.href} ${link.text}`;
+    if (known.has(key)) continue;
+    known.add(key);
+    if (found.push(link) >= MAX_ELEMENTS) break;
+  }
+  return found;
+}
+
 function findText(keyword, limit) {
   const [wanted, counted] = [squeeze(keyword).toLowerCase(), new Map()];
   return byText(document, keyword.replace(/^(["'/])/, ' $1')).filter(visible).slice(0, limit).map(element => {

@@ -1,0 +1,63 @@
+//! The whole screen that shows the browser: where it is, how it looks, and a person's hands on it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer::{MAX_PICTURE, picture, worded};
+use super::tool::{Caller, Effect, Told, Tool, structured};
+use crate::browser::{Action, ActionData};
+use crate::desktop::Format;
+use crate::http::Address;
+
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        Tool::new("sandbox_get_browser_info", "Tell about the browser", Effect::Reads, info),
+        Tool::new("sandbox_browser_screenshot", "Take a picture of the screen", Effect::Fetches, screenshot),
+        Tool::new("sandbox_browser_execute_action", "Use mouse and keyboard on the screen", Effect::Anything, act),
+    ]
+}
+
+/// Tells of the sandbox's browser: its user agent, the size of the screen (`viewport`) and of the page in it
+/// (`page_viewport`), the WebSocket for programs that drive it by the DevTools protocol (`cdp_url`) and the page that shows
+/// the screen (`vnc_url`). The addresses are those inside the sandbox. Starts the browser if it is not running.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct GetBrowserInfo {}
+
+async fn info(Caller { guest, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> Told {
+    structured(&guest.browser.info(&guest, &Address::inside()).await?)
+}
+
+/// Takes a picture of the whole screen: the browser's window with its bars and tabs, and whatever is before it. Places in it
+/// are those that `sandbox_browser_execute_action` takes. For the page alone there are `browser_vision_screen_capture` and
+/// `browser_screenshot`.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Screenshot {}
+
+async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> Told {
+    let mut format = Format::Png;
+    let (mut taken, mut file) = guest.browser.picture(&guest, format).await?;
+    if file.len() > MAX_PICTURE {
+        format = Format::Jpeg(None);
+        (taken, file) = guest.browser.picture(&guest, format).await?;
+    }
+    let (width, height) = (taken.width, taken.height);
+    let said = format!("The screen: {width} x {height} pixels");
+    picture(&file, format.media_type(), said, &json!({"width": width, "height": height}))
+}
+
+/// Does one thing with mouse or keyboard, as a person would, anywhere on the screen: also in the browser's own bars and
+/// dialogs, where the tools for pages don't reach. Places are pixels of the picture that `sandbox_browser_screenshot` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ExecuteAction {
+    /// What to do: an object with `action_type` and what that type takes.
+    #[schemars(example = json!({"action_type": "CLICK", "x": 640, "y": 400}))]
+    #[schemars(example = json!({"action_type": "HOTKEY", "keys": ["ctrl", "l"]}))]
+    action: Action,
+}
+
+async fn act(Caller { guest, .. }: Caller, ExecuteAction { action }: ExecuteAction) -> Told {
+    action.perform(&guest).await?;
+    let done = ActionData::of(&action);
+    worded(format!("{} done; sandbox_browser_screenshot shows the screen after it", done.action_performed), &done)
+}
