@@ -3,6 +3,7 @@
 //! One message in each line, as clients of desktop programs speak. The session with the server is this process's; when the
 //! server was restarted meanwhile, it is begun anew with the client's own first message.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::cli::McpArgs;
 use crate::client::Client;
@@ -37,6 +38,15 @@ struct Glimpse<'a> {
     method: Option<String>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+/// A cancellation's.
+#[derive(Debug, Deserialize)]
+struct Cancelled {
+    #[serde(rename = "requestId")]
+    request_id: Value,
 }
 
 /// What the handshake came to.
@@ -63,25 +73,35 @@ pub(crate) async fn mcp(args: McpArgs) -> Outcome {
     let writer = tokio::spawn(write(answers));
     let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut requests = JoinSet::new();
+    let mut under_way: HashMap<String, AbortHandle> = HashMap::new();
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     while let Some(line) = lines.next_segment().await.map_err(|error| Failure::new(format!("standard input: {error}")))? {
         let line = Bytes::from(line);
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let is_request = serde_json::from_slice::<Glimpse<'_>>(&line).is_ok_and(|m| {
-            let is_hello = m.method.as_deref() == Some("initialize");
-            m.id.is_some() && m.method.is_some() && !is_hello
-        });
-        if is_request {
+        let glimpse = serde_json::from_slice::<Glimpse<'_>>(&line).ok();
+        let method = glimpse.as_ref().and_then(|m| m.method.as_deref()).unwrap_or_default();
+        let request = glimpse.as_ref().and_then(|m| m.id).filter(|_| !matches!(method, "" | "initialize"));
+        if let Some(id) = request {
+            let id = id.get().to_owned();
             // The semaphore is never closed.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
             let relay = Arc::clone(&relay);
-            requests.spawn(async move {
+            let request = requests.spawn(async move {
                 relay.pass(line).await;
                 drop(permit);
             });
             while requests.try_join_next().is_some() {}
+            under_way.retain(|_, request| !request.is_finished());
+            under_way.insert(id, request);
+        } else if method == "notifications/cancelled" && relay.session.lock().await.id.is_none() {
+            // Without a session a server hears of it by the end of the request's connection.
+            let cancelled =
+                glimpse.and_then(|m| m.params).and_then(|params| serde_json::from_str::<Cancelled>(params.get()).ok());
+            if let Some(request) = cancelled.and_then(|cancelled| under_way.remove(&cancelled.request_id.to_string())) {
+                request.abort();
+            }
         } else {
             // In their order: what comes after them counts on them.
             relay.pass(line).await;

@@ -27,11 +27,6 @@ impl Address {
         Self { secure: first("x-forwarded-proto") == Some("https"), place: format!("{host}{prefix}") }
     }
 
-    /// For whoever is inside the sandbox.
-    pub(crate) fn inside() -> Self {
-        Self { secure: false, place: "127.0.0.1:8080".to_owned() }
-    }
-
     /// Of a page or a call, by its path.
     pub(crate) fn http(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)

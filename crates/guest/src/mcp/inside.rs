@@ -8,7 +8,8 @@ use arenite_mcp::{Endpoint, Error, MAX_BODY, Server, Told, Tools, hub_request, r
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::header::HOST;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::mpsc;
@@ -16,11 +17,15 @@ use tower_service::Service;
 
 use crate::http::ApiError;
 
+/// Where programs of the sandbox reach it.
+const HERE: HeaderValue = HeaderValue::from_static("127.0.0.1:8080");
+
 /// Calls tools over the sandbox's API.
 struct Inside(Router);
 
 impl Inside {
-    async fn ask(&self, request: Request<bytes::Bytes>) -> Response {
+    async fn ask(&self, mut request: Request<bytes::Bytes>) -> Response {
+        request.headers_mut().insert(HOST, HERE);
         match self.0.clone().call(request.map(Body::from)).await {
             Ok(answer) => answer,
             Err(never) => match never {},

@@ -21,7 +21,7 @@ use utoipa::{IntoParams, OpenApi};
 use super::service::McpError;
 use super::{hub, types};
 use crate::SharedGuest;
-use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
+use crate::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok};
 use crate::tools::{Caller, Progress};
 
 /// Lines of news that wait for a slow caller; the tool waits then.
@@ -102,13 +102,14 @@ async fn call(
     headers: HeaderMap,
     Body(arguments): Body<JsonObject>,
 ) -> Response {
+    let address = Address::of(&headers);
     let wants_news = headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == JSON_LINES.as_bytes());
     if !wants_news {
-        let caller = Caller { guest, progress: Progress::default() };
+        let caller = Caller { guest, address, progress: Progress::default() };
         return answer(caller, server_name, tool_name, arguments).await.into_response();
     }
     let (sender, news) = mpsc::channel(NEWS);
-    let caller = Caller { guest, progress: Progress::to(sender) };
+    let caller = Caller { guest, address, progress: Progress::to(sender) };
     let following = Following { news, work: Some(Box::pin(answer(caller, server_name, tool_name, arguments))), last: None };
     let lines = futures_util::stream::unfold(following, |mut following| async move {
         let line = following.next().await?;

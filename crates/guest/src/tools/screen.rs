@@ -8,7 +8,6 @@ use super::answer::{MAX_PICTURE, picture, worded};
 use super::tool::{Caller, Effect, Told, Tool, structured};
 use crate::browser::{Action, ActionData};
 use crate::desktop::Format;
-use crate::http::Address;
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![
@@ -20,12 +19,12 @@ pub(super) fn tools() -> Vec<Tool> {
 
 /// Tells of the sandbox's browser: its user agent, the size of the screen (`viewport`) and of the page in it
 /// (`page_viewport`), the WebSocket for programs that drive it by the DevTools protocol (`cdp_url`) and the page that shows
-/// the screen (`vnc_url`). The addresses are those inside the sandbox. Starts the browser if it is not running.
+/// the screen (`vnc_url`). Starts the browser if it is not running.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct GetBrowserInfo {}
 
-async fn info(Caller { guest, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> Told {
-    structured(&guest.browser.info(&guest, &Address::inside()).await?)
+async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> Told {
+    structured(&guest.browser.info(&guest, &address).await?)
 }
 
 /// Takes a picture of the whole screen: the browser's window with its bars and tabs, and whatever is before it. Places in it

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::SharedGuest;
-use crate::http::ApiError;
+use crate::http::{Address, ApiError};
 
 /// What a tool answers. An error is a result too, with `isError`.
 pub(crate) type Told = Result<CallToolResult, ApiError>;
@@ -24,6 +24,8 @@ type Answer = Pin<Box<dyn Future<Output = CallToolResult> + Send>>;
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) guest: SharedGuest,
+    /// Where the caller reaches the sandbox.
+    pub(crate) address: Address,
     pub(crate) progress: Progress,
 }
 
