@@ -22,7 +22,10 @@ from arenite_server import REPOSITORY, Server, ensure_image
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from sandboxes import LiveSandbox
 
-ENVIRONMENTS = '[{"name": "plain", "image": "base", "description": "The base image, under a second name"}]'
+ENVIRONMENTS = """[
+  {"name": "plain", "image": "base", "description": "The base image, under a second name"},
+  {"name": "full", "image": "aio", "description": "With browser and desktop"}
+]"""
 
 
 def pytest_configure() -> None:

@@ -30,7 +30,7 @@ def mcp(sandbox: Callable[..., LiveSandbox]) -> Client:
 
 
 def test_tools_are_listed_and_called_as_the_sandboxs_user(mcp: Client) -> None:
-    assert mcp.mcp.list_mcp_servers().data == ["broken", "stdio", "web"]
+    assert mcp.mcp.list_mcp_servers().data == ["broken", "browser", "markitdown", "sandbox", "stdio", "web"]
     tools = mcp.mcp.list_mcp_tools("stdio").data.tools
     assert {"echo", "fail", "image"} <= {tool.name for tool in tools}
     assert tools[0].input_schema["type"] == "object"

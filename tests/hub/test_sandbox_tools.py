@@ -112,7 +112,7 @@ def test_wrong_arguments_are_results_that_say_what_is_wrong(tools: Tools) -> Non
     assert "unknown variant `ruby`" in tools.error("sandbox_execute_code", code="1", language="ruby")
     assert "action" in tools.error("sandbox_file_operations", action="delete", path="/tmp")
     unknown = tools.live.http.post("/v1/mcp/hub/tools/sandbox_nothing", json={})
-    assert unknown.status_code == 400 and "Unknown tool: sandbox_nothing" in unknown.text
+    assert unknown.status_code == 404 and "Unknown tool: sandbox_nothing" in unknown.text
 
 
 # sandbox_execute_bash

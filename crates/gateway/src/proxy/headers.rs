@@ -194,6 +194,7 @@ mod tests {
     fn a_request_is_cleaned_and_marked() {
         let context = Context {
             tenant: arenite_model::TenantId::default_tenant(),
+            dialect: "aio",
             request_id: "r1".to_owned(),
             origin: Some("192.0.2.1".to_owned()),
             base_url: "https://box.example:444".to_owned(),

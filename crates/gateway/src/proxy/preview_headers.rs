@@ -141,6 +141,7 @@ mod tests {
     fn context(base_url: &str) -> Context {
         Context {
             tenant: arenite_model::TenantId::default_tenant(),
+            dialect: "aio",
             request_id: "r1".to_owned(),
             origin: Some("192.0.2.1".to_owned()),
             base_url: base_url.to_owned(),

@@ -4,17 +4,23 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use axum::http::{HeaderName, HeaderValue};
+use futures_util::{FutureExt, StreamExt};
+use rmcp::handler::client::ClientHandler;
+use rmcp::handler::client::progress::ProgressDispatcher;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, JsonObject, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, Tool,
+    CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientCapabilities, ClientConfig,
+    ClientRequest, Implementation, JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, RequestId, ServerResult, Tool,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, RoleClient, RunningService, ServiceError, serve_client_with_lifecycle,
+    ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService,
+    ServiceError, serve_client_with_lifecycle,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::config::{ServerConfig, Transport};
@@ -29,19 +35,19 @@ const MAX_TOOLS: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    client: RunningService<RoleClient, ClientConfig>,
+    client: RunningService<RoleClient, Client>,
     process: Option<Process>,
 }
 
 impl Connection {
     /// Starts or reaches the server. Says what went wrong in words.
-    pub(super) async fn open(guest: &Guest, config: &ServerConfig) -> Result<Self, String> {
-        match Self::open_with(guest, config, ClientLifecycleMode::Initialize).await? {
+    pub(super) async fn open(guest: &Guest, name: &str, config: &ServerConfig) -> Result<Self, String> {
+        match Self::open_with(guest, name, config, ClientLifecycleMode::Initialize).await? {
             Ok(connection) => Ok(connection),
             // It may know only the newest protocol, which has no such handshake.
             Err(first) => {
                 let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-                Self::open_with(guest, config, newest).await?.map_err(|_| first)
+                Self::open_with(guest, name, config, newest).await?.map_err(|_| first)
             }
         }
     }
@@ -49,16 +55,19 @@ impl Connection {
     /// The inner error: the server is there, but refused this handshake.
     async fn open_with(
         guest: &Guest,
+        name: &str,
         config: &ServerConfig,
         lifecycle: ClientLifecycleMode,
     ) -> Result<Result<Self, String>, String> {
-        let client = ClientConfig::new(ClientCapabilities::default(), Implementation::new("arenite", env!("CARGO_PKG_VERSION")));
+        let identity =
+            ClientConfig::new(ClientCapabilities::default(), Implementation::new("arenite", env!("CARGO_PKG_VERSION")));
+        let client = Client { config: identity, progress: ProgressDispatcher::new() };
         let limit = config.connect_timeout;
         let (outcome, process) = match &config.transport {
             Transport::Stdio { command, args, env, cwd } => {
                 let argv = std::iter::once(command).chain(args).cloned().collect();
                 let cwd = guest.absolute(cwd.as_deref().unwrap_or_default()).display().to_string();
-                let (process, streams) = Process::start(guest, argv, env, cwd).await.map_err(|e| e.to_string())?;
+                let (process, streams) = Process::start(guest, name, argv, env, cwd).await.map_err(|e| e.to_string())?;
                 let transport = AsyncRwTransport::new_client(streams.stdout, streams.stdin).with_max_line_length(MAX_MESSAGE);
                 (timeout(limit, serve_client_with_lifecycle(client, transport, lifecycle)).await, Some(process))
             }
@@ -116,10 +125,87 @@ impl Connection {
         }
     }
 
-    /// Calls a tool. Dropping the future tells the server that the call is cancelled.
-    pub(super) async fn call(&self, tool: &str, arguments: JsonObject) -> Result<CallToolResult, ServiceError> {
-        self.client.call_tool(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments)).await
+    /// Calls a tool; what the server says of its progress is sent on. Dropping the future tells the server that the call is
+    /// cancelled.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+        news: Option<&mpsc::Sender<String>>,
+    ) -> Result<CallToolResult, ServiceError> {
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let Some(news) = news else { return self.client.call_tool(params).await };
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let call = self.client.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+        let mut told = self.client.service().progress.subscribe(call.progress_token.clone()).await;
+        let mut leaving = Leaving { peer: call.peer.clone(), call: Some(call.id.clone()) };
+        let answer = {
+            let mut answer = std::pin::pin!(call.await_response());
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(progress) = told.next() => tell(news, progress).await,
+                    answer = &mut answer => break answer,
+                }
+            }
+        };
+        leaving.call = None;
+        // What was said right before the answer may be on its way still, since each has a task of its own.
+        tokio::task::yield_now().await;
+        while let Some(Some(progress)) = told.next().now_or_never() {
+            tell(news, progress).await;
+        }
+        match answer? {
+            ServerResult::CallToolResult(result) => Ok(result),
+            _ => Err(ServiceError::UnexpectedResponse),
+        }
     }
+}
+
+/// We, as a server's client: nothing can be asked of us, but what it says of progress is heard.
+#[derive(Debug)]
+struct Client {
+    config: ClientConfig,
+    progress: ProgressDispatcher,
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        self.config.clone()
+    }
+
+    async fn on_progress(&self, told: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        self.progress.handle_notification(told).await;
+    }
+}
+
+/// A call under way. Dropped, the server is told that nobody waits for it.
+struct Leaving {
+    peer: Peer<RoleClient>,
+    call: Option<RequestId>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            let peer = self.peer.clone();
+            tokio::spawn(async move {
+                // A server that is gone has stopped, too.
+                drop(peer.notify_cancelled(CancelledNotificationParam::new(Some(call), None)).await);
+            });
+        }
+    }
+}
+
+/// A server's news in words: its own, or the numbers.
+async fn tell(news: &mpsc::Sender<String>, told: ProgressNotificationParam) {
+    let numbers = || match told.total {
+        Some(total) => format!("{} of {total}", told.progress),
+        None => told.progress.to_string(),
+    };
+    let text = told.message.clone().unwrap_or_else(numbers);
+    // Whoever does not listen any more is about to be gone.
+    drop(news.send(text).await);
 }
 
 fn header_map(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, String> {

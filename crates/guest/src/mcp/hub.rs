@@ -97,7 +97,7 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
 pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
     let guest = Arc::clone(&caller.guest);
     let group = match Asked::find(&guest, server).await? {
-        Asked::Configured(server) => return guest.mcp.call(&guest, server, tool, arguments).await,
+        Asked::Configured(server) => return guest.mcp.call(&guest, server, tool, arguments, caller.progress.sender()).await,
         Asked::Own(group) => Some(group),
         Asked::Hub => None,
     };
@@ -108,7 +108,7 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
         for (name, server) in config::servers(&guest).await? {
             let prefix = prefix(&name, server.ok().and_then(|server| server.prefix).as_deref());
             if let Some(own) = tool.strip_prefix(&prefix).filter(|own| !own.is_empty()) {
-                return guest.mcp.call(&guest, &name, own, arguments).await;
+                return guest.mcp.call(&guest, &name, own, arguments, caller.progress.sender()).await;
             }
         }
     }

@@ -42,6 +42,7 @@ pub(super) struct Streams {
 impl Process {
     pub(super) async fn start(
         guest: &Guest,
+        name: &str,
         argv: Vec<String>,
         env: &[(String, String)],
         cwd: String,
@@ -73,7 +74,8 @@ impl Process {
         let stderr = Tail::default();
         let (end, ended) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
-        tokio::spawn(keep(child, from_stderr, stderr.clone(), end, stopped));
+        let said = Stderr { name: name.to_owned(), tail: stderr.clone(), line: Vec::new() };
+        tokio::spawn(keep(child, from_stderr, said, end, stopped));
         Ok((Self { stderr, ended, _stop: stop }, streams))
     }
 
@@ -105,7 +107,7 @@ impl Process {
 async fn keep(
     mut child: Child,
     mut from_stderr: Receiver,
-    stderr: Tail,
+    mut stderr: Stderr,
     end: watch::Sender<Option<Exit>>,
     mut stopped: oneshot::Receiver<()>,
 ) {
@@ -118,7 +120,7 @@ async fn keep(
             exit = child.wait() => break exit,
             read = from_stderr.read(&mut buffer), if open => match read {
                 Ok(0) | Err(_) => open = false,
-                Ok(n) => note(&stderr, &buffer[..n]),
+                Ok(n) => stderr.note(&buffer[..n]),
             },
             _ = &mut stopped, if deadline.is_none() => deadline = Some(tokio::time::Instant::now() + GRACE),
             () = tokio::time::sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)), if deadline.is_some() => {
@@ -130,16 +132,42 @@ async fn keep(
         }
     };
     while let Ok(n @ 1..) = from_stderr.try_read(&mut buffer) {
-        note(&stderr, &buffer[..n]);
+        stderr.note(&buffer[..n]);
     }
+    stderr.log();
     end.send_replace(Some(exit));
     // What it leaves behind may hold its output open, and nobody speaks to that.
     tokio::task::spawn_blocking(move || process::kill_members(None, &child.marker, Signal::KILL));
 }
 
-fn note(tail: &Tail, bytes: &[u8]) {
-    let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-    tail.extend(bytes);
-    let excess = tail.len().saturating_sub(KEPT_STDERR);
-    tail.drain(..excess);
+/// What a server says on standard error: its lines go to the guest's log, and the last of them stay.
+struct Stderr {
+    name: String,
+    tail: Tail,
+    /// The line that has no end yet.
+    line: Vec<u8>,
+}
+
+impl Stderr {
+    fn note(&mut self, bytes: &[u8]) {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend(bytes);
+        let excess = tail.len().saturating_sub(KEPT_STDERR);
+        tail.drain(..excess);
+        drop(tail);
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() >= KEPT_STDERR {
+                self.log();
+            }
+        }
+    }
+
+    fn log(&mut self) {
+        let line = String::from_utf8_lossy(&self.line);
+        if !line.trim().is_empty() {
+            tracing::warn!(server = self.name, "an MCP server says: {}", line.trim_end());
+        }
+        self.line.clear();
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rmcp::model::{CallToolResult, JsonObject, ListToolsResult};
 use rmcp::service::ServiceError;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::config::{self, ServerConfig};
@@ -74,9 +74,16 @@ impl McpService {
     }
 
     /// Calls a tool of a configured server. What the tool itself says of a failure is a result with `is_error`.
-    pub async fn call(&self, guest: &Guest, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
+    pub async fn call(
+        &self,
+        guest: &Guest,
+        server: &str,
+        tool: &str,
+        arguments: JsonObject,
+        news: Option<&mpsc::Sender<String>>,
+    ) -> Result<CallToolResult, McpError> {
         let server = self.server(guest, server).await?;
-        server.ask(guest, async |connection| connection.call(tool, arguments).await).await
+        server.ask(guest, async |connection| connection.call(tool, arguments, news).await).await
     }
 
     /// The server by name as it is configured now. Ones that are configured no more, or otherwise, are given up: they end
@@ -132,7 +139,7 @@ impl Server {
         if let Some((_, why)) = state.failed.as_ref().filter(|(when, _)| *when >= asked) {
             return Err(not_started(why));
         }
-        match Connection::open(guest, &self.config).await {
+        match Connection::open(guest, &self.name, &self.config).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 state.failed = None;

@@ -47,7 +47,7 @@ impl Progress {
     }
 
     /// Where to send lines oneself.
-    pub(super) fn sender(&self) -> Option<&mpsc::Sender<String>> {
+    pub(crate) fn sender(&self) -> Option<&mpsc::Sender<String>> {
         self.0.as_ref()
     }
 }
