@@ -151,6 +151,8 @@ def test_screen_and_hands_on_it(tools: Tools) -> None:
     act = "sandbox_browser_execute_action"
     done = tools(act, action={"action_type": "HOTKEY", "keys": ["ctrl", "l"]})
     assert done.structured == {"status": "success", "action_performed": "HOTKEY"}
+    # Keys are a page's first, and what comes before it has let this one go is typed into the page, as from a person.
+    tools(act, action={"action_type": "WAIT", "duration": 0.5})
     tools(act, action={"action_type": "TYPING", "text": tools.sites.url + "/article.html"})
     tools(act, action={"action_type": "PRESS", "key": "Return"})
     tools.until("location.pathname === '/article.html'")
