@@ -29,6 +29,8 @@ use crate::timing::Timing;
 
 const DIALECT: &str = "mcp";
 const PREFIX: &str = "/sandbox/";
+/// The server's own tools.
+const LIFECYCLE: [&str; 5] = ["createSandbox", "getSandbox", "deleteSandbox", "listSandbox", "sandboxExecutor"];
 
 /// Which of MCP's paths it is, as a sandbox knows them.
 pub(crate) fn endpoint(path: &str) -> Option<Endpoint> {
@@ -103,10 +105,12 @@ impl Tools for Hub {
         let mut tools = lifecycle_tools(&call.gateway);
         // Looking at the tools makes no sandbox, and wakes none.
         let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.whom).await;
-        tools.extend(match there {
+        let theirs = match there {
             Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.whom.clone(), "").await?,
             _ => arenite_guest::tool_descriptions(),
-        });
+        };
+        // A sandbox may call its tools what it likes.
+        tools.extend(theirs.into_iter().filter(|tool| !LIFECYCLE.contains(&tool.name.as_ref())));
         Ok(tools)
     }
 

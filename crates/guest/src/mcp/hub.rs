@@ -1,5 +1,7 @@
 //! All tools of the sandbox as one: its own, and those of configured servers behind their prefix.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,13 +78,19 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
                     theirs.push((prefix(&name, server.prefix.as_deref()), name));
                 }
             }
+            let mut names = HashSet::new();
             let lists = theirs.iter().map(|(_, name)| timeout(LIST_PATIENCE, guest.mcp.tools(guest, name)));
             for ((prefix, name), list) in theirs.iter().zip(join_all(lists).await) {
                 match list {
-                    Ok(Ok(list)) => tools.extend(list.tools.into_iter().map(|mut tool| {
-                        tool.name = format!("{prefix}{}", tool.name).into();
-                        tool
-                    })),
+                    Ok(Ok(list)) => {
+                        for mut tool in list.tools {
+                            tool.name = format!("{prefix}{}", tool.name).into();
+                            // Of two with one name the first is called.
+                            if registry().find(&tool.name, None).is_none() && names.insert(tool.name.clone()) {
+                                tools.push(tool);
+                            }
+                        }
+                    }
                     // One that is broken takes nothing from the others.
                     Ok(Err(error)) => tracing::warn!(server = name, %error, "an MCP server's tools can't be listed"),
                     Err(_) => tracing::warn!(server = name, "an MCP server's tools were not listed in time"),
@@ -105,11 +113,20 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
         return Ok(tool.call(caller, arguments).await);
     }
     if group.is_none() {
-        for (name, server) in config::servers(&guest).await? {
-            let prefix = prefix(&name, server.ok().and_then(|server| server.prefix).as_deref());
-            if let Some(own) = tool.strip_prefix(&prefix).filter(|own| !own.is_empty()) {
-                return guest.mcp.call(&guest, &name, own, arguments, caller.progress.sender()).await;
+        let configured = config::servers(&guest).await?.into_iter();
+        let prefixed =
+            configured.map(|(name, server)| (prefix(&name, server.ok().and_then(|server| server.prefix).as_deref()), name));
+        let mut fit: Vec<_> = prefixed.filter(|(prefix, _)| tool.len() > prefix.len() && tool.starts_with(prefix)).collect();
+        fit.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
+        for (prefix, name) in fit {
+            // Any tool begins with nothing, so a server without a prefix is asked whether it is its.
+            if prefix.is_empty() {
+                let listed = guest.mcp.tools(&guest, &name).await;
+                if !listed.is_ok_and(|list| list.tools.iter().any(|listed| listed.name == tool)) {
+                    continue;
+                }
             }
+            return guest.mcp.call(&guest, &name, &tool[prefix.len()..], arguments, caller.progress.sender()).await;
         }
     }
     Err(McpError::NoTool(tool.chars().take(200).collect()))
