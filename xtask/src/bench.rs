@@ -6,6 +6,7 @@ mod browser;
 mod code;
 mod floor;
 mod http;
+mod mcp;
 mod memory;
 mod report;
 mod search;
@@ -122,6 +123,9 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
     }
     if wanted("browser") {
         browser::measure(args, &mut api, work, &mut report)?;
+    }
+    if wanted("mcp") {
+        mcp::measure(args, &mut api, &mut report)?;
     }
     if wanted("many") {
         many(args, &mut api, &mut report)?;

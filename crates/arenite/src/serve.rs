@@ -51,7 +51,8 @@ pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
 }
 
 fn start_log(config: &Config) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&config.log).map_err(|error| {
+    // The protocol's library tells of each session's beginning and end.
+    let filter = EnvFilter::try_new(format!("rmcp=warn,{}", config.log)).map_err(|error| {
         Failure::new(format!("log is {:?}, and that is no filter: {error}", config.log))
             .hint("write a level, or one for each part: info,arenite_engine=debug")
             .exit_code(2)

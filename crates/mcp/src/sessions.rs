@@ -1,10 +1,11 @@
 //! Sessions by their last use: there is a most, and who goes in the middle of a call is waited for a while.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rmcp::model::{CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, NumberOrString};
+use rmcp::model::{CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, CustomNotification, NumberOrString};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager};
 
@@ -12,14 +13,18 @@ use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager
 pub const MAX_SESSIONS: usize = 1024;
 /// A session without any message ends after this time; longer than the longest call.
 const KEEP_ALIVE: Duration = Duration::from_secs(2 * 3600);
-/// Answers that are kept for who comes back for them.
-const KEEP_ANSWERS: Duration = Duration::from_secs(60);
+/// Answers that are kept for who comes back for them: a little longer than anybody is waited for.
+const KEEP_ANSWERS: Duration = Duration::from_secs(8);
+/// How often sessions are reminded of what they need not keep: they look only when there is something to do.
+const SWEEP: Duration = Duration::from_secs(10);
 /// How long a client that went in the middle of a call may stay away before the call is cancelled.
 pub(crate) const AWAY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sessions {
     pub(crate) manager: Arc<LocalSessionManager>,
     used: Mutex<HashMap<SessionId, Used>>,
+    /// A task reminds them; it runs while there are any.
+    sweeps: AtomicBool,
 }
 
 struct Used {
@@ -35,7 +40,7 @@ impl Sessions {
         config.completed_cache_ttl = KEEP_ANSWERS;
         let mut manager = LocalSessionManager::default();
         manager.session_config = config;
-        Self { manager: Arc::new(manager), used: Mutex::default() }
+        Self { manager: Arc::new(manager), used: Mutex::default(), sweeps: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Used>> {
@@ -43,7 +48,10 @@ impl Sessions {
     }
 
     /// It was used now. A new one may cost others their place.
-    pub(crate) async fn touch(&self, id: &str, resumes: bool) {
+    pub(crate) async fn touch(self: &Arc<Self>, id: &str, resumes: bool) {
+        if !self.sweeps.swap(true, Ordering::Relaxed) {
+            tokio::spawn(sweep(Arc::downgrade(self)));
+        }
         let now = Instant::now();
         let mut gone = Vec::new();
         {
@@ -72,6 +80,12 @@ impl Sessions {
         }
     }
 
+    /// Those that were used a moment ago.
+    fn fresh(&self) -> Vec<SessionId> {
+        let used = self.lock();
+        used.iter().filter(|(_, session)| session.last.elapsed() < 3 * SWEEP).map(|(id, _)| SessionId::clone(id)).collect()
+    }
+
     pub(crate) fn forget(&self, id: &str) {
         self.lock().remove(id);
     }
@@ -91,5 +105,22 @@ impl Sessions {
                 drop(sessions.manager.accept_message(&id.into(), cancel).await);
             }
         });
+    }
+}
+
+/// Has sessions drop the answers that nobody comes back for: what nobody speaks to keeps its last ones otherwise.
+async fn sweep(sessions: Weak<Sessions>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        for id in sessions.fresh() {
+            let nothing = ClientJsonRpcMessage::notification(CustomNotification::new("notifications/arenite/sweep", None).into());
+            // It may have ended by itself.
+            drop(sessions.manager.accept_message(&id, nothing).await);
+        }
+        if sessions.lock().is_empty() {
+            sessions.sweeps.store(false, Ordering::Relaxed);
+            return;
+        }
     }
 }

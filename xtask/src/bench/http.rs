@@ -14,6 +14,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     port: u16,
+    /// Lines of the head that each request has besides.
+    pub(super) headers: String,
 }
 
 /// The head of an answer, as far as it matters here.
@@ -21,6 +23,8 @@ pub(super) struct Head {
     pub(super) status: u16,
     length: Option<u64>,
     chunked: bool,
+    /// MCP's session.
+    session: Option<String>,
 }
 
 impl Connection {
@@ -28,11 +32,11 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port)).attempt(|| format!("could not connect to port {port}"))?;
         stream.set_nodelay(true).attempt(|| "could not set TCP_NODELAY".into())?;
         stream.set_read_timeout(Some(LIMIT)).attempt(|| "could not set a time limit".into())?;
-        Ok(Self { stream: BufReader::with_capacity(256 << 10, stream), port })
+        Ok(Self { stream: BufReader::with_capacity(256 << 10, stream), port, headers: String::new() })
     }
 
     fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Head, Failure> {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n", self.port).into_bytes();
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{}", self.port, self.headers).into_bytes();
         // Only a POST carries one: anything behind another's head would be read as the next request.
         let body = if method == "POST" { body } else { b"" };
         if method == "POST" {
@@ -56,7 +60,7 @@ impl Connection {
         let first = self.line()?;
         let status = first.get(9..12).and_then(|word| word.parse().ok());
         let status = status.ok_or_else(|| std::io::Error::other(format!("the answer begins with {first:?}")))?;
-        let mut head = Head { status, length: None, chunked: false };
+        let mut head = Head { status, length: None, chunked: false, session: None };
         loop {
             let line = self.line()?;
             let Some((name, value)) = line.split_once(':') else {
@@ -64,6 +68,7 @@ impl Connection {
             };
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => head.length = value.trim().parse().ok(),
+                "mcp-session-id" => head.session = Some(value.trim().to_owned()),
                 "transfer-encoding" => head.chunked = value.trim().eq_ignore_ascii_case("chunked"),
                 _ => {}
             }
@@ -108,6 +113,20 @@ impl Connection {
     /// A call that has to succeed, with JSON both ways.
     pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
         self.json("POST", path, body)
+    }
+
+    /// Begins a session of MCP at a path; later requests are in it.
+    pub(super) fn begin_session(&mut self, path: &str) -> Outcome {
+        self.headers = "Accept: application/json, text/event-stream\r\n".to_owned();
+        let hello =
+            json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "bench", "version": "1" } });
+        let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello });
+        let head = self.send("POST", path, hello.to_string().as_bytes())?;
+        self.body(&head, &mut std::io::sink()).attempt(|| "the session's beginning broke off".into())?;
+        let session = head.session.ok_or_else(|| Failure::new(format!("{path} began no session: {}", head.status)))?;
+        self.headers.push_str(&format!("Mcp-Session-Id: {session}\r\n"));
+        let (status, _) = self.call("POST", path, br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)?;
+        if status == 202 { Ok(()) } else { Err(Failure::new(format!("a session's beginning was answered {status}"))) }
     }
 
     /// Gets a path's body into `sink`.
