@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,16 @@ from arenite_server import Server, binary
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from sandboxes import LiveSandbox
+
+CLIENTS = Path(__file__).parent.parent / "clients"
+
+
+def node() -> str:
+    """The Node.js among the clients: newer than the host's may be."""
+    assert (CLIENTS / "node_modules").is_dir(), f"run: npm ci, in {CLIENTS}"
+    [program] = CLIENTS.glob("node_modules/node-linux-*/bin/node")
+    return str(program)
+
 
 #: The newest protocol, sessions of the one before it, the transport of 2024, and a process of ours.
 TRANSPORTS = ["newest", "sessions", "sse", "stdio"]

@@ -7,19 +7,17 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from arenite_server import Server
+from arenite_server import Server, binary
 from mcp import MCPError
 from sandboxes import LiveSandbox
 
-from .conftest import TRANSPORTS, connect
+from .conftest import CLIENTS, TRANSPORTS, connect, node
 from .names import CALLS, HTML, LIFECYCLE, PAGE, A, B, C
 
-CLIENTS = Path(__file__).parent.parent / "clients"
 each_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
@@ -57,12 +55,9 @@ def test_every_tool_is_listed_and_called(live: LiveSandbox, transport: str) -> N
 
 @pytest.mark.parametrize("transport", ["http", "sse", "stdio"])
 def test_every_tool_by_the_client_from_npm(live: LiveSandbox, server: Server, transport: str) -> None:
-    from arenite_server import binary
-
-    assert (CLIENTS / "node_modules").is_dir(), f"run: npm ci, in {CLIENTS}"
     where = {"http": f"{live.url}/mcp", "sse": f"{live.url}/mcp/sse", "stdio": str(binary())}[transport]
     more = ["mcp", "--server", server.url, "--sandbox", live.name] if transport == "stdio" else []
-    command = ["node", str(CLIENTS / "mcp.mjs"), transport, where, json.dumps(CALLS), *more]
+    command = [node(), str(CLIENTS / "mcp.mjs"), transport, where, json.dumps(CALLS), *more]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert seen.returncode == 0, seen.stderr
     said = json.loads(seen.stdout)
@@ -168,15 +163,19 @@ def test_who_comes_back_in_time_gets_the_answer(live: LiveSandbox) -> None:
     assert live.http.post("/mcp", json=call, headers=headers).status_code == 404
 
 
-def test_a_thousand_calls_at_once(live: LiveSandbox) -> None:
+@pytest.mark.parametrize(
+    ("count", "name", "arguments"),
+    [
+        (1000, "sandbox_file_operations", {"action": "list", "path": PAGE.rsplit("/", 1)[0]}),
+        (200, "sandbox_execute_bash", {"cmd": "echo $((6 * 7))"}),
+    ],
+)
+def test_many_calls_at_once(live: LiveSandbox, count: int, name: str, arguments: dict[str, Any]) -> None:
     async def scenario() -> list[Any]:
-        limits = httpx.Limits(max_connections=1000, max_keepalive_connections=0)
+        limits = httpx.Limits(max_connections=count, max_keepalive_connections=0)
         async with httpx.AsyncClient(timeout=150, limits=limits) as http:
-            body = {
-                "method": "tools/call",
-                "params": {"name": "sandbox_file_operations", "arguments": {"action": "list", "path": PAGE.rsplit("/", 1)[0]}},
-            }
-            calls = [http.post(f"{live.url}/mcp", json=body) for _ in range(1000)]
+            body = {"method": "tools/call", "params": {"name": name, "arguments": arguments}}
+            calls = [http.post(f"{live.url}/mcp", json=body) for _ in range(count)]
             return await asyncio.gather(*calls)
 
     answers = asyncio.run(scenario())

@@ -14,11 +14,10 @@ import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
 
-from .conftest import TRANSPORTS, connect
+from .conftest import CLIENTS, TRANSPORTS, connect, node
 from .names import A
 
 HERE = Path(__file__).parent
-MODULES = HERE.parent / "clients/node_modules"
 OTHER = HERE.parents[1] / "crates/guest/tests/mcp/server.py"
 
 
@@ -95,11 +94,9 @@ def test_aios_fourth_server_is_there_for_who_knows_it(full: LiveSandbox) -> None
 
 
 def test_the_conformance_suite(full: LiveSandbox, tmp_path: Path) -> None:
-    assert MODULES.is_dir(), f"run: npm ci, in {MODULES.parent}"
-    [node] = MODULES.glob("node-linux-*/bin/node")
-    suite = MODULES / "@modelcontextprotocol/conformance/dist/index.js"
+    suite = CLIENTS / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     baseline = ["--expected-failures", str(HERE / "conformance.yml"), "--output-dir", str(tmp_path)]
-    command = [str(node), str(suite), "server", "--url", f"{full.url}/mcp", "--suite", "active", *baseline]
+    command = [node(), str(suite), "server", "--url", f"{full.url}/mcp", "--suite", "active", *baseline]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
     assert "tools-call-with-progress" in ran.stdout

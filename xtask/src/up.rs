@@ -41,6 +41,7 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     println!("  console        http://127.0.0.1:{port}/");
     println!("  dashboard      http://127.0.0.1:{port}/index.html");
     println!("  API document   http://127.0.0.1:{port}/v1/docs");
+    println!("  MCP            http://127.0.0.1:{port}/mcp");
     println!("  log            {}", log(port).display());
     if let Some(started) = Started::find(port) {
         println!("  stop it with   kill {}", started.pid);

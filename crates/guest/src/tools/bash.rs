@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::bounded::bounded;
 use super::tool::{Caller, Effect, Told, Tool, structured};
@@ -10,6 +11,9 @@ use crate::shell::{ShellCommandResult, ShellCreateSessionRequest, ShellError, Sh
 
 /// The session that calls share which don't ask for another.
 const SHARED: &str = "mcp";
+/// Commands under way at a time; further calls wait. Each may have a shell of its own.
+const MAX_COMMANDS: usize = 48;
+static TURNS: Semaphore = Semaphore::const_new(MAX_COMMANDS);
 /// What stands for the keys that stop a command.
 const STOP: [&str; 3] = ["C-c", "ctrl+c", "^C"];
 
@@ -81,6 +85,8 @@ async fn execute(caller: Caller, args: ExecuteBash) -> Told {
             return Err(ApiError::bad_request("cmd is empty").hint("an empty cmd needs the session_id of a command that runs"));
         }
         id => {
+            // The semaphore is never closed.
+            let _turn = TURNS.acquire().await;
             let session = match id {
                 Some(id) => Some(id.to_owned()),
                 None if args.new_session || guest.shell.is_busy(SHARED) => None,
