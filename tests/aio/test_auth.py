@@ -61,6 +61,21 @@ def test_what_needs_no_key(guarded: Server) -> None:
         assert httpx.get(f"{guarded.url}{path}").status_code == 401, path
 
 
+def test_mcp_asks_for_the_key_in_every_transport(guarded: Server) -> None:
+    call = {"method": "tools/call", "params": {"name": "sandbox_execute_bash", "arguments": {"cmd": "hostname"}}}
+    for path in ("/mcp", "/v1/mcp", f"/sandbox/{NAME}/mcp", "/mcp/messages?session_id=x"):
+        assert httpx.post(f"{guarded.url}{path}", json=call).status_code == 401, path
+    for path in ("/mcp/sse", "/sse", f"/sandbox/{NAME}/mcp/sse"):
+        assert httpx.get(f"{guarded.url}{path}").status_code == 401, path
+    answer = httpx.post(f"{guarded.url}/sandbox/{NAME}/mcp", json=call, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+    assert answer.json()["result"]["structuredContent"]["output"] == NAME
+    line = '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n'
+    for key, words in ((KEY, '"createSandbox"'), ("wrong", "the server asks for a key")):
+        command = [str(binary()), "mcp", "--server", guarded.url]
+        said = subprocess.run(command, input=line, env={"ARENITE_API_KEY": key}, capture_output=True, text=True, timeout=60)
+        assert words in said.stdout, said
+
+
 def test_tickets(guarded: Server) -> None:
     auth = client(guarded, {"Authorization": f"Bearer {KEY}"}).auth
     first, second = auth.create_ticket(), auth.create_ticket()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,12 @@ def node() -> str:
 
 #: The newest protocol, sessions of the one before it, the transport of 2024, and a process of ours.
 TRANSPORTS = ["newest", "sessions", "sse", "stdio"]
+
+
+def run(scenario: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread of its own: Playwright has a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, scenario).result()
 
 
 def connect(transport: str, base: str, **options: Any) -> Client:

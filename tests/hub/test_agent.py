@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from typing import Any
@@ -11,7 +10,7 @@ import httpx
 import pytest
 from arenite_server import Server
 
-from .conftest import TRANSPORTS, connect
+from .conftest import TRANSPORTS, connect, run
 
 SERVER_JS = """require('http').createServer((request, answer) => {
   answer.setHeader('Content-Type', 'text/html');
@@ -61,7 +60,7 @@ def test_an_agent_with_nothing_but_the_address(server: Server, transport: str) -
             again = await client.call_tool("sandboxExecutor", {"sandbox_name": name, "tool_name": "browser_get_text"})
             assert again.is_error and name in again.content[0].text
 
-    asyncio.run(scenario())
+    run(scenario())
     assert httpx.get(f"{server.url}/api/v2/sandboxes/{name}").status_code == 404
 
 

@@ -15,7 +15,7 @@ from arenite_server import Server, binary
 from mcp import MCPError
 from sandboxes import LiveSandbox
 
-from .conftest import CLIENTS, TRANSPORTS, connect, node
+from .conftest import CLIENTS, TRANSPORTS, connect, node, run
 from .names import CALLS, HTML, LIFECYCLE, PAGE, A, B, C
 
 each_transport = pytest.mark.parametrize("transport", TRANSPORTS)
@@ -44,7 +44,7 @@ def test_every_tool_is_listed_and_called(live: LiveSandbox, transport: str) -> N
             assert wrong.is_error and "cmd" in wrong.content[0].text
             return results
 
-    results = asyncio.run(scenario())
+    results = run(scenario())
     failed = {name: result.content[0].text for name, result in results.items() if result.is_error}
     assert not failed
     assert results["sandbox_execute_bash"].structured_content["output"] == "hi"
@@ -86,7 +86,7 @@ def test_progress_comes_line_by_line(live: LiveSandbox, transport: str) -> None:
             result = await client.call_tool("sandbox_execute_bash", {"cmd": line}, progress_callback=note)
             return result
 
-    result = asyncio.run(scenario())
+    result = run(scenario())
     assert result.structured_content["output"] == "step 1\nstep 2\nstep 3\nstep 4"
     assert [message for _, _, message in told] == ["step 1", "step 2", "step 3", "step 4"]
     numbers = [progress for _, progress, _ in told]
@@ -118,7 +118,7 @@ def test_a_cancelled_call_ends_its_process_within_a_second(live: LiveSandbox, tr
             await asyncio.gather(call, return_exceptions=True)
             await asyncio.to_thread(wait, live, what, runs=False, seconds=1)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize(("session", "patience"), [(False, 1.0), (True, 7.0)])
@@ -178,7 +178,7 @@ def test_many_calls_at_once(live: LiveSandbox, count: int, name: str, arguments:
             calls = [http.post(f"{live.url}/mcp", json=body) for _ in range(count)]
             return await asyncio.gather(*calls)
 
-    answers = asyncio.run(scenario())
+    answers = run(scenario())
     assert {answer.status_code for answer in answers} == {200}
     assert [answer.text for answer in answers if answer.json()["result"]["isError"]][:1] == []
 
@@ -193,7 +193,7 @@ def test_ten_megabytes_come_whole(live: LiveSandbox, transport: str) -> None:
             result = await client.call_tool("sandbox_execute_bash", code)
             return len(result.structured_content["output"])
 
-    assert asyncio.run(scenario()) == 9_000_000
+    assert run(scenario()) == 9_000_000
 
 
 def test_calls_as_aios_documents_show_them(live: LiveSandbox) -> None:

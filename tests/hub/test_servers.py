@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from arenite_server import Server
 from sandboxes import LiveSandbox
 
-from .conftest import CLIENTS, TRANSPORTS, connect, node
+from .conftest import CLIENTS, TRANSPORTS, connect, node, run
 from .names import A
 
 HERE = Path(__file__).parent
@@ -80,7 +79,7 @@ def test_their_progress_passes_through(full: LiveSandbox, transport: str) -> Non
         async with connect(transport, full.url) as client:
             await client.call_tool("test_tool_with_progress", {}, progress_callback=note)
 
-    asyncio.run(scenario())
+    run(scenario())
     assert told == ["0 of 100", "50 of 100", "100 of 100"]
 
 

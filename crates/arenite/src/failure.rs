@@ -56,6 +56,14 @@ impl Failure {
         self.status
     }
 
+    /// Message and hint in one text, for programs that pass it on.
+    pub(crate) fn whole(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// Tells the person, and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("error: {}", self.message);

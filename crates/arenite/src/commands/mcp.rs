@@ -208,7 +208,7 @@ impl Relay {
         headers.extend(session.id.clone().map(|id| (SESSION, id)));
         headers.extend(session.version.clone().map(|version| (VERSION, version)));
         headers.extend(newest);
-        self.client.raw(&self.path, request).await.map_err(|failure| failure.to_string())
+        self.client.raw(&self.path, request).await.map_err(|failure| failure.whole())
     }
 
     /// Reads an answer: its messages go through `look`, and what that leaves is written.
@@ -242,7 +242,7 @@ impl Relay {
                 self.say(message).await;
             }
         } else if !status.is_success() {
-            return Err(crate::client::refusal(status, &whole).to_string());
+            return Err(crate::client::refusal(status, &whole).whole());
         }
         Ok(())
     }
