@@ -18,12 +18,13 @@ class Tab:
     def __init__(self, socket: Any):
         self.socket = socket
         self.ids = itertools.count(1)
+        self.patience = 30.0
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self.ids)
         self.socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
-            message = json.loads(self.socket.recv(timeout=30))
+            message = json.loads(self.socket.recv(timeout=self.patience))
             if message.get("id") == number:
                 assert "error" not in message, message
                 return message["result"]
@@ -68,9 +69,12 @@ def tab(live: LiveSandbox, html: str | None) -> Iterator[Tab]:
             opened = Tab(socket)
             try:
                 try:
+                    # What is held up does not answer at all.
+                    opened.patience = 6
                     if html is not None:
                         opened.go(url)
                     opened.call("Page.bringToFront")
+                    opened.patience = 30
                 except (AssertionError, TimeoutError):
                     if not left:
                         raise
