@@ -52,6 +52,7 @@ fn golden_help() {
         "trajectory show",
         "trajectory export",
         "doctor",
+        "mcp",
     ];
     let mut found = String::new();
     for command in commands {
