@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ListToolsResult, NumberOrString,
-    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ResultType, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ProgressToken, ResultType, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer};
 use tokio::sync::mpsc;
@@ -101,9 +101,4 @@ async fn tell(peer: &Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Rec
             drop(peer.notify_progress(progress).await);
         }
     }
-}
-
-/// How a request is told from the others of its session.
-pub(crate) fn request_id(id: &serde_json::Value) -> Option<NumberOrString> {
-    serde_json::from_value(id.clone()).ok()
 }

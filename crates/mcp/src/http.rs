@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::Tools;
-use crate::handler::{Handler, request_id};
+use crate::handler::Handler;
 use crate::older::Older;
 use crate::sessions::Sessions;
 
@@ -143,7 +143,7 @@ impl<T: Tools> Server<T> {
         let accepts_events = accepts(&parts.headers, "text/event-stream");
         let session = text(&parts.headers, &SESSION);
         let lasts = session.is_some() || (method == "initialize" && accepts_events);
-        let id = glimpse.id.and_then(|id| serde_json::from_str(id.get()).ok()).as_ref().and_then(request_id);
+        let id = glimpse.id.and_then(|id| serde_json::from_str(id.get()).ok());
         let body = match is_bare || (is_request && !accepts_events) {
             true => completed(&body, is_request && is_bare, accepts_events),
             false => body,

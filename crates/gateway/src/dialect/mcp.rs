@@ -29,8 +29,6 @@ use crate::timing::Timing;
 
 const DIALECT: &str = "mcp";
 const PREFIX: &str = "/sandbox/";
-/// The server's own tools.
-const LIFECYCLE: [&str; 5] = ["createSandbox", "getSandbox", "deleteSandbox", "listSandbox", "sandboxExecutor"];
 
 /// Which of MCP's paths it is, as a sandbox knows them.
 pub(crate) fn endpoint(path: &str) -> Option<Endpoint> {
@@ -105,12 +103,13 @@ impl Tools for Hub {
         let mut tools = lifecycle_tools(&call.gateway);
         // Looking at the tools makes no sandbox, and wakes none.
         let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.whom).await;
-        let theirs = match there {
+        let mut theirs = match there {
             Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.whom.clone(), "").await?,
             _ => arenite_guest::tool_descriptions(),
         };
         // A sandbox may call its tools what it likes.
-        tools.extend(theirs.into_iter().filter(|tool| !LIFECYCLE.contains(&tool.name.as_ref())));
+        theirs.retain(|tool| tools.iter().all(|own| own.name != tool.name));
+        tools.append(&mut theirs);
         Ok(tools)
     }
 

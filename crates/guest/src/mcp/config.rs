@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::Duration;
 
+use arenite_model::protocol::GuestConfig;
 use axum::http::Uri;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
@@ -109,13 +110,17 @@ pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
     if let Some(extra) = variable("EXTRA_MCP_SERVERS") {
         add(&mut servers, extra.as_bytes()).map_err(|why| wrong("EXTRA_MCP_SERVERS", why))?;
     }
-    if let Some(filter) = variable("MCP_FILTER_SERVERS") {
-        servers.retain(|name, _| filter.split(',').any(|wanted| wanted.trim() == name));
-    }
+    servers.retain(|name, _| is_wanted(&config, name));
     if servers.len() > MAX_SERVERS {
         return Err(wrong(&path, format!("{} servers are configured; the most is {MAX_SERVERS}", servers.len())));
     }
     Ok(servers)
+}
+
+/// Whether `MCP_FILTER_SERVERS` leaves a server: all of them, when it names none.
+pub(super) fn is_wanted(config: &GuestConfig, name: &str) -> bool {
+    let filter = config.env.get("MCP_FILTER_SERVERS").map(|text| text.trim()).filter(|text| !text.is_empty());
+    filter.is_none_or(|filter| filter.split(',').any(|wanted| wanted.trim() == name))
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Failure> {

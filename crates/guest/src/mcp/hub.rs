@@ -52,12 +52,9 @@ pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result
 /// Our own that the sandbox's environment does not leave out.
 fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
     let config = guest.config();
-    let is_named = move |group: &Group| match config.env.get("MCP_FILTER_SERVERS").map(|text| text.trim()) {
-        None | Some("") => true,
-        Some(filter) => filter.split(',').any(|wanted| wanted.trim() == group.name()),
-    };
-    let no_browser = guest.config().env.get("DISABLE_MCP_BROWSER").is_some_and(|text| matches!(text.trim(), "1" | "true"));
-    Group::ALL.into_iter().filter(is_named).filter(move |group| !(no_browser && *group == Group::Browser))
+    let no_browser = config.env.get("DISABLE_MCP_BROWSER").is_some_and(|text| matches!(text.trim(), "1" | "true"));
+    let is_wanted = move |group: &Group| config::is_wanted(&config, group.name()) && !(no_browser && *group == Group::Browser);
+    Group::ALL.into_iter().filter(is_wanted)
 }
 
 /// The tools of a server.
