@@ -59,7 +59,7 @@ pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{
     BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome, OutcomeKind, OutcomeRecord, Step,
-    Summary,
+    Summary, Work,
 };
 pub use recorder::{OpenStep, Recorder};
 pub use redact::{SECRET_QUERY_KEYS, redact};
