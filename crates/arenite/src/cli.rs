@@ -120,17 +120,22 @@ Examples:
   sudo arenite serve
   sudo arenite serve --listen 127.0.0.1:9000 --data-dir /srv/arenite
   arenite serve --show-config          the effective configuration, and where each value is from
+  sudo arenite serve --config sandbox-server.json         AgentFlow's own configuration
+  arenite serve --config sandbox-server.json --validate   whether it can be used
   sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
 
 The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
 next start; with --remove-sandboxes they are removed.")]
 pub(crate) struct ServeArgs {
-    /// Configuration file [default: /etc/arenite.toml when it exists]
+    /// Configuration file, in TOML or as AgentFlow's JSON [default: /etc/arenite.toml when it exists]
     #[arg(long, env = "ARENITE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the effective configuration and end
     #[arg(long)]
     pub(crate) show_config: bool,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub(crate) validate: bool,
     #[command(flatten)]
     pub(crate) settings: Settings,
 }

@@ -39,6 +39,7 @@ mod steps;
 mod target;
 mod timing;
 mod trajectories;
+mod workers;
 
 pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, ImageCatalog, ImageEntry};

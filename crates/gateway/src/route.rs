@@ -36,6 +36,8 @@ pub(crate) enum Owner {
     Docs,
     OpenApi,
     AgentSandbox,
+    /// Workers, their sessions and tools.
+    AgentFlow,
     Trajectories,
     /// The steps of one sandbox.
     Steps,
@@ -76,6 +78,7 @@ impl Owner {
             Self::Docs => "docs",
             Self::OpenApi => "openapi",
             Self::AgentSandbox => "agent_sandbox",
+            Self::AgentFlow => "agentflow",
             Self::Trajectories | Self::Steps => "trajectories",
             Self::Api => "api",
             Self::Health => "health",
@@ -101,23 +104,7 @@ fn is_under(path: &str, root: &str) -> bool {
 const OF_GUESTS: [&str; 10] =
     ["/v1", "/cdp", "/json", "/websockify", "/code-server", "/jupyter", "/proxy", "/absproxy", "/opencode", "/codex"];
 /// Paths of dialects that are not there yet, at the root.
-const MISSING: [(&str, &str); 15] = [
-    ("/api/v1/execute", "AgentFlow's API"),
-    ("/api/v1/lifecycle", "AgentFlow's API"),
-    ("/api/v1/worker", "AgentFlow's API"),
-    ("/api/v1/session", "AgentFlow's API"),
-    ("/api/v1/init", "AgentFlow's API"),
-    ("/api/v1/tools", "AgentFlow's API"),
-    ("/api/v1/warmup", "AgentFlow's API"),
-    ("/api/v1/server", "AgentFlow's API"),
-    ("/execute", "AgentFlow's API"),
-    ("/session", "AgentFlow's API"),
-    ("/tools", "AgentFlow's API"),
-    ("/shutdown", "AgentFlow's API"),
-    ("/sandboxes", "E2B's API"),
-    ("/v2/sandboxes", "E2B's API"),
-    ("/templates", "E2B's API"),
-];
+const MISSING: [(&str, &str); 3] = [("/sandboxes", "E2B's API"), ("/v2/sandboxes", "E2B's API"), ("/templates", "E2B's API")];
 
 /// Who owns a path of the server's own hosts.
 pub(crate) fn owner(path: &str) -> Owner {
@@ -137,6 +124,8 @@ pub(crate) fn owner(path: &str) -> Owner {
     }
     if is_under(path, "/api/v1/sandbox") {
         Owner::AgentSandbox
+    } else if dialect::agentflow::is_its(path) {
+        Owner::AgentFlow
     } else if is_under(path, "/api/v1/trajectories") {
         Owner::Trajectories
     } else if is_under(path, "/api/v2") {
@@ -380,6 +369,7 @@ async fn dispatch(
         Owner::Console => pages::console::serve(gateway, &context, at, parts, body).await,
         Owner::Docs => pages::docs::serve(gateway, &context, at, parts, body).await,
         Owner::OpenApi => pages::openapi::serve(gateway, &context, at, parts, body).await,
+        Owner::AgentFlow => dialect::agentflow::serve(gateway, &context, &who, at, parts, body).await,
         Owner::AgentSandbox => dialect::agent_sandbox::serve(gateway, &context, at, parts, body).await,
         Owner::Trajectories => trajectories::serve(gateway, &context, at, parts).await,
         Owner::Api => api::serve(gateway, &context, at, parts, body).await,
