@@ -40,4 +40,4 @@ class Configured:
         return {**self.added, **params}
 
     async def __call__(self, **params: Any) -> Any:
-        return await run(self.func, **self.filled(params))
+        return await run(self.func, (), self.filled(params))

@@ -6,8 +6,9 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from types import MappingProxyType
 from typing import Any
 
 #: Said by the server. A caller that sends one of them would be someone else, or work in a session that is not its own.
@@ -94,7 +95,12 @@ def is_async(func: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))
 
 
-async def run(func: Callable[..., Any], *args: Any, executor: Executor | None = None, **call: Any) -> Any:
+async def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    call: Mapping[str, Any] = MappingProxyType({}),
+    executor: Executor | None = None,
+) -> Any:
     """Calls it: a coroutine function in the loop, any other in a thread, where it can't hold up the others."""
     if is_async(func):
         return await func(*args, **call)

@@ -77,7 +77,7 @@ class ResourceRouter:
                 session["compatibility_message"] = COMPATIBILITY.format(resource_type)
             else:
                 try:
-                    session["data"] = await run(kind.initializer, worker_id, session["config"]) or {}
+                    session["data"] = await run(kind.initializer, (worker_id, session["config"])) or {}
                 except Exception as error:  # noqa: BLE001  the failure is the session's state
                     log.warning("session of %s for %s did not start", resource_type, worker_id, exc_info=True)
                     session["status"] = "error"
@@ -109,7 +109,7 @@ class ResourceRouter:
             kind = self._types.get(resource_type, ResourceType())
             if kind.cleaner is not None:
                 try:
-                    await run(kind.cleaner, worker_id, session)
+                    await run(kind.cleaner, (worker_id, session))
                 except Exception:  # noqa: BLE001
                     log.warning("cleanup of session %s failed", session["session_id"], exc_info=True)
         self._locks.pop((worker_id, resource_type), None)

@@ -38,6 +38,8 @@ def parameters_schema(func: Callable[..., Any], without: tuple[str, ...] = ()) -
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             continue
         entry = type_schema(hints.get(name, Any))
+        if not entry and name not in hints and type(parameter.default) in _PLAIN:
+            entry = {"type": _PLAIN[type(parameter.default)]}
         if name in described:
             entry["description"] = described[name]
         if parameter.default is parameter.empty:

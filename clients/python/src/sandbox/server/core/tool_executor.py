@@ -64,7 +64,7 @@ class ToolExecutor:
         resource_type = self._types.get(name) or None
         if resource_type and self._warmup is not None:
             try:
-                await run(self._warmup, resource_type)
+                await run(self._warmup, (resource_type,))
             except Exception:  # noqa: BLE001  the tool may work without; if not, it says so itself
                 log.warning("warmup of %s failed", resource_type, exc_info=True)
         session: Session | None = None
@@ -114,7 +114,7 @@ class ToolExecutor:
         try:
             if timeout is not None and timeout < 0:
                 raise asyncio.TimeoutError
-            call = run(func, **arguments(func, params, context))
+            call = run(func, (), arguments(func, params, context))
             result = await asyncio.wait_for(call, timeout or None)
         except (asyncio.TimeoutError, TimeoutError):
             message = f"Tool execution timed out after {timeout}s"
@@ -205,4 +205,4 @@ def _envelope(result: Any, elapsed_ms: float, trace_id: str, meta: dict[str, Any
     filled = dict(own) if isinstance(own, dict) else {}
     for key, value in {**meta, "execution_time_ms": elapsed_ms}.items():
         filled.setdefault(key, value)
-    return {"message": "success", "data": None, **result, "meta": filled}
+    return {"code": result["code"], "message": "success", "data": None, **result, "meta": filled}

@@ -60,7 +60,7 @@ class BaseApiTool(ABC):
         try:
             # What the server adds reaches only those who take it; the rest is the caller's, and a misfit is his error.
             own = {key: value for key, value in kwargs.items() if key not in INJECTED}
-            result = await run(self.execute, *args, **arguments(self.execute, own, context))
+            result = await run(self.execute, args, arguments(self.execute, own, context))
         except ToolBusinessError as error:
             details = error.message if error.data is None else error.data
             return self._failed(error.code, error.message, inputs, details, timer, kwargs)
