@@ -26,7 +26,7 @@ class Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             message = self.format(record).encode("utf-8", "replace").decode()
-        except Exception:  # noqa: BLE001  a record whose arguments don't fit its text
+        except Exception:  # a record whose arguments don't fit its text
             return
         self._channel.notify("log", {"level": record.levelname.lower(), "message": message})
 

@@ -26,7 +26,7 @@ def encode(message: dict[str, Any]) -> bytes:
         raise _refused("the result has half a surrogate pair in a text", "UnicodeEncodeError") from None
     except RecursionError:
         raise _refused("the result is nested too deep, or contains itself", "RecursionError") from None
-    except Exception as error:  # noqa: BLE001  TypeError and ValueError, or what a subclass of dict raised
+    except Exception as error:  # TypeError and ValueError, or what a subclass of dict raised
         raise _refused(f"the result is not JSON: {error}", type(error).__name__) from None
     if len(line) >= LINE_LIMIT:
         raise _refused(f"the result has {len(line)} bytes as JSON; a line has less than {LINE_LIMIT}", "ValueError")

@@ -33,7 +33,7 @@ def error_object(error: BaseException) -> dict[str, Any]:
 def words(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001  a __str__ of the tool's own making
+    except Exception:  # a __str__ of the tool's own making
         return type(error).__name__
 
 

@@ -83,7 +83,7 @@ class Service:
         if not self._is_shut_down:
             try:
                 await asyncio.wait_for(self._plugin.shutdown(), LAST_SECONDS)
-            except BaseException:  # noqa: BLE001  it ends either way
+            except BaseException:  # it ends either way
                 traceback.print_exc()
 
     def line(self, line: bytes) -> None:
@@ -145,7 +145,7 @@ class Service:
             request.give_up()
         except Refused as refused:
             request.refuse(refused)
-        except BaseException as error:  # noqa: BLE001  also SystemExit: one call never ends the host
+        except BaseException as error:  # also SystemExit: one call never ends the host
             traceback.print_exc()
             request.refuse(error)
         else:
@@ -183,7 +183,7 @@ class Service:
         return self._description
 
 
-_NEEDED = {
+_NEEDED: dict[str, dict[str, type]] = {
     "initialize": {"worker_id": str, "session": dict},
     "call": {"tool": str},
     "cleanup": {"worker_id": str, "session_id": str},

@@ -212,7 +212,7 @@ class HTTPServiceServer:
                 return True, None
             try:
                 await run(backend.warmup)
-            except Exception as error:  # noqa: BLE001  reported by name
+            except Exception as error:  # reported by name
                 return False, f"Warmup exception: {error}\n{traceback.format_exc()}"
             self._warm.add(backend_name)
         return True, None

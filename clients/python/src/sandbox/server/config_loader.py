@@ -175,7 +175,7 @@ class ConfigLoader:
                         )
                     )
                 )
-            except Exception:  # noqa: BLE001  one that lacks its packages must not keep the others away
+            except Exception:  # one that lacks its packages must not keep the others away
                 log.exception("backend %s (%s) could not be loaded", name, resource.backend_class)
         if config.apis:
             register_all_tools(server, config.apis)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(server: HTTPServiceServer, host: str, port: int) -> None:
-    process = ServerProcess.start(host, port, configuration(server), log=None)
+    process = ServerProcess.start(host, port, configuration(server), log=None, plugin_path=os.pathsep.join(_paths()))
     try:
         process.wait()
     finally:
@@ -67,13 +68,10 @@ def configuration(server: HTTPServiceServer) -> dict[str, Any]:
     return text
 
 
-def plugin_path() -> str:
-    """What `arenite` gives to the plugin host, so that it finds the modules that this program finds."""
-    return os.pathsep.join(_paths())
-
-
 def _paths() -> list[str]:
-    return [str(Path(entry or ".").resolve()) for entry in sys.path if not entry.endswith(".zip")]
+    """Where this program finds its modules, without the standard library: the plugin host's Python has its own."""
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
+    return [str(Path(entry or ".").resolve()) for entry in sys.path if entry not in standard and not entry.endswith(".zip")]
 
 
 def _dotted(kind: type, what: str) -> str:

@@ -118,7 +118,7 @@ def scan_tools(obj: Any, prefix: str | None = None) -> dict[str, Callable[..., A
             continue
         try:
             func = getattr(obj, attribute)
-        except Exception:  # noqa: BLE001  what can't be read is no tool
+        except Exception:  # what can't be read is no tool
             continue
         if not callable(func):
             continue

@@ -78,7 +78,7 @@ class ResourceRouter:
             else:
                 try:
                     session["data"] = await run(kind.initializer, (worker_id, session["config"])) or {}
-                except Exception as error:  # noqa: BLE001  the failure is the session's state
+                except Exception as error:  # the failure is the session's state
                     log.warning("session of %s for %s did not start", resource_type, worker_id, exc_info=True)
                     session["status"] = "error"
                     session["error"] = str(error) or type(error).__name__
@@ -110,7 +110,7 @@ class ResourceRouter:
             if kind.cleaner is not None:
                 try:
                     await run(kind.cleaner, (worker_id, session))
-                except Exception:  # noqa: BLE001
+                except Exception:
                     log.warning("cleanup of session %s failed", session["session_id"], exc_info=True)
         self._locks.pop((worker_id, resource_type), None)
         return True

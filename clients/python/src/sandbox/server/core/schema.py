@@ -55,7 +55,7 @@ def parameters_schema(func: Callable[..., Any], without: tuple[str, ...] = ()) -
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(func)
-    except Exception:  # noqa: BLE001  a name that exists for type checkers only; the other parameters keep theirs
+    except Exception:  # a name that exists for type checkers only; the other parameters keep theirs
         return {
             name: hint
             for name, hint in getattr(func, "__annotations__", {}).items()

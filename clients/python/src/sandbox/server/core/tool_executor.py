@@ -65,14 +65,14 @@ class ToolExecutor:
         if resource_type and self._warmup is not None:
             try:
                 await run(self._warmup, (resource_type,))
-            except Exception:  # noqa: BLE001  the tool may work without; if not, it says so itself
+            except Exception:  # the tool may work without; if not, it says so itself
                 log.warning("warmup of %s failed", resource_type, exc_info=True)
         session: Session | None = None
         temporary = False
         if resource_type:
             temporary = await self._router.get_session(worker_id, resource_type) is None
             session = await self._router.get_or_create_session(worker_id, resource_type, auto_created=True)
-        meta = {
+        meta: dict[str, Any] = {
             "tool": name,
             "resource_type": resource_type,
             "session_id": session["session_id"] if session else None,
@@ -122,7 +122,7 @@ class ToolExecutor:
             return build_error_response(
                 code, message, data=data, execution_time_ms=timer.get_elapsed_ms(), trace_id=trace_id, **meta
             )
-        except Exception as error:  # noqa: BLE001  every failure of a tool is an answer
+        except Exception as error:  # every failure of a tool is an answer
             log.warning("tool %s failed", name, exc_info=True)
             return build_error_response(
                 ErrorCode.UNEXPECTED_ERROR,

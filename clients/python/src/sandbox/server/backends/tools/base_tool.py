@@ -64,7 +64,7 @@ class BaseApiTool(ABC):
         except ToolBusinessError as error:
             details = error.message if error.data is None else error.data
             return self._failed(error.code, error.message, inputs, details, timer, kwargs)
-        except Exception as error:  # noqa: BLE001  every failure of a tool is an answer
+        except Exception as error:  # every failure of a tool is an answer
             log.warning("tool %s failed", self.tool_name, exc_info=True)
             message = f"Internal system error: {error}"
             return self._failed(ErrorCode.EXECUTION_ERROR, message, inputs, str(error), timer, kwargs)
