@@ -56,12 +56,13 @@ _MODULES = {
     "server": ("HTTPServiceServer", "ToolExecutor", "ResourceRouter", "create_server_from_config"),
     "client": ("HTTPServiceClient", "HTTPClientConfig", "HTTPClientError", "quick_execute", "create_client"),
     "sandbox": (
-        "Sandbox", "SandboxConfig", "SandboxError", "SandboxConnectionError", "SandboxServerStartError", "create_sandbox",
+        "Sandbox", "SandboxConfig", "SandboxError", "SandboxConnectionError", "SandboxServerStartError",
+        "create_sandbox",
     ),
     "defaults": ("DEFAULT_SERVER_CONFIG", "get_default_config"),
     "result_formatter": (
-        "ToolResult", "BashResult", "CodeExecutionResult", "VMResult", "BrowserResult", "WebSearchResult", "VisitResult",
-        "RAGSearchResult", "ResultFormatter", "format_tool_result",
+        "ToolResult", "BashResult", "CodeExecutionResult", "VMResult", "BrowserResult", "WebSearchResult",
+        "VisitResult", "RAGSearchResult", "ResultFormatter", "format_tool_result",
     ),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

@@ -26,7 +26,7 @@ class BackgroundLoop:
         try:
             loop = self._started()
             if threading.current_thread().name == _name(loop):
-                raise RuntimeError("a sync method can't be called from the thread that does its work; use the async one")
+                raise RuntimeError("the thread that does the work can't wait for itself; use the async method")
             future = asyncio.run_coroutine_threadsafe(work, loop)
         except BaseException:
             work.close()

@@ -73,7 +73,8 @@ class VMResult(ToolResult):
     def to_str(self, verbose: bool = False) -> str:
         if not isinstance(self.raw_data, dict):
             return as_text(self.raw_data)
-        rest = {key: value for key, value in self.raw_data.items() if key not in ("accessibility_tree", "image", "session")}
+        apart = ("accessibility_tree", "image", "session")
+        rest = {key: value for key, value in self.raw_data.items() if key not in apart}
         parts = [as_text(rest)] if rest else []
         if self._get("image"):
             parts.append(f"[screenshot, {len(str(self._get('image')))} characters of base64]")
@@ -90,7 +91,8 @@ class BrowserResult(ToolResult):
             return f"screenshot: {path}" + (f" ({self._get('size')})" if self._get("size") else "")
         if self._get("url") is not None and self._get("title") is not None:
             status = f" (status {self._get('status')})" if self._get("status") is not None else ""
-            return f"{self._get('title')}\n{self._get('url')}{status}" + (f"\n{self._get('text')}" if self._get("text") else "")
+            text = f"\n{self._get('text')}" if self._get("text") else ""
+            return f"{self._get('title')}\n{self._get('url')}{status}{text}"
         if self._get("text") is not None:
             return str(self._get("text")) + (f"\n{self._get('html')}" if verbose and self._get("html") else "")
         return as_text(self.raw_data)
@@ -126,7 +128,8 @@ class SQLResult(ToolResult):
         if not isinstance(result, dict) or "columns" not in result:
             return as_text(self.raw_data)
         rows = [" | ".join(map(str, result["columns"]))]
-        rows += [" | ".join("NULL" if cell is None else str(cell) for cell in row_cells(row, result)) for row in result.get("rows", [])]
+        for row in result.get("rows", []):
+            rows.append(" | ".join("NULL" if cell is None else str(cell) for cell in row_cells(row, result)))
         cut = ", cut" if result.get("truncated") else ""
         return "\n".join([*rows, f"({result.get('row_count', len(rows) - 1)} rows{cut})"])
 
@@ -212,10 +215,13 @@ def _part(part: dict[str, Any]) -> str:
 def _shortened(data: Any) -> Any:
     """Without the pictures."""
     if isinstance(data, dict):
-        return {key: _picture(value) if key in ("image", "base64", "data") else _shortened(value) for key, value in data.items()}
+        return {key: (_picture if key in _PICTURES else _shortened)(value) for key, value in data.items()}
     if isinstance(data, list):
         return [_shortened(item) for item in data]
     return data
+
+
+_PICTURES = ("image", "base64", "data")
 
 
 def _picture(value: Any) -> Any:

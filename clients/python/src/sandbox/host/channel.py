@@ -36,7 +36,7 @@ class Channel:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        sys.stdin = open(os.devnull, encoding="utf-8")  # open for as long as the process lives
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
         sys.stdout = sys.stderr
         return cls(reader, writer)
 

@@ -98,7 +98,8 @@ class ConfigLoader:
 
     def load_from_dict(self, config_dict: dict[str, Any]) -> SandboxConfig:
         given = expand_env_vars(config_dict)
-        server = {key: value for key, value in (given.get("server") or {}).items() if key in ServerConfig.__annotations__}
+        known = ServerConfig.__annotations__
+        server = {key: value for key, value in (given.get("server") or {}).items() if key in known}
         security = given.get("security") or {}
         rate, auth = security.get("rate_limit") or {}, security.get("auth") or {}
         self.config = SandboxConfig(

@@ -71,7 +71,8 @@ def configuration(server: HTTPServiceServer) -> dict[str, Any]:
 def _paths() -> list[str]:
     """Where this program finds its modules, without the standard library: the plugin host's Python has its own."""
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
-    return [str(Path(entry or ".").resolve()) for entry in sys.path if entry not in standard and not entry.endswith(".zip")]
+    own = [entry for entry in sys.path if entry not in standard and not entry.endswith(".zip")]
+    return [str(Path(entry or ".").resolve()) for entry in own]
 
 
 def _dotted(kind: type, what: str) -> str:
@@ -86,5 +87,5 @@ def _dotted(kind: type, what: str) -> str:
 
 def _importable(module: str, what: str) -> str:
     if module == "__main__":
-        raise RuntimeError(f"{what} is defined in the program that runs; move it to a module, so that arenite can load it")
+        raise RuntimeError(f"{what} is defined in the program that runs; move it to a module that can be imported")
     return module

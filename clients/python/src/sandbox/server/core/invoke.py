@@ -52,7 +52,7 @@ def arguments(func: Callable[..., Any], params: Mapping[str, Any], context: Mapp
 
 
 def check_arguments(func: Callable[..., Any], call: Mapping[str, Any]) -> None:
-    """Raises ArgumentsError when the call can't begin, so that a TypeError from inside the tool is not mistaken for it."""
+    """Raises ArgumentsError when the call can't begin. A TypeError from inside the tool is something else."""
     try:
         inspect.signature(func).bind(**call)
     except TypeError as error:

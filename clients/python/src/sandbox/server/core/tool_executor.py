@@ -31,7 +31,7 @@ class ToolExecutor:
         resource_router: ResourceRouter,
         warmup_callback: Callable[[str], Any] | None = None,
     ) -> None:
-        """`tool_name_index` leads from a name without its prefix to the full names. The three maps stay the caller's."""
+        """`tool_name_index`: from a name without its prefix to the full names. The three maps stay the caller's."""
         self._tools = tools
         self._index = tool_name_index
         self._types = tool_resource_types
@@ -140,7 +140,7 @@ class ToolExecutor:
         return answer
 
     async def execute_batch(self, actions: list[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
-        """`parallel` (False) and `stop_on_error` (True, heeded when serial); an action is `{action, params, timeout}`."""
+        """Actions are `{action, params, timeout}`. `parallel` is False and `stop_on_error` True, unless given."""
         parallel, stop = kwargs.pop("parallel", False), kwargs.pop("stop_on_error", True)
         start = time.perf_counter()
 
