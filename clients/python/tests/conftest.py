@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -43,3 +45,19 @@ def fake() -> Iterator[FakeRecordedServer]:
     server = FakeRecordedServer()
     yield server
     server.close()
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set where the tests run must not reach them."""
+    for name in ("ARENITE_API_KEY", "ARENITE_BIN", "ARENITE_PLUGIN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests that are coroutines, without a plugin for them."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

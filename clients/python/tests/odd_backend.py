@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from sandbox.server import Backend, BackendConfig, tool
 from sandbox.server.core import report_progress
@@ -195,7 +195,7 @@ class OddBackend(Backend):
         numbers: list[int],
         color: Color = Color.RED,
         mode: Literal["a", "b"] = "a",
-        limit: Optional[int] = None,
+        limit: int | None = None,
         either: int | str = 3,
         options: dict[str, float] | None = None,
         session_info: Any = None,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from host_process import Failed, PluginProcess
+from host_process import Failed, PluginProcess, host
 
 Start = Callable[..., PluginProcess]
 
@@ -201,3 +202,27 @@ def test_what_cannot_be_loaded_is_told(start: Start, dotted: str, text: str) -> 
     with pytest.raises(Failed, match="the first request is describe"):
         process.ask("warmup")
     assert process.end() == 0
+
+
+def test_a_checkout_of_agentflow_adds_what_is_not_here(tmp_path: Path) -> None:
+    """Its backends live in packages of the same names, and are written against modules that are here."""
+    folder = tmp_path / "sandbox/server/backends/resources"
+    folder.mkdir(parents=True)
+    for package in (folder, *list(folder.parents)[:3]):
+        (package / "__init__.py").write_text("")
+    (folder.parents[0] / "base.py").write_text("raise ImportError('ours is used')")
+    (folder / "mine.py").write_text(
+        "from sandbox.server.backends.base import Backend\n"
+        "from ...core import tool\n"
+        "class MineBackend(Backend):\n"
+        "    name = 'mine'\n"
+        "    @tool('mine:x')\n"
+        "    def x(self): return {'code': 0}\n"
+    )
+    dotted = "sandbox.server.backends.resources.mine.MineBackend"
+    process = host("backend", dotted, path=[tmp_path])
+    try:
+        process.describe()
+        assert process.call("mine:x") == {"code": 0}
+    finally:
+        process.kill()

@@ -245,7 +245,7 @@ class HTTPServiceClient:
         if timeout is None:
             each = [float(action.get("timeout") or 0) for action in actions]
             needed = (max if parallel else sum)(each or [0.0])
-            timeout = max(self.config.timeout, needed + SLACK)
+            timeout = max(self.config.timeout, needed + SLACK if needed > 0 else 0.0)
         body = {"actions": actions, "parallel": parallel, "stop_on_error": stop_on_error}
         return await self._post(  # type: ignore[no-any-return]
             "/api/v1/execute/batch", body, timeout=timeout, repeatable=False
