@@ -30,11 +30,23 @@ def target(func: Callable[..., Any]) -> Callable[..., Any]:
     return func
 
 
+def signature(func: Callable[..., Any]) -> inspect.Signature:
+    """Remembered: asking Python costs more than the rest of a short call."""
+    try:
+        return _remembered(func)
+    except TypeError:
+        # What can't be a key is asked anew; and where there is no signature, this says so.
+        return inspect.signature(func)
+
+
+_remembered = functools.lru_cache(maxsize=4096)(inspect.signature)
+
+
 def arguments(func: Callable[..., Any], params: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
     """The caller's parameters, with those of `context` that the function names or takes as `**kwargs`."""
     call = {key: value for key, value in params.items() if key not in SERVER_SAYS}
     try:
-        parameters = inspect.signature(func).parameters
+        parameters = signature(func).parameters
     except (TypeError, ValueError):
         return call
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -54,7 +66,7 @@ def arguments(func: Callable[..., Any], params: Mapping[str, Any], context: Mapp
 def check_arguments(func: Callable[..., Any], call: Mapping[str, Any]) -> None:
     """Raises ArgumentsError when the call can't begin. A TypeError from inside the tool is something else."""
     try:
-        inspect.signature(func).bind(**call)
+        signature(func).bind(**call)
     except TypeError as error:
         raise ArgumentsError(_words(func, call) or f"{_name(func)}() {error}") from None
     except ValueError:
