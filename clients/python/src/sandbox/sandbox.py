@@ -74,7 +74,7 @@ class Sandbox:
         warmup_resources: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """With a `config`, it says what the arguments before it do not.
+        """What is given here goes before what `config` says.
 
         Args:
             kwargs: fields of SandboxConfig by name, and `api_key`.
@@ -84,7 +84,9 @@ class Sandbox:
         for name in kwargs.keys() - known:
             warnings.warn(f"Sandbox has no setting {name!r}", stacklevel=2)
         settings = {name: value for name, value in kwargs.items() if name in known}
-        self.config = replace(config, **settings) if config else SandboxConfig(server_url=server_url, **settings)
+        if server_url != SandboxConfig.server_url:
+            settings["server_url"] = server_url
+        self.config = replace(config or SandboxConfig(), **settings)
         if warmup_resources is not None:
             self.config.warmup_resources = list(warmup_resources)
         self.config.worker_id = worker_id or self.config.worker_id or f"sandbox_{uuid.uuid4().hex[:8]}"
