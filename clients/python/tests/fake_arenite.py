@@ -20,8 +20,8 @@ assert address == "127.0.0.1", address
 print("listening on", arguments[2])
 print("arguments", json.dumps(arguments[3:]))
 print("plugin path", os.environ.get("ARENITE_PLUGIN_PATH"))
-if "--synthesis" in arguments:
-    print("configuration", Path(arguments[arguments.index("--synthesis") + 1]).read_text())
+if "--agentflow-config" in arguments:
+    print("configuration", Path(arguments[arguments.index("--agentflow-config") + 1]).read_text())
 sys.stdout.flush()
 server = FakeRecordedServer(int(port))
 

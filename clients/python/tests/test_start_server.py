@@ -59,7 +59,7 @@ def test_the_configuration_is_passed_on(url: str, tmp_path: Path) -> None:
     assert "vm" in sandbox.get_server_config()["resources"]
     sandbox.save_server_config({"resources": {}}, str(path))
     with sandbox:
-        assert f'arguments ["--synthesis", "{path}"]' in sandbox.get_server_log()
+        assert f'arguments ["--agentflow-config", "{path}"]' in sandbox.get_server_log()
         sandbox.shutdown_server_sync()
     assert sandbox._process is not None
     sandbox._process.stop()

@@ -124,10 +124,10 @@ pub(crate) fn owner(path: &str) -> Owner {
     }
     if is_under(path, "/api/v1/sandbox") {
         Owner::AgentSandbox
-    } else if dialect::agentflow::is_its(path) {
-        Owner::AgentFlow
     } else if is_under(path, "/api/v1/trajectories") {
         Owner::Trajectories
+    } else if dialect::agentflow::is_its(path) {
+        Owner::AgentFlow
     } else if is_under(path, "/api/v2") {
         Owner::Api
     } else if let Some(rest) = path.strip_prefix("/sandbox/") {

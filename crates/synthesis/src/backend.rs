@@ -62,6 +62,10 @@ pub trait Backend: Send + Sync {
     fn is_resource(&self) -> bool {
         true
     }
+    /// Refuses a call that can be known to be wrong before anything is made for it.
+    fn check(&self, _tool: &str, _params: &Map<String, Value>, _worker: &str) -> Result<(), Failure> {
+        Ok(())
+    }
     /// Makes ready what its sessions share.
     async fn warmup(&self) -> Result<(), String> {
         Ok(())

@@ -61,6 +61,41 @@ pub struct Config {
     /// The folder of the file: what it names is looked for there.
     #[serde(skip)]
     pub dir: PathBuf,
+    /// The keys of `resources` as they stand in the file: tools are listed in this order.
+    #[serde(skip)]
+    order: Vec<String>,
+}
+
+/// The keys of an object, in their order.
+#[derive(Debug, Default)]
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, _)) = map.next_entry::<String, serde::de::IgnoredAny>()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Order {
+    resources: Keys,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -157,6 +192,7 @@ impl Config {
         let mut parsed: Value = serde_json::from_str(&text).map_err(|error| syntax(error.to_string()))?;
         expand(&mut parsed, &|name| std::env::var(name).ok());
         let mut config = Self::deserialize(&parsed).map_err(|error| syntax(error.to_string()))?;
+        config.order = serde_json::from_str(&text).map(|order: Order| order.resources.0).unwrap_or_default();
         config.dir = path.parent().map(Path::to_owned).unwrap_or_default();
         let problems = config.problems();
         if problems.is_empty() { Ok(config) } else { Err(syntax(problems.join("; "))) }
@@ -213,7 +249,9 @@ impl Config {
         let package = dir.join("python");
         unpack(&package).map_err(|error| format!("could not write the plugin host to {}: {error}", package.display()))?;
         let mut starting = Vec::new();
-        for (key, value) in named(&self.resources) {
+        let mut ordered: Vec<(&str, &Value)> = named(&self.resources).collect();
+        ordered.sort_by_key(|(key, _)| self.order.iter().position(|one| one == key));
+        for (key, value) in ordered {
             let Ok(resource) = Resource::deserialize(value) else { continue };
             if resource.enabled != Some(false) {
                 starting.push(self.backend(key, resource, &package));

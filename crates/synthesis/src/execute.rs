@@ -189,17 +189,22 @@ impl Synthesis {
         let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
         let trace_id = told.map(str::to_owned).or_else(|| execute.trace_id.take()).unwrap_or_else(trace_id);
         let timeout = execute.action.timeout.filter(|timeout| *timeout != 0);
-        let deadline = timeout.map(|seconds| {
-            let all = Duration::from_secs(seconds.max(0).unsigned_abs().min(10 * 365 * 86_400));
+        // One that is over already is noticed where the tool would be called.
+        let deadline = timeout.filter(|seconds| *seconds > 0).map(|seconds| {
+            let all = Duration::from_secs(seconds.unsigned_abs().min(10 * 365 * 86_400));
             begun + all.saturating_sub(MARGIN)
         });
+        if execute.worker.is_empty() {
+            let meta = Meta { tool: &name, took: None, resource_type: None, session_id: None, trace_id: &trace_id };
+            let answer = Answer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
+            return Done::of(&answer, answer.status());
+        }
         let found = self.catalog.find(&name);
         let way = match &found {
             Ok(tool) => Way { begun, trace_id, tool: &tool.spec.name, resource: tool.spec.resource.as_deref() },
             Err(_) => Way { begun, trace_id, tool: &name, resource: None },
         };
         let refused = match (&found, &params) {
-            _ if execute.worker.is_empty() => Some(Failure::new(code::UNEXPECTED_ERROR, "worker_id is required")),
             (Err(None), _) => {
                 let failure = Failure::new(code::INVALID_REQUEST_FORMAT, format!("Tool not found: {name}"));
                 Some(failure.with(json!({ "action": name })))
@@ -225,6 +230,10 @@ impl Synthesis {
         };
         for ours in OURS {
             params.remove(ours);
+        }
+        if let Err(failure) = tool.loaded.backend.check(way.tool, &params, &execute.worker) {
+            let answer = way.failed(None, failure);
+            return self.recorded(caller, &execute, &way, None, Some(params), queued_at, answer);
         }
 
         let held = tokio::select! {

@@ -46,13 +46,13 @@ class ServerProcess:
         if plugin_path:
             environment["ARENITE_PLUGIN_PATH"] = plugin_path
         if isinstance(configuration, str):
-            command += ["--synthesis", str(Path(configuration).resolve())]
+            command += ["--agentflow-config", str(Path(configuration).resolve())]
         elif configuration is not None:
             handle, name = tempfile.mkstemp(prefix="arenite-", suffix=".json")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(configuration, file, indent=2)
             made.append(Path(name))
-            command += ["--synthesis", name]
+            command += ["--agentflow-config", name]
         path: Path | None = None
         if log is None:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)

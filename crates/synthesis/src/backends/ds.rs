@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::api::{self, Fault, texts};
 use super::{Answered, needs, place, quoted, seconds, spec};
+use crate::answer::Failure;
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::place::Place;
 
@@ -71,8 +72,7 @@ impl Ds {
 
     /// The folder in the sandbox in which the data is; put there, if it is the server's.
     async fn folder(&self, params: &Map<String, Value>, place: &Place) -> Result<String, Fault> {
-        let given = params.get("seed_path").and_then(Value::as_str).filter(|path| !path.is_empty());
-        let given = given.ok_or_else(|| Fault::new("seed_path must be provided in kwargs"))?;
+        let given = seed(params)?;
         let Some(root) = &self.root else { return Ok(given.to_owned()) };
         let path = api::within(root, given)?;
         let folder = format!("{DATA}/{}", &blake3::hash(path.as_os_str().as_encoded_bytes()).to_hex()[..16]);
@@ -99,14 +99,12 @@ impl Ds {
         let params = &call.params;
         let code = match call.tool {
             "ds_read_csv" => {
-                needs("ReadCsvTool.execute", params, &["csv_file"]).map_err(Fault::internal)?;
                 let file = params["csv_file"].as_str().ok_or_else(|| Fault::new("csv_file has to be a string"))?;
                 let most = params.get("max_rows").and_then(Value::as_u64).unwrap_or(ROWS);
                 READ_CSV.replace("ARGUMENTS", &format!("{}, {most}", Value::from(file)))
             }
             "ds_inspect_data" => INSPECT.to_owned(),
             _ => {
-                needs("RunPythonTool.execute", params, &["code"]).map_err(Fault::internal)?;
                 params["code"].as_str().ok_or_else(|| Fault::new("code has to be a string"))?.to_owned()
             }
         };
@@ -114,12 +112,8 @@ impl Ds {
             None | Some(Value::Null) => Vec::new(),
             Some(_) => texts(params, "return_vars")?,
         };
-        // Before the sandbox: what is asked wrongly is said at once.
         let place = place(call.place).map_err(|failure| Fault::new(failure.message))?;
         let folder = self.folder(params, place).await?;
-        if code.trim().is_empty() {
-            return Err(Fault::new("code is empty"));
-        }
         let mut whole = format!("import os as _os; _os.chdir({})\n{code}\n", Value::from(folder));
         for name in wanted.iter().filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_')) {
             whole.push_str(&format!("\nprint('{name} =', repr(globals().get('{name}')))"));
@@ -143,6 +137,12 @@ impl Ds {
         }
         Ok(json!({ "result": cut(stdout), "images": images }))
     }
+}
+
+/// The folder that a call names.
+fn seed(params: &Map<String, Value>) -> Result<&str, Fault> {
+    let given = params.get("seed_path").and_then(Value::as_str).filter(|path| !path.is_empty());
+    given.ok_or_else(|| Fault::new("seed_path must be provided in kwargs"))
 }
 
 fn cut(text: &str) -> String {
@@ -219,6 +219,21 @@ impl Backend for Ds {
 
     fn needs_place(&self) -> bool {
         true
+    }
+
+    fn check(&self, tool: &str, params: &Map<String, Value>, worker: &str) -> Result<(), Failure> {
+        let needed: (&str, &[&str]) = match tool {
+            "ds_read_csv" => ("ReadCsvTool.execute", &["csv_file"]),
+            "ds_run_python" => ("RunPythonTool.execute", &["code"]),
+            _ => ("InspectDataTool.execute", &[]),
+        };
+        let checked = needs(needed.0, params, needed.1).map_err(Fault::internal).and_then(|()| seed(params).map(drop));
+        let empty = params.get("code").and_then(Value::as_str).is_some_and(|code| code.trim().is_empty());
+        let checked = checked.and(if empty { Err(Fault::new("code is empty")) } else { Ok(()) });
+        match checked {
+            Ok(()) => Ok(()),
+            Err(fault) => api::answer(params, worker, Err(fault)).map(drop),
+        }
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {

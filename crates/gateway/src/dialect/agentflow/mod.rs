@@ -35,16 +35,13 @@ const ORIGINAL_CLIENT: &str = "python-httpx/";
 /// Actions of one batch.
 const MAX_ACTIONS: usize = 10_000;
 
-/// Whether a path of the server's own hosts is AgentFlow's.
+/// Whether a path of the server's own hosts is AgentFlow's, as far as it is nobody else's.
 pub(crate) fn is_its(path: &str) -> bool {
-    let below = path.strip_prefix(ROOT).unwrap_or(path);
-    let first = below.trim_start_matches('/').split('/').next().unwrap_or_default();
-    match first {
-        "execute" | "session" | "tools" => true,
-        "lifecycle" | "worker" | "init" | "warmup" | "server" => path.starts_with(ROOT),
-        "shutdown" => path == "/shutdown",
-        _ => false,
+    if path == "/shutdown" || path.starts_with("/api/v1/") {
+        return true;
     }
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "execute" | "session" | "tools")
 }
 
 pub(crate) async fn serve(
