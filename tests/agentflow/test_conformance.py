@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +96,13 @@ def holds(wanted: Any, got: Any) -> bool:
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+def demo(configured: Callable[[dict[str, Any]], Server], tmp_path: Path) -> tuple[Server, Path]:
     """A server with the backends and APIs that the exchanges were recorded with, and AgentFlow's own file for it."""
     database = tmp_path / "t.db"
     with sqlite3.connect(database) as made:
         made.execute("CREATE TABLE a (x INT, y TEXT)")
         made.execute("INSERT INTO a VALUES (1, 'b')")
-    configuration = {
+    configuration: dict[str, Any] = {
         "server": {"url": "http://127.0.0.1:18890", "port": 18890, "session_ttl": 300},
         "resources": {
             "demo": {
@@ -127,13 +127,7 @@ def demo(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
     for resource in ("demo", "badinit", "nosuch"):
         configuration["resources"][resource]["path"] = [str(HERE / "plugins")]
     configuration["arenite"] = {"config_root": str(tmp_path)}
-    ours = tmp_path / "ours.json"
-    ours.write_text(json.dumps(configuration))
-    server = Server(tmp_path / "data", args=("--config", str(ours), "--pool-size", "0"))
-    server.start()
-    yield server, theirs
-    if server.process is not None:
-        server.stop()
+    return configured(configuration), theirs
 
 
 def say(http: httpx.Client, exchange: dict[str, Any], theirs: Path) -> httpx.Response:
@@ -200,3 +194,6 @@ def test_every_recorded_exchange_is_the_same(source: str, demo: tuple[Server, Pa
                 got = paths_masked(got, str(theirs), str(theirs.parent / "t.db"), str(theirs.parent), "http://127.0.0.1:18890", "demo_backends")
             wrong += [f"{label}{found}" for found in difference(masked(wanted), masked(got))]
     assert not wrong, "\n".join(wrong)
+    if source == "server":
+        # The last exchange ends it.
+        assert server.process is not None and server.process.wait(30) == 0

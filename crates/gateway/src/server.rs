@@ -149,7 +149,7 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
     let setup = Setup {
         dir: workers.dir,
         recorder: gateway.recorder.clone(),
-        sandboxes: Arc::new(WorkerSandboxes(Arc::downgrade(gateway))),
+        sandboxes: Arc::new(WorkerSandboxes::new(gateway)),
         backends: workers.backends,
         session_ttl: workers.session_ttl,
         wish: workers.wish,

@@ -1,7 +1,8 @@
 //! The sandboxes of AgentFlow's workers: made, called and removed as everyone's are, and recorded so.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
@@ -27,12 +28,38 @@ const DIALECT: &str = "agentflow";
 /// Bytes of a sandbox's answer to a tool.
 const MAX_ANSWER: usize = 64 << 20;
 
+/// Images of workers that name none, the first that is built: they hold what all backends need, and nothing of it runs before
+/// it is used.
+const FULLEST: [&str; 3] = ["aio", "browser", "code"];
+/// For how long it is believed which of them are built.
+const BELIEVED: Duration = Duration::from_secs(10);
+
 /// Holds the gateway weakly: the gateway holds the workers.
-pub(crate) struct WorkerSandboxes(pub(crate) Weak<Gateway>);
+pub(crate) struct WorkerSandboxes {
+    gateway: Weak<Gateway>,
+    image: Mutex<Option<(Instant, Option<&'static str>)>>,
+}
 
 impl WorkerSandboxes {
+    pub(crate) fn new(gateway: &Arc<Gateway>) -> Self {
+        Self { gateway: Arc::downgrade(gateway), image: Mutex::default() }
+    }
+
     fn gateway(&self) -> Result<Arc<Gateway>, String> {
-        self.0.upgrade().ok_or_else(|| "the server is stopping".to_owned())
+        self.gateway.upgrade().ok_or_else(|| "the server is stopping".to_owned())
+    }
+
+    /// The fullest image; none: the server's default.
+    async fn image(&self, gateway: &Gateway) -> Option<String> {
+        let known = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, image)) = known.filter(|(at, _)| at.elapsed() < BELIEVED) {
+            return image.map(str::to_owned);
+        }
+        let catalog = gateway.config.images.clone()?;
+        let listed = tokio::task::spawn_blocking(move || catalog.list()).await.ok()?.unwrap_or_default();
+        let image = FULLEST.into_iter().find(|name| listed.iter().any(|image| image.name == *name));
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), image));
+        image.map(str::to_owned)
     }
 }
 
@@ -96,7 +123,11 @@ impl Sandboxes for WorkerSandboxes {
         let gateway = self.gateway()?;
         let arguments = json!({ "labels": labels, "image": wish.image });
         let call = Call { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
-        let request = request(wish, labels)?;
+        let mut wish = wish.clone();
+        if wish.image.is_none() {
+            wish.image = self.image(&gateway).await;
+        }
+        let request = request(&wish, labels)?;
         let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
         let (_, name) = lifecycle::create(&gateway, &context(caller), call, request, answer).await.map_err(said)?;
         name.as_str().map(str::to_owned).ok_or_else(|| "the sandbox has no name".to_owned())
