@@ -53,6 +53,8 @@ fn golden_help() {
         "trajectory export",
         "doctor",
         "mcp",
+        "rollout",
+        "rollout run",
     ];
     let mut found = String::new();
     for command in commands {
