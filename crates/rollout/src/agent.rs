@@ -1,11 +1,13 @@
 //! An agent's process: one for each attempt, in a directory and a process group of its own.
 
+use std::collections::HashSet;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::io::unix::AsyncFd;
@@ -26,6 +28,8 @@ pub(crate) const LOGS: &str = "logs";
 const MAX_RESULT: u64 = 4 << 20;
 /// Time to read what is left of an ended agent's output. Whoever left its process group may hold the pipes open for ever.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// How often leftovers are looked for, while some are found.
+const SWEEPS: usize = 5;
 
 /// What every attempt of a run is made with.
 #[derive(Debug)]
@@ -141,7 +145,7 @@ impl Workshop {
         let status = child.wait().await;
         if cut_short.is_some() {
             // What left the group is found by what it was told.
-            end_leftovers(&result_of(place));
+            end_leftovers(&[result_of(place)]);
         }
         if let Some(feeder) = feeder {
             feeder.abort();
@@ -205,20 +209,31 @@ async fn result(place: &Path, tail: &Tail) -> Result<Option<Value>, String> {
     Ok(Some(last.unwrap_or_else(|| json!({ "output": text }))))
 }
 
-/// Ends processes of an attempt that are no longer in anybody's hands: those that left the agent's process group, and those
-/// that outlived a runner. Their environment names the attempt's result, which no other process has for its own.
-pub(crate) fn end_leftovers(result: &Path) {
-    let mark = format!("ARENITE_RESULT={}", result.display());
-    let Ok(processes) = std::fs::read_dir("/proc") else { return };
+/// Ends processes of attempts that are no longer in anybody's hands: those that left the agent's process group, and those that
+/// outlived a runner. Their environment names the attempt's result, which no other process has for its own.
+pub(crate) fn end_leftovers(results: &[PathBuf]) {
+    let marks: HashSet<Vec<u8>> = results.iter().map(|path| [b"ARENITE_RESULT=", path.as_os_str().as_bytes()].concat()).collect();
+    // Those that were ended may have had children in the meantime.
+    for _ in 0..SWEEPS {
+        if sweep(&marks) == 0 {
+            return;
+        }
+    }
+}
+
+fn sweep(marks: &HashSet<Vec<u8>>) -> usize {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
     let own = std::process::id();
+    let mut ended = 0;
     for process in processes.flatten() {
         let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let Some(pid) = Pid::from_raw(id).filter(|_| id.cast_unsigned() != own) else { continue };
         // Held before it is looked at, so that it is this process that gets the signal and not one with its number.
         let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let Ok(environment) = std::fs::read(process.path().join("environ")) else { continue };
-        if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()) {
-            let _ = rustix::process::pidfd_send_signal(&held, Signal::KILL);
+        if environment.split(|byte| *byte == 0).any(|variable| marks.contains(variable)) {
+            ended += usize::from(pidfd_send_signal(&held, Signal::KILL).is_ok());
         }
     }
+    ended
 }

@@ -15,7 +15,7 @@ pub enum RolloutError {
     NoTasks { path: PathBuf },
     #[error("another runner is at work in {}", path.display())]
     InUse { path: PathBuf },
-    #[error("{} holds a run of other {what}", path.display())]
+    #[error("{} holds a run of {what}", path.display())]
     OtherRun { path: PathBuf, what: &'static str },
     #[error("line {line} of {} is not understood: {why}", path.display())]
     BadJournal { path: PathBuf, line: usize, why: String },

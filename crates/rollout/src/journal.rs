@@ -213,10 +213,10 @@ pub(crate) fn open(dir: &Path, digest: &str, command: &str) -> Result<(Journal, 
         Some((history, header)) => {
             let Line::Run { tasks, command: known, .. } = header else { unreachable!("the header is such a line") };
             if tasks != digest {
-                return Err(other("tasks"));
+                return Err(other("other tasks"));
             }
             if known != command {
-                return Err(other("agents: its --agent was another"));
+                return Err(other("another --agent"));
             }
             (history, Line::Resumed { version, at })
         }

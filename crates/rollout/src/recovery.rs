@@ -1,8 +1,11 @@
 //! What a runner that died left behind: processes without a parent, and workers that the server still keeps sandboxes for.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::agent::{self, WORK};
 use crate::error::RolloutError;
@@ -10,53 +13,74 @@ use crate::journal::{History, Journal, Line};
 use crate::outcome::{End, Status, Trouble};
 use crate::server::Server;
 
-/// Ends what still runs of attempts whose end nobody saw. For these it says how many there are.
+/// Workers that the server is told of at a time.
+const TOLD: usize = 16;
+
+/// Ends what still runs of attempts whose end nobody saw, and says how many such attempts there are.
 pub(crate) fn end_orphans(dir: &Path, history: &History) -> usize {
-    let mut found = 0;
-    for attempt in history.tasks.values().flatten().filter(|attempt| attempt.end.is_none()) {
-        agent::end_leftovers(&agent::result_of(&dir.join(WORK).join(&attempt.worker_id)));
-        found += 1;
+    let open = history.tasks.values().flatten().filter(|attempt| attempt.end.is_none());
+    let results: Vec<_> = open.map(|attempt| agent::result_of(&dir.join(WORK).join(&attempt.worker_id))).collect();
+    if !results.is_empty() {
+        agent::end_leftovers(&results);
     }
-    found
+    results.len()
 }
 
-/// Tells the server of workers that it doesn't know to be gone. Without a journal nothing is noted: it is about to be removed.
+/// Tells the server of workers that it doesn't know to be gone, and the journal of those that nobody saw the end of. Without
+/// a journal nothing is noted: it is about to be removed.
 pub(crate) async fn disconnect_all(
-    server: &Server,
+    server: &Arc<Server>,
     history: &mut History,
     journal: Option<&Journal>,
 ) -> Result<(), RolloutError> {
-    for (task, attempts) in &mut history.tasks {
-        for attempt in attempts.iter_mut().filter(|attempt| attempt.end.as_ref().is_none_or(|end| !end.disconnected)) {
-            let (disconnected, _) = server.disconnect(&attempt.worker_id).await;
-            let line = match &mut attempt.end {
-                Some(end) => {
-                    end.disconnected = disconnected;
-                    if !disconnected {
-                        continue;
-                    }
-                    Line::Disconnected { task: *task, attempt: attempt.number }
-                }
-                None => {
-                    let at = Timestamp::now();
-                    let end = End {
-                        status: Status::Lost,
-                        is_final: false,
-                        error: Some(Trouble::new("lost", "the runner died while the agent ran")),
-                        exit_code: None,
-                        result: None,
-                        duration_ms: 0,
-                        disconnected,
-                        at,
-                    };
-                    attempt.end = Some(end.clone());
-                    Line::End { task: *task, attempt: attempt.number, end }
-                }
-            };
-            if let Some(journal) = journal {
-                journal.append(&line).await?;
+    let permits = Arc::new(Semaphore::new(TOLD));
+    let mut told = JoinSet::new();
+    for (task, attempts) in &history.tasks {
+        for (place, attempt) in attempts.iter().enumerate() {
+            if attempt.end.as_ref().is_some_and(|end| end.disconnected) {
+                continue;
             }
+            let (task, worker) = (*task, attempt.worker_id.clone());
+            let (server, permits) = (Arc::clone(server), Arc::clone(&permits));
+            told.spawn(async move {
+                let permit = permits.acquire().await;
+                let (disconnected, _) = server.disconnect(&worker).await;
+                drop(permit);
+                (task, place, disconnected)
+            });
+        }
+    }
+    while let Some(one) = told.join_next().await {
+        let Ok((task, place, disconnected)) = one else { continue };
+        let Some(attempt) = history.tasks.get_mut(&task).and_then(|attempts| attempts.get_mut(place)) else { continue };
+        let line = match &mut attempt.end {
+            Some(end) if disconnected => {
+                end.disconnected = true;
+                Line::Disconnected { task, attempt: attempt.number }
+            }
+            Some(_) => continue,
+            None => {
+                let end = lost(disconnected);
+                attempt.end = Some(end.clone());
+                Line::End { task, attempt: attempt.number, end }
+            }
+        };
+        if let Some(journal) = journal {
+            journal.append(&line).await?;
         }
     }
     Ok(())
+}
+
+fn lost(disconnected: bool) -> End {
+    End {
+        status: Status::Lost,
+        is_final: false,
+        error: Some(Trouble::new("lost", "the runner died while the agent ran")),
+        exit_code: None,
+        result: None,
+        duration_ms: 0,
+        disconnected,
+        at: Timestamp::now(),
+    }
 }

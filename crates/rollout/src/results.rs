@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub(crate) const OUTPUTS: [&str; 4] = [RESULTS, TABLE, TRAJECTORIES, SUMMARY];
 pub(crate) const RECORDS: &str = "records";
 /// Records that are asked for at a time.
 const ASKED: usize = 8;
+/// Failures one after the other, after which no more are asked for: each may take a minute.
+const MOST_FAILURES: usize = 5;
 
 /// What became of a task.
 #[derive(Debug, Serialize)]
@@ -74,11 +76,13 @@ pub(crate) struct Records {
     record: Arc<dyn Record>,
     /// The server knows no such routes; said once, and not asked again.
     is_unknown: AtomicBool,
+    /// Failures since the last success.
+    failures: AtomicUsize,
 }
 
 impl Records {
     pub(crate) fn new(dir: &Path, record: Arc<dyn Record>) -> Self {
-        Self { dir: dir.join(RECORDS), record, is_unknown: AtomicBool::new(false) }
+        Self { dir: dir.join(RECORDS), record, is_unknown: AtomicBool::new(false), failures: AtomicUsize::new(0) }
     }
 
     fn path(&self, worker: &str) -> PathBuf {
@@ -91,11 +95,12 @@ impl Records {
 
     /// Fetches one record. Results are complete without it, so its lack is told and not an error.
     pub(crate) async fn fetch(&self, worker: &str, observer: &dyn Observer) {
-        if self.is_unknown.load(Ordering::Relaxed) {
+        if self.is_unknown.load(Ordering::Relaxed) || self.failures.load(Ordering::Relaxed) >= MOST_FAILURES {
             return;
         }
         match self.record.trajectory_of(worker).await {
             Ok(found) => {
+                self.failures.store(0, Ordering::Relaxed);
                 let text = found.unwrap_or(Value::Null).to_string();
                 let kept = std::fs::create_dir_all(&self.dir).and_then(|()| replace(&self.path(worker), text.as_bytes()));
                 if let Err(error) = kept {
@@ -107,7 +112,11 @@ impl Records {
                     observer.note("the server has no records of workers, so trajectories are without their steps");
                 }
             }
-            Err(error @ RecordError::Failed { .. }) => observer.note(&error.to_string()),
+            Err(error @ RecordError::Failed { .. }) => match self.failures.fetch_add(1, Ordering::Relaxed) + 1 {
+                MOST_FAILURES => observer.note(&format!("{error}; no more of them are asked for now")),
+                failures if failures < MOST_FAILURES => observer.note(&error.to_string()),
+                _ => {}
+            },
         }
     }
 
@@ -121,6 +130,8 @@ impl Records {
 pub(crate) async fn complete_records(records: &Arc<Records>, history: &History, tasks: usize, observer: &Arc<dyn Observer>) {
     let missing =
         (0..tasks).filter_map(|task| Some(history.decided(task)?.0.worker_id.clone())).filter(|worker| !records.has(worker));
+    // What failed while the run went on may be well again.
+    records.failures.store(0, Ordering::Relaxed);
     let permits = Arc::new(Semaphore::new(ASKED));
     let mut fetches = JoinSet::new();
     for worker in missing {

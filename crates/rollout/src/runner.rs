@@ -108,7 +108,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     let _lock = journal::lock(&options.out).await?;
     let dir = std::path::absolute(&options.out).map_err(RolloutError::io("find", &options.out))?;
     if options.fresh {
-        begin_anew(&dir, &server).await?;
+        until(&stop, begin_anew(&dir, &server)).await??;
     }
     let (journal, mut history) = journal::open(&dir, &digest, &options.agent)?;
     let records = Arc::new(Records::new(&dir, Arc::new(ServerRecord::new(Arc::clone(&server)))));
@@ -128,11 +128,16 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
         outcome?;
     }
     let Some((history, _)) = journal::read(&dir)? else { return Err(RolloutError::Interrupted) };
-    results::complete_records(&records, &history, tasks.len(), &observer).await;
+    until(&stop, results::complete_records(&records, &history, tasks.len(), &observer)).await?;
     let totals = results::write(&dir, &tasks, &history, options.formats, &records)?;
     let summary = Summary::of(&history, &options.agent, totals, files(options.formats));
     summary.write(&dir)?;
     Ok(summary)
+}
+
+/// What is waited for until a person stops the run.
+async fn until<T>(stop: &Stop, what: impl Future<Output = T>) -> Result<T, RolloutError> {
+    stop.gently.run_until_cancelled(what).await.ok_or(RolloutError::Interrupted)
 }
 
 fn files(formats: Formats) -> Vec<String> {
@@ -147,7 +152,7 @@ fn files(formats: Formats) -> Vec<String> {
 }
 
 /// Removes an earlier run, and what it left behind elsewhere.
-async fn begin_anew(dir: &Path, server: &Server) -> Result<(), RolloutError> {
+async fn begin_anew(dir: &Path, server: &Arc<Server>) -> Result<(), RolloutError> {
     // A journal that can't be read is no reason to keep it.
     if let Ok(Some((mut history, _))) = journal::read(dir) {
         recovery::end_orphans(dir, &history);
@@ -172,9 +177,9 @@ async fn work(
 ) -> Result<(), RolloutError> {
     arrival(&mut presence, options, stop, observer).await?;
     make_room(options.workers);
-    server.check_key().await?;
+    until(stop, server.check_key()).await??;
     let journal = Arc::new(journal);
-    recovery::disconnect_all(server, history, Some(&journal)).await?;
+    until(stop, recovery::disconnect_all(server, history, Some(&journal))).await??;
     let workshop = Workshop {
         dir: dir.to_owned(),
         command: options.agent.clone(),
@@ -188,7 +193,7 @@ async fn work(
     desk.work().await?;
     // Workers that the server could not be told of then: it may be back.
     let Some((mut history, _)) = journal::read(dir)? else { return Ok(()) };
-    recovery::disconnect_all(server, &mut history, Some(&journal)).await
+    until(stop, recovery::disconnect_all(server, &mut history, Some(&journal))).await?
 }
 
 /// Has the system grant as many open files as agents need: three pipes, two logs and a handle each.

@@ -215,15 +215,7 @@ impl Server {
 
     /// Whether it takes the key, for a start that would otherwise end in failures of every agent.
     pub(crate) async fn check_key(&self) -> Result<(), RolloutError> {
-        match self
-            .send(
-                Method::POST,
-                "/api/v1/worker/disconnect",
-                Bytes::from_static(b"{\"worker_id\":\"arenite-rollout\"}"),
-                REQUEST_LIMIT,
-            )
-            .await
-        {
+        match self.get("/api/v1/tools").await {
             Answer::Of(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => {
                 Err(RolloutError::Refused { status: status.as_u16() })
             }

@@ -60,9 +60,7 @@ impl FakeServer {
     }
 
     pub(crate) fn disconnected(&self) -> Vec<String> {
-        let mut workers = self.seen.lock().unwrap().disconnected.clone();
-        workers.retain(|worker| worker != "arenite-rollout");
-        workers
+        self.seen.lock().unwrap().disconnected.clone()
     }
 }
 
