@@ -15,33 +15,36 @@ pub(crate) enum RolloutCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-TASKS has a JSON object in each line: {\"id\": \"sum\", \"question\": \"What is 6 * 7?\", \"answer\": \"42\"}. What more it has is the
-agent's. Without an id, the line's number is the task's.
+TASKS has a JSON object in each line, such as
+  {\"id\": \"sum\", \"question\": \"What is 6 * 7?\", \"answer\": \"42\"}
+What more a task has is for the agent. Without an id, the line's number is the task's.
 
-The agent is a line for sh, run once for each attempt at a task, in a directory of its own: name its files by absolute paths. It
-gets the task as JSON on stdin, and these variables:
-  ARENITE_SERVER, ARENITE_API_KEY   the server
-  ARENITE_WORKER_ID                 the worker_id to call it with; its sandboxes are removed when the agent ends
-  ARENITE_TASK_ID, ARENITE_TASK     the task's id, and a file with its JSON
-  ARENITE_RESULT                    a file to write the result to, as JSON
-  ARENITE_START_DIR                 the directory that this command was started in
+The agent is a line for sh, run once for each attempt at a task, in a directory of its own: name
+files by absolute paths. It gets the task as JSON on stdin, and these variables:
+  ARENITE_SERVER, ARENITE_API_KEY  the server
+  ARENITE_WORKER_ID                the worker_id of its calls; its sandboxes end with the agent
+  ARENITE_TASK_ID, ARENITE_TASK    the task's id, and a file with its JSON
+  ARENITE_RESULT                   a file to write the result to, as JSON
+  ARENITE_START_DIR                the directory that this command was started in
 Without that file the result is the last line of stdout, if it is JSON, else its text.
 
 How it ends says what becomes of the task:
-  exit code 0                       success, unless the result has \"success\": false
-  exit code 75, or the server died  not the agent's fault: tried again, up to --attempts
-  any other exit code               the agent failed; tried again only with --retry-agent
-  --timeout is over                 timeout; the agent is ended with all that it started
+  exit code 0                      success, unless the result has \"success\": false
+  75, or the server was away       not the agent's fault: tried again, up to --attempts
+  any other exit code              the agent failed; tried again only with --retry-agent
+  --timeout is over                timeout; all that the agent started is ended with it
 
-Whatever happens, run the same command again: it goes on where it stopped. Finished tasks are not run again; those that ended
-by a fault of the infrastructure are.
+Run the same command again after whatever stopped it: it goes on where it was. Tasks that are
+done are not run again; those that ended by a fault of the infrastructure are.
 
 Examples:
   arenite rollout run tasks.jsonl --agent \"python3 $PWD/agent.py\" --workers 16 --out runs/first
   arenite rollout run tasks.jsonl --agent \"python3 $PWD/agent.py\" --limit 5 --out runs/trial
-  arenite rollout run examples/agents/tasks.jsonl --agent \"python3 $PWD/examples/agents/scripted.py\" --out runs/demo
+  arenite rollout run tasks.jsonl --agent \"$PWD/agent.sh\" --timeout 2h --no-ramp --out runs/long
   jq -r 'select(.success | not) | .task_id + \": \" + .error_message' runs/first/results.jsonl
-  python3 -c 'import pandas; print(pandas.read_parquet(\"runs/first/results.parquet\"))'")]
+  python3 -c 'import pandas; print(pandas.read_parquet(\"runs/first/results.parquet\"))'
+
+examples/agents has two agents to begin with.")]
 pub(crate) struct RolloutRunArgs {
     /// The tasks, one JSON object in each line
     #[arg(value_name = "TASKS")]
