@@ -1,5 +1,7 @@
 //! The command line: what can be said, and its help.
 
+mod rollout;
+
 use std::path::PathBuf;
 
 use arenite_model::{ImageName, SandboxName};
@@ -8,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]
@@ -80,6 +83,9 @@ pub(crate) enum Command {
     /// See the recorded steps
     #[command(subcommand)]
     Trajectory(TrajectoryCommand),
+    /// Run agents over many tasks
+    #[command(subcommand)]
+    Rollout(RolloutCommand),
     /// Speak MCP on standard input and output, for desktop clients
     Mcp(McpArgs),
     /// Check what this host can do

@@ -76,6 +76,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
+        Command::Rollout(command) => on_runtime(commands::rollout::rollout(command)),
         Command::Guest | Command::Launcher => unreachable!("dispatched before the parser"),
     }
 }

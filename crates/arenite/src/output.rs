@@ -53,9 +53,9 @@ pub(crate) fn rows(table: &Table) {
 /// A state or a status in its colour. Colours show on terminals only.
 pub(crate) fn state(word: &str) -> Cell {
     let colour = match word {
-        "running" | "ok" => Some(Color::Green),
-        "paused" | "creating" | "deleting" | "degraded" | "aborted" => Some(Color::Yellow),
-        "failed" | "lost" | "error" | "missing" | "interrupted" => Some(Color::Red),
+        "running" | "ok" | "success" => Some(Color::Green),
+        "paused" | "creating" | "deleting" | "degraded" | "aborted" | "timeout" => Some(Color::Yellow),
+        "failed" | "lost" | "error" | "missing" | "interrupted" | "agent" | "infrastructure" => Some(Color::Red),
         _ => None,
     };
     match colour {

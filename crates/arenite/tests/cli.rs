@@ -53,6 +53,8 @@ fn golden_help() {
         "trajectory export",
         "doctor",
         "mcp",
+        "rollout",
+        "rollout run",
     ];
     let mut found = String::new();
     for command in commands {
@@ -219,4 +221,29 @@ fn an_image_without_an_imagefile_is_a_question_of_its_name() {
     let output = run(&["image", "inspect", "base", "--data-dir", data]);
     assert!(stderr(&output).contains("image \"base\" is not built here\nhint: build it with: arenite image build base"));
     assert!(!Path::new(data).exists());
+}
+
+#[test]
+fn a_rollout_names_the_faults_of_its_tasks_and_a_server_that_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let tasks = dir.path().join("tasks.jsonl");
+    let out = dir.path().join("out");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = format!("http://127.0.0.1:{port}");
+    let rollout = || {
+        let args = ["rollout", "run", tasks.to_str().unwrap(), "--agent", "true", "--out", out.to_str().unwrap()];
+        arenite(&args).args(["--server", &server, "--patience", "0s"]).output().unwrap()
+    };
+    std::fs::write(&tasks, "{\"id\": \"a\"}\nno JSON\n{\"id\": \"a\"}\n").unwrap();
+    let output = rollout();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    for expected in ["line 2: it is not JSON", "line 3: the id \"a\" is that of line 1 too", "hint: each line is a JSON object"] {
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    assert!(!out.exists());
+    std::fs::write(&tasks, "{\"id\": \"a\"}\n").unwrap();
+    let output = rollout();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let expected = format!("error: no server answers at {server}; waited 0 s\nhint: start one with: sudo arenite serve");
+    assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
 }

@@ -1,0 +1,241 @@
+//! A run from its beginning to its files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Workshop;
+use crate::desk::Desk;
+use crate::error::RolloutError;
+use crate::journal::{self, History, Journal};
+use crate::progress::Observer;
+use crate::recovery;
+use crate::results::{self, Records};
+use crate::server::{Absence, Presence, Server};
+use crate::summary::Summary;
+use crate::task::{Task, Tasks};
+use crate::trajectory::ServerRecord;
+
+/// What is to be run, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The file of tasks.
+    pub tasks: PathBuf,
+    /// The agent: a line for `sh`.
+    pub agent: String,
+    /// The run's directory.
+    pub out: PathBuf,
+    pub server: String,
+    pub api_key: Option<String>,
+    /// Most agents at a time.
+    pub workers: usize,
+    /// Agents to begin with.
+    pub first_workers: usize,
+    /// Whether the number of agents follows what the infrastructure can bear.
+    pub ramp: bool,
+    /// Most attempts at a task, as far as the infrastructure fails them.
+    pub attempts: u32,
+    /// Further attempts at a task that the agent failed.
+    pub agent_retries: u32,
+    /// Most time of an attempt.
+    pub timeout: Duration,
+    /// Time between a polite end of an agent and a forced one.
+    pub grace: Duration,
+    /// Time before a second attempt; doubled before each further one.
+    pub backoff: Duration,
+    /// Time to wait for a server that is away.
+    pub patience: Duration,
+    /// Only so many of the tasks, from the first.
+    pub limit: Option<usize>,
+    /// Forget what is in the directory.
+    pub fresh: bool,
+    pub formats: Formats,
+}
+
+/// The forms that results are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Formats {
+    pub jsonl: bool,
+    pub parquet: bool,
+}
+
+impl Options {
+    /// With what the command line has for its defaults.
+    pub fn new(tasks: impl Into<PathBuf>, agent: impl Into<String>, out: impl Into<PathBuf>, server: impl Into<String>) -> Self {
+        Self {
+            tasks: tasks.into(),
+            agent: agent.into(),
+            out: out.into(),
+            server: server.into(),
+            api_key: None,
+            workers: 4,
+            first_workers: 4,
+            ramp: true,
+            attempts: 3,
+            agent_retries: 0,
+            timeout: Duration::from_secs(600),
+            grace: Duration::from_secs(5),
+            backoff: Duration::from_secs(1),
+            patience: Duration::from_secs(120),
+            limit: None,
+            fresh: false,
+            formats: Formats { jsonl: true, parquet: true },
+        }
+    }
+}
+
+/// How a person stops a run.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    /// No more is started, and agents are asked to end.
+    pub gently: CancellationToken,
+    /// Agents are killed, and nothing is waited for.
+    pub at_once: CancellationToken,
+}
+
+/// Runs the agent over the tasks, or over those that an earlier runner left, and writes the files of results.
+pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> Result<Summary, RolloutError> {
+    let Tasks { mut tasks, digest } = Tasks::read(&options.tasks)?;
+    tasks.truncate(options.limit.unwrap_or(usize::MAX));
+    let tasks: Arc<[Arc<Task>]> = tasks.into_iter().map(Arc::new).collect();
+    let server = Arc::new(Server::new(&options.server, options.api_key.as_deref())?);
+    // Held to the end: also the files of results are this process's alone.
+    let _lock = journal::lock(&options.out).await?;
+    let dir = std::path::absolute(&options.out).map_err(RolloutError::io("find", &options.out))?;
+    if options.fresh {
+        until(&stop, begin_anew(&dir, &server)).await??;
+    }
+    let (journal, mut history) = journal::open(&dir, &digest, &options.agent)?;
+    let records = Arc::new(Records::new(&dir, Arc::new(ServerRecord::new(Arc::clone(&server)))));
+    let orphans = recovery::end_orphans(&dir, &history);
+    if orphans > 0 {
+        observer.note(&format!("{orphans} attempts were under way when the last runner ended; their tasks are run again"));
+    }
+    let waiting = Desk::unfinished(&history, tasks.len());
+    let is_told = history.tasks.values().flatten().all(|attempt| attempt.end.as_ref().is_some_and(|end| end.disconnected));
+    // A run that is done needs no server to write its files again.
+    if !waiting.is_empty() || !is_told {
+        let (presence, absence, observing) = server.observe();
+        let watched = (presence, absence);
+        let outcome =
+            work(&options, &stop, &observer, &tasks, waiting, &server, watched, journal, &mut history, &records, &dir).await;
+        observing.abort();
+        outcome?;
+    }
+    let Some((history, _)) = journal::read(&dir)? else { return Err(RolloutError::Interrupted) };
+    until(&stop, results::complete_records(&records, &history, tasks.len(), &observer)).await?;
+    let totals = results::write(&dir, &tasks, &history, options.formats, &records)?;
+    let summary = Summary::of(&history, &options.agent, totals, files(options.formats));
+    summary.write(&dir)?;
+    Ok(summary)
+}
+
+/// What is waited for until a person stops the run.
+async fn until<T>(stop: &Stop, what: impl Future<Output = T>) -> Result<T, RolloutError> {
+    stop.gently.run_until_cancelled(what).await.ok_or(RolloutError::Interrupted)
+}
+
+fn files(formats: Formats) -> Vec<String> {
+    let mut files = vec![results::TRAJECTORIES.to_owned(), results::SUMMARY.to_owned()];
+    if formats.parquet {
+        files.insert(0, results::TABLE.to_owned());
+    }
+    if formats.jsonl {
+        files.insert(0, results::RESULTS.to_owned());
+    }
+    files
+}
+
+/// Removes an earlier run, and what it left behind elsewhere.
+async fn begin_anew(dir: &Path, server: &Arc<Server>) -> Result<(), RolloutError> {
+    // A journal that can't be read is no reason to keep it.
+    if let Ok(Some((mut history, _))) = journal::read(dir) {
+        recovery::end_orphans(dir, &history);
+        recovery::disconnect_all(server, &mut history, None).await?;
+    }
+    journal::clear(dir)
+}
+
+#[allow(clippy::too_many_arguments, reason = "it is the middle of `run`, and has what that has")]
+async fn work(
+    options: &Options,
+    stop: &Stop,
+    observer: &Arc<dyn Observer>,
+    tasks: &Arc<[Arc<Task>]>,
+    waiting: Vec<usize>,
+    server: &Arc<Server>,
+    (mut presence, absence): (watch::Receiver<Presence>, Absence),
+    journal: Journal,
+    history: &mut History,
+    records: &Arc<Records>,
+    dir: &Path,
+) -> Result<(), RolloutError> {
+    arrival(&mut presence, options, stop, observer).await?;
+    make_room(options.workers);
+    until(stop, server.check_key()).await??;
+    let journal = Arc::new(journal);
+    until(stop, recovery::disconnect_all(server, history, Some(&journal))).await??;
+    let workshop = Workshop {
+        dir: dir.to_owned(),
+        command: options.agent.clone(),
+        start_dir: std::env::current_dir().map_err(RolloutError::io("find", Path::new(".")))?,
+        timeout: options.timeout,
+        grace: options.grace,
+        stop: stop.gently.child_token(),
+        at_once: stop.at_once.clone(),
+    };
+    let desk = Desk::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
+    desk.work().await?;
+    // Workers that the server could not be told of then: it may be back.
+    let Some((mut history, _)) = journal::read(dir)? else { return Ok(()) };
+    until(stop, recovery::disconnect_all(server, &mut history, Some(&journal))).await?
+}
+
+/// Has the system grant as many open files as agents need: three pipes, two logs and a handle each.
+fn make_room(workers: usize) {
+    let limits = getrlimit(Resource::Nofile);
+    let wanted = (workers as u64).saturating_mul(8).saturating_add(128);
+    if limits.current.is_some_and(|current| current < wanted) {
+        let current = limits.maximum.map_or(wanted, |most| most.min(wanted));
+        // Where it isn't granted, agents that can't be started count as failures of the infrastructure, and fewer run.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limits.maximum });
+    }
+}
+
+/// Waits for the server to be there.
+async fn arrival(
+    presence: &mut watch::Receiver<Presence>,
+    options: &Options,
+    stop: &Stop,
+    observer: &Arc<dyn Observer>,
+) -> Result<(), RolloutError> {
+    // Without any patience it still has the time for an answer. What is there at the first question needs no word.
+    let told = Instant::now() + Duration::from_secs(1);
+    let deadline = told.max(Instant::now() + options.patience);
+    let mut is_told = false;
+    loop {
+        if presence.borrow_and_update().is_there {
+            return Ok(());
+        }
+        tokio::select! {
+            changed = presence.changed() => {
+                if changed.is_err() {
+                    return Err(RolloutError::Interrupted);
+                }
+            }
+            () = sleep_until(told), if !is_told && told < deadline => {
+                is_told = true;
+                observer.note(&format!("no server answers at {}; waiting for it up to {} s", options.server, options.patience.as_secs()));
+            }
+            () = sleep_until(deadline) => {
+                return Err(RolloutError::ServerGone { server: options.server.clone(), waited: options.patience });
+            }
+            () = stop.gently.cancelled() => return Err(RolloutError::Interrupted),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The server, as far as the runner speaks with it: is it there, and these workers are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::RolloutError;
+
+/// Time in which the server has to say that it is well.
+const HEALTH_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two questions after its health. Nothing tells of a server's death to those who don't ask.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// Questions that may go unanswered in time before the server counts as away: one that is only busy is late, too.
+const LATE_ANSWERS: u32 = 3;
+/// Time for any other request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of an answer that are read.
+const MAX_ANSWER: usize = 64 << 20;
+/// How often a worker's end is told, while the server is too busy to hear it.
+const TELLINGS: u32 = 4;
+const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Text as a query's value or a path's segment.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+/// Speaks to one server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    base: String,
+    http: Client<HttpConnector, Full<Bytes>>,
+    key: Option<HeaderValue>,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Of(StatusCode, Bytes),
+    /// Nobody is there.
+    Unreachable,
+    /// It is there, maybe, but doesn't answer in time, or breaks off.
+    Broken,
+}
+
+/// Whether the server is there, and how often it was not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Presence {
+    pub(crate) is_there: bool,
+    /// Times that it went away since the runner began.
+    pub(crate) absences: u64,
+    /// Since when, if it is away.
+    pub(crate) away_since: Option<Instant>,
+}
+
+impl Presence {
+    /// Says whether that is new.
+    fn becomes(&mut self, is_there: bool) -> bool {
+        if self.is_there == is_there {
+            return false;
+        }
+        self.is_there = is_there;
+        self.away_since = (!is_there).then(Instant::now);
+        self.absences += u64::from(!is_there);
+        true
+    }
+}
+
+/// Where an absence is told that somebody else noticed first: the next question comes up to a second later, and until then
+/// further attempts would be burned.
+#[derive(Debug, Clone)]
+pub(crate) struct Absence(Arc<watch::Sender<Presence>>);
+
+impl Absence {
+    pub(crate) fn tell(&self) {
+        self.0.send_if_modified(|presence| presence.becomes(false));
+    }
+}
+
+impl Server {
+    /// Takes a server's URL and its key. Nothing is connected yet.
+    pub fn new(address: &str, key: Option<&str>) -> Result<Self, RolloutError> {
+        let refuse = |why| RolloutError::BadServer { address: address.to_owned(), why };
+        let uri: http::Uri = address.parse().map_err(|_| refuse("it is not a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(refuse("only plain http is spoken; put a tunnel between")),
+            _ => return Err(refuse("it doesn't begin with http://")),
+        }
+        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(refuse("it has a query or a user name"));
+        }
+        let key = match key {
+            Some(key) => {
+                let mut value = HeaderValue::from_str(key).map_err(|_| RolloutError::BadKey)?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        let http = Client::builder(TokioExecutor::new()).build_http();
+        Ok(Self { base: address.trim_end_matches('/').to_owned(), http, key })
+    }
+
+    /// Its URL.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_ref()?.to_str().ok()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, Bytes::new(), REQUEST_LIMIT).await
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Bytes, limit: Duration) -> Answer {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        request = request.header(header::USER_AGENT, concat!("arenite-rollout/", env!("CARGO_PKG_VERSION")));
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(key) = &self.key {
+            request = request.header(KEY_HEADER, key);
+        }
+        let Ok(request) = request.body(Full::new(body)) else { return Answer::Broken };
+        let answered = async {
+            let response = match self.http.request(request).await {
+                Ok(response) => response,
+                Err(error) if error.is_connect() => return Answer::Unreachable,
+                Err(_) => return Answer::Broken,
+            };
+            let status = response.status();
+            match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
+                Ok(body) => Answer::Of(status, body.to_bytes()),
+                Err(_) => Answer::Broken,
+            }
+        };
+        timeout(limit, answered).await.unwrap_or(Answer::Broken)
+    }
+
+    /// Asks once whether it is well. One that says it is too busy is well.
+    async fn health(&self) -> Answer {
+        match self.send(Method::GET, "/health", Bytes::new(), HEALTH_LIMIT).await {
+            Answer::Of(status, body) if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS => {
+                Answer::Of(status, body)
+            }
+            // What stands in front of a dead server says so in its name.
+            Answer::Of(status, _) if status.is_server_error() => Answer::Unreachable,
+            other => other,
+        }
+    }
+
+    /// Whether it is there now, for one whose agent has just failed.
+    pub(crate) async fn is_away(&self) -> bool {
+        !matches!(self.health().await, Answer::Of(..))
+    }
+
+    /// Tells it that a worker is gone, so that it removes what the worker had. Says whether it heard, and whether it was too busy at first.
+    pub(crate) async fn disconnect(&self, worker: &str) -> (bool, bool) {
+        let body = Bytes::from(serde_json::json!({ "worker_id": worker }).to_string());
+        let mut busy = false;
+        for telling in 0..TELLINGS {
+            let answer = self.send(Method::POST, "/api/v1/worker/disconnect", body.clone(), REQUEST_LIMIT).await;
+            match answer {
+                Answer::Of(status, _) if status.is_success() => return (true, busy),
+                Answer::Of(StatusCode::TOO_MANY_REQUESTS, _) => busy = true,
+                Answer::Of(status, _) if status.is_client_error() => return (false, busy),
+                Answer::Unreachable => return (false, busy),
+                Answer::Of(..) | Answer::Broken => {}
+            }
+            sleep(Duration::from_millis(200 << telling)).await;
+        }
+        (false, busy)
+    }
+
+    /// Asks after its health until the task is ended.
+    pub(crate) fn observe(self: &Arc<Self>) -> (watch::Receiver<Presence>, Absence, tokio::task::JoinHandle<()>) {
+        // Until the first answer it counts as away, but not as having gone away.
+        let (told, seen) = watch::channel(Presence { is_there: false, absences: 0, away_since: Some(Instant::now()) });
+        let absence = Absence(Arc::new(told));
+        let told = Arc::clone(&absence.0);
+        let server = Arc::clone(self);
+        let observer = tokio::spawn(async move {
+            let mut late = 0;
+            loop {
+                let is_there = match server.health().await {
+                    Answer::Of(..) => {
+                        late = 0;
+                        true
+                    }
+                    Answer::Unreachable => false,
+                    Answer::Broken => {
+                        late += 1;
+                        late < LATE_ANSWERS && told.borrow().is_there
+                    }
+                };
+                told.send_if_modified(|presence| presence.becomes(is_there));
+                sleep(HEALTH_EVERY).await;
+            }
+        });
+        (seen, absence, observer)
+    }
+
+    /// Whether it takes the key, for a start that would otherwise end in failures of every agent.
+    pub(crate) async fn check_key(&self) -> Result<(), RolloutError> {
+        match self.get("/api/v1/tools").await {
+            Answer::Of(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => {
+                Err(RolloutError::Refused { status: status.as_u16() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_could_not_work_are_refused_before_anything_is_sent() {
+        for bad in ["127.0.0.1:8080", "https://x", "ftp://x", "http://u@x", "http://x/?q", "", "http://a b"] {
+            assert!(Server::new(bad, None).is_err(), "{bad}");
+        }
+        assert!(Server::new("http://x", Some("a\nb")).is_err());
+        assert_eq!(Server::new("http://localhost:1/prefix/", None).unwrap().base(), "http://localhost:1/prefix");
+    }
+}
