@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use arenite_model::{ImageName, SandboxName};
+use arenite_trajectory::Format as ExportFormat;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
@@ -445,7 +447,17 @@ pub(crate) enum TrajectoryCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  arenite trajectory ls
+  arenite trajectory ls --worker solver-3 --task task-17")]
 pub(crate) struct TrajectoryLsArgs {
+    /// Only those of this AgentFlow worker
+    #[arg(long, value_name = "ID")]
+    pub(crate) worker: Option<String>,
+    /// Only those of this task
+    #[arg(long, value_name = "ID")]
+    pub(crate) task: Option<String>,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]
@@ -459,7 +471,7 @@ Examples:
   arenite trajectory show demo --after 100 --limit 20
   arenite trajectory show demo --json | jq '.steps[].action'")]
 pub(crate) struct TrajectoryShowArgs {
-    /// A trajectory's id or a sandbox's name, which means the latest of that name
+    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
     pub(crate) trajectory: String,
     /// Begin after this step
     #[arg(long, default_value_t = 0, value_name = "STEP")]
@@ -477,16 +489,27 @@ pub(crate) struct TrajectoryShowArgs {
 #[command(after_help = "\
 Examples:
   arenite trajectory export demo --format jsonl > demo.jsonl
-  arenite trajectory export --all -o steps.jsonl")]
+  arenite trajectory export solver-3 --format openai-messages -o messages.jsonl
+  arenite trajectory export demo --format asciicast -o demo.cast && asciinema play demo.cast
+  arenite trajectory export --all -o steps.jsonl
+
+Formats:
+  jsonl                all that was recorded, one step a line
+  agentflow-rollout    AgentFlow's rollout; a line for each branch
+  agentflow-synthesis  AgentFlow's tree of nodes
+  atif                 Agent Trajectory Interchange Format 1.7
+  openai-messages      messages with tool calls; a line for each branch
+  sharegpt             conversations with function calls; a line for each branch
+  asciicast            the commands and what they printed, for asciinema")]
 pub(crate) struct TrajectoryExportArgs {
-    /// A trajectory's id or a sandbox's name, which means the latest of that name
+    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) trajectory: Option<String>,
     /// Every trajectory
     #[arg(long)]
     pub(crate) all: bool,
     /// The form of the export
-    #[arg(long, value_enum, default_value = "jsonl")]
+    #[arg(long, default_value = "jsonl", value_name = "FORMAT", value_parser = formats())]
     pub(crate) format: ExportFormat,
     /// File to write [default: stdout]
     #[arg(long, short, value_name = "FILE")]
@@ -495,10 +518,8 @@ pub(crate) struct TrajectoryExportArgs {
     pub(crate) server: Server,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ExportFormat {
-    /// One step a line, as JSON
-    Jsonl,
+fn formats() -> impl TypedValueParser<Value = ExportFormat> {
+    PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name)).try_map(|name| name.parse::<ExportFormat>())
 }
 
 #[derive(Debug, Args)]

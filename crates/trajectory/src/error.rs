@@ -30,7 +30,9 @@ pub enum TrajectoryError {
     TooManyFollowers { trajectory: String, most: usize },
     #[error("there is no export format {given:?}; there are {}", format_names())]
     BadFormat { given: String },
-    #[error("trajectory {trajectory} has {branches} branches; this format repeats for each what leads to it, and takes {MAX_BRANCHES}")]
+    #[error(
+        "trajectory {trajectory} has {branches} branches; this format repeats for each what leads to it, and takes {MAX_BRANCHES}"
+    )]
     TooManyBranches { trajectory: String, branches: usize },
     #[error("trajectory {trajectory} has calls under way, so it can't be removed")]
     Busy { trajectory: String },

@@ -50,12 +50,13 @@ mod log;
 mod record;
 mod recorder;
 mod redact;
+pub mod replay;
 mod sync;
 mod tap;
 
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use error::TrajectoryError;
-pub use export::{Format, MAX_BRANCHES, MAX_PARSED};
+pub use export::{Format, MAX_BRANCHES, MAX_PARSED, tool};
 pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};

@@ -16,16 +16,8 @@ use crate::{Step, TrajectoryError};
 const COLUMNS: u32 = 120;
 const ROWS: u32 = 36;
 /// Calls that run a command, or bring more of its output.
-const COMMANDS: [&str; 8] = [
-    "bash:run",
-    "code:bash",
-    "bash:execute",
-    "bash_exec",
-    "bash_output",
-    "shell_exec",
-    "sandbox_execute_bash",
-    "execute_bash",
-];
+const COMMANDS: [&str; 8] =
+    ["bash:run", "code:bash", "bash:execute", "bash_exec", "bash_output", "shell_exec", "sandbox_execute_bash", "execute_bash"];
 
 /// When something appears. Their order is that of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +38,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.fields(&json!({ "width": COLUMNS, "height": ROWS, "timestamp": start.as_second(), "title": title }))?;
     out.raw("}\n")?;
     for Event { at, step, ended } in events {
-        let Some(call) = source.call(step)? else { break };
+        let Some(call) = source.call(step)? else { continue };
         let seconds = (at.duration_since(start).as_millis_f64() / 1e3).max(0.0);
         if !ended {
             if let Some(command) = command(&call) {

@@ -128,13 +128,14 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     let mut totals = Totals::default();
     let mut first = true;
     for number in 1..=tree.steps() {
-        let Some(call) = source.call(number)? else { break };
+        let Some(call) = source.call(number)? else { continue };
         let metrics = metrics(&call);
         totals.add(metrics.as_ref());
         out.item(&mut first, &step(&call, tree.parent(number), metrics))?;
     }
     out.raw("],")?;
-    let mut notes = "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown.";
+    let mut notes =
+        "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown.";
     if tree.branches() {
         notes = "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown. \
                  The steps are a tree: extra.parent is the step that one goes on from where that is not the one before it, 0 for none.";

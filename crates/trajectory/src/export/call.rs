@@ -103,7 +103,8 @@ impl<'a> Call<'a> {
             _ => None,
         };
         let told = told.filter(|text| !text.is_empty()).or(self.step.error.as_deref()).map(str::to_owned);
-        told.or_else(|| self.step.status.map(|status| format!("the answer was {status}"))).or_else(|| Some("it failed".to_owned()))
+        told.or_else(|| self.step.status.map(|status| format!("the answer was {status}")))
+            .or_else(|| Some("it failed".to_owned()))
     }
 
     /// The answer's payload: what an envelope has as `data`, else all of it. Null when it isn't known.
@@ -133,14 +134,14 @@ pub(super) fn unknown(step: &Step) -> Option<&'static str> {
 }
 
 /// `{code, message, data, meta}` and `{success, message, data}`.
-pub(super) fn is_envelope(value: &Value) -> bool {
+pub(crate) fn is_envelope(value: &Value) -> bool {
     let has = |key| value.get(key).is_some();
     has("data") && has("message") && (has("code") || has("success"))
 }
 
 /// The tool that an action names: `bash:run` as it is, `POST /v1/bash/exec?x` as `bash_exec`, and a tool that was called over
 /// a route of its own by its name.
-pub(super) fn tool(action: &str) -> String {
+pub fn tool(action: &str) -> String {
     let Some((method, place)) = action.split_once(' ').filter(|(_, place)| place.starts_with('/')) else {
         return action.to_owned();
     };

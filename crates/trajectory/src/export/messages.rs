@@ -17,8 +17,18 @@ use crate::TrajectoryError;
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Message {
-    Assistant { role: &'static str, content: Option<&'static str>, tool_calls: [ToolCall; 1] },
-    Tool { role: &'static str, tool_call_id: String, name: String, content: String },
+    Assistant {
+        role: &'static str,
+        content: Option<&'static str>,
+        tool_calls: [ToolCall; 1],
+    },
+    Tool {
+        role: &'static str,
+        tool_call_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        content: String,
+    },
 }
 
 #[derive(Serialize)]
@@ -64,8 +74,8 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         out.raw("{\"messages\":[")?;
         let (mut first, mut names) = (true, Names::default());
         for step in tree.path(leaf) {
-            let Some(call) = source.call(step)? else { break };
-            for message in pair(&call, &mut names, TEXT) {
+            let Some(call) = source.call(step)? else { continue };
+            for message in pair(&call, &mut names, TEXT, false) {
                 out.item(&mut first, &message)?;
             }
         }
@@ -79,8 +89,8 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     Ok(())
 }
 
-/// A call and its answer.
-pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize) -> [Message; 2] {
+/// A call and its answer, which AgentFlow has with the function's name and the API without.
+pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
     let name = names.of(&tool(&call.step.action));
     let arguments = Value::Object(call.arguments.clone()).to_string();
     let function = Function { name: name.clone(), arguments };
@@ -90,6 +100,6 @@ pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize) -> [Message;
             content: None,
             tool_calls: [ToolCall { id: call.id(), kind: "function", function }],
         },
-        Message::Tool { role: "tool", tool_call_id: call.id(), name, content: shown(call, most) },
+        Message::Tool { role: "tool", tool_call_id: call.id(), name: named.then_some(name), content: shown(call, most) },
     ]
 }

@@ -34,6 +34,9 @@ use std::str::FromStr;
 use arenite_model::TenantId;
 
 use crate::{Recorder, TrajectoryError};
+pub(crate) use call::is_envelope;
+pub use call::tool;
+pub(crate) use shown::picture;
 use source::Source;
 use tree::Tree;
 use writer::Writer;

@@ -50,16 +50,16 @@ fn branch(source: &mut Source<'_>, tree: &Tree, path: &[u64], out: &mut Writer<'
     out.raw(",\"question\":null,\"messages\":[")?;
     let (mut first, mut names, mut fate) = (true, Names::default(), Fate::default());
     for step in path {
-        let Some(call) = source.call(*step)? else { break };
+        let Some(call) = source.call(*step)? else { continue };
         fate.add(call.step);
-        for message in super::messages::pair(&call, &mut names, AGENTFLOW_TEXT) {
+        for message in super::messages::pair(&call, &mut names, AGENTFLOW_TEXT, true) {
             out.item(&mut first, &message)?;
         }
     }
     out.raw("],\"tool_calls\":[")?;
     first = true;
     for step in path {
-        let Some(call) = source.call(*step)? else { break };
+        let Some(call) = source.call(*step)? else { continue };
         out.item(&mut first, &told(&call, &tool(&call.step.action)))?;
     }
     out.raw("],")?;

@@ -33,7 +33,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         out.raw(",\"conversations\":[")?;
         let (mut first, mut names) = (true, Names::default());
         for step in tree.path(leaf) {
-            let Some(call) = source.call(step)? else { break };
+            let Some(call) = source.call(step)? else { continue };
             let name = names.of(&tool(&call.step.action));
             let function = out.text(&Function { name: &name, arguments: &call.arguments })?;
             out.item(&mut first, &Turn { from: "function_call", value: function })?;

@@ -181,7 +181,7 @@ fn picture_in(text: &str, step: u64, place: &str) -> Option<String> {
 }
 
 /// The media type of a picture, by its first bytes.
-pub(super) fn picture(head: &[u8]) -> Option<&'static str> {
+pub(crate) fn picture(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
         [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),

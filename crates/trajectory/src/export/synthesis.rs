@@ -60,7 +60,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     };
     out.item(&mut first, &root)?;
     for step in 1..=tree.steps() {
-        let Some(call) = source.call(step)? else { break };
+        let Some(call) = source.call(step)? else { continue };
         let node = Node {
             node_id: id(step),
             observation: shown(&call, AGENTFLOW_TEXT),

@@ -42,13 +42,18 @@ impl Tree {
     }
 
     fn add(&mut self, step: &Step) {
+        // Numbers have no gaps, unless a line was lost; then what is missing is passed over.
+        while self.steps() + 1 < step.step {
+            let before = self.steps();
+            self.nodes.push((before, self.depth(before) + 1));
+        }
         let before = self.steps();
         let parent = step.work.as_ref().and_then(|work| work.parent);
         // One that was not before it can't be gone on from: what a client says may be wrong.
         let parent = parent.filter(|parent| *parent <= before).unwrap_or(before);
         self.nodes.push((parent, self.depth(parent) + 1));
         let about = &mut self.about;
-        if before == 0 {
+        if about.first_at.is_none() {
             about.sandbox.clone_from(&step.sandbox_name);
             about.first_at = Some(step.started_at);
         }
@@ -96,7 +101,8 @@ impl Tree {
 
     /// The steps that lead to one, itself the last.
     pub(super) fn path(&self, leaf: u64) -> Vec<u64> {
-        let mut path: Vec<u64> = std::iter::successors(Some(leaf), |step| Some(self.parent(*step))).take_while(|s| *s > 0).collect();
+        let mut path: Vec<u64> =
+            std::iter::successors(Some(leaf), |step| Some(self.parent(*step))).take_while(|s| *s > 0).collect();
         path.reverse();
         path
     }
