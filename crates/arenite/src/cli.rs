@@ -1,15 +1,18 @@
 //! The command line: what can be said, and its help.
 
+mod trajectory;
+
 use std::path::PathBuf;
 
 use arenite_model::{ImageName, SandboxName};
-use arenite_trajectory::Format as ExportFormat;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+pub(crate) use trajectory::{
+    TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs,
+};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]
@@ -434,92 +437,6 @@ pub(crate) struct InspectArgs {
     pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TrajectoryCommand {
-    /// List trajectories
-    Ls(TrajectoryLsArgs),
-    /// Show the steps of one
-    Show(TrajectoryShowArgs),
-    /// Write steps out for other programs
-    Export(TrajectoryExportArgs),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite trajectory ls
-  arenite trajectory ls --worker solver-3 --task task-17")]
-pub(crate) struct TrajectoryLsArgs {
-    /// Only those of this AgentFlow worker
-    #[arg(long, value_name = "ID")]
-    pub(crate) worker: Option<String>,
-    /// Only those of this task
-    #[arg(long, value_name = "ID")]
-    pub(crate) task: Option<String>,
-    #[command(flatten)]
-    pub(crate) format: Format,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite trajectory show demo
-  arenite trajectory show demo --after 100 --limit 20
-  arenite trajectory show demo --json | jq '.steps[].action'")]
-pub(crate) struct TrajectoryShowArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
-    pub(crate) trajectory: String,
-    /// Begin after this step
-    #[arg(long, default_value_t = 0, value_name = "STEP")]
-    pub(crate) after: u64,
-    /// Most steps to show
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
-    #[command(flatten)]
-    pub(crate) format: Format,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite trajectory export demo --format jsonl > demo.jsonl
-  arenite trajectory export solver-3 --format openai-messages -o messages.jsonl
-  arenite trajectory export demo --format asciicast -o demo.cast && asciinema play demo.cast
-  arenite trajectory export --all -o steps.jsonl
-
-Formats:
-  jsonl                all that was recorded, one step a line
-  agentflow-rollout    AgentFlow's rollout; a line for each branch
-  agentflow-synthesis  AgentFlow's tree of nodes
-  atif                 Agent Trajectory Interchange Format 1.7
-  openai-messages      messages with tool calls; a line for each branch
-  sharegpt             conversations with function calls; a line for each branch
-  asciicast            the commands and what they printed, for asciinema")]
-pub(crate) struct TrajectoryExportArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    pub(crate) trajectory: Option<String>,
-    /// Every trajectory
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// The form of the export
-    #[arg(long, default_value = "jsonl", value_name = "FORMAT", value_parser = formats())]
-    pub(crate) format: ExportFormat,
-    /// File to write [default: stdout]
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-fn formats() -> impl TypedValueParser<Value = ExportFormat> {
-    PossibleValuesParser::new(ExportFormat::ALL.map(ExportFormat::name)).try_map(|name| name.parse::<ExportFormat>())
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `trajectory ls|show|export`: the recorded steps.
+//! `trajectory ls|show|export`: the recorded steps. `replay` is in a folder of its own.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,6 +20,7 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
         TrajectoryCommand::Ls(args) => ls(args).await,
         TrajectoryCommand::Show(args) => show(args).await,
         TrajectoryCommand::Export(args) => export(args).await,
+        TrajectoryCommand::Replay(args) => super::replay::replay(args).await,
     }
 }
 
@@ -173,8 +174,8 @@ pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failur
 
 /// Trajectories that are meant: the one of that id, else the latest of that sandbox's name, else of that worker's name, else
 /// all of which one of these begins so, the latest of each.
-fn found<'a>(list: &'a [wire::Trajectory], wanted: &str) -> Vec<&'a str> {
-    let latest = |fits: &dyn Fn(&wire::Trajectory) -> bool| {
+fn found<'a>(list: &'a [wire::Summary], wanted: &str) -> Vec<&'a str> {
+    let latest = |fits: &dyn Fn(&wire::Summary) -> bool| {
         list.iter().filter(|item| fits(item)).max_by_key(|item| item.last_at).map(|item| item.trajectory.as_str())
     };
     let exactly = |name: &str| {
@@ -207,7 +208,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let list: Vec<wire::Trajectory> = vec![
+        let list: Vec<wire::Summary> = vec![
             item("sb-1a", "demo", None, 1),
             item("sb-1b", "demo", None, 2),
             item("af-77", "", Some("solver-1"), 3),
