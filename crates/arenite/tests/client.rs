@@ -289,7 +289,7 @@ fn an_export_is_found_by_its_sandboxes_name() {
     let server = Server::answering(vec![(200, list.to_string().into()), (200, lines.into())]);
     let (output, seen) = server.run(&["trajectory", "export", "demo"], Stdin::Null);
     assert_eq!(text(&output.stdout), lines, "{}", text(&output.stderr));
-    assert_eq!(seen[1].line, "GET /api/v1/trajectories/new?format=jsonl HTTP/1.1");
+    assert_eq!(seen[1].line, "GET /api/v1/trajectories/new/export?format=jsonl HTTP/1.1");
 }
 
 fn recorded(number: u64, action: &str, dialect: &str, arguments: &Value, observation: &Value) -> Value {

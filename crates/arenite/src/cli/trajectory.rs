@@ -95,11 +95,11 @@ pub(crate) struct TrajectoryExportArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A sandbox is made as the first one was, or a worker's sessions, and removed afterwards. Times, ids, ports and the like are passed
-over; pictures are compared by their size. What can't be run again is left out and named: WebSockets, streams, what goes to the
-internet, calls that were interrupted.
+A sandbox is made as the first one was, or a worker's sessions, and removed afterwards. Times, ids,
+ports and the like are passed over; pictures are compared by their size. What can't be run again is
+left out and named: WebSockets, streams, what goes to the internet, calls that were interrupted.
 
-The exit code is 0 when all answers are the same, 1 when one differs, and 2 when it could not be replayed.
+The exit code is 0 when all answers are the same, 1 when one differs, 2 when it wasn't replayed.
 
 Examples:
   arenite trajectory replay demo

@@ -183,11 +183,12 @@ fn found<'a>(list: &'a [wire::Summary], wanted: &str) -> Vec<&'a str> {
             .or_else(|| latest(&|item| item.sandbox_name == name))
             .or_else(|| latest(&|item| item.worker.as_deref() == Some(name)))
     };
-    if let Some(id) = exactly(wanted) {
-        return vec![id];
-    }
+    // A worker's trajectory has no sandbox's name.
     if wanted.is_empty() {
         return Vec::new();
+    }
+    if let Some(id) = exactly(wanted) {
+        return vec![id];
     }
     let names = list.iter().flat_map(|item| [Some(&*item.trajectory), Some(&*item.sandbox_name), item.worker.as_deref()]);
     let names: BTreeSet<&str> = names.flatten().filter(|name| name.starts_with(wanted)).collect();
