@@ -4,7 +4,7 @@ import { request } from './api';
 import { diff } from './diff';
 import { bytes, make, milliseconds } from './dom';
 import { jsonTree, picture, pictureIn } from './json_tree';
-import { type Recorded, type Step, pictureAddress, title } from './steps';
+import { type Step, pictureAddress, title } from './steps';
 
 /** Larger bodies are offered to be saved. */
 const MOST_READ = 8 << 20;
@@ -95,11 +95,10 @@ export class Detail {
     return [lines(wrote.path, before ?? '', wrote.content, before === null)];
   }
 
-  /** What an earlier step wrote to the same file; null when none is in the list. */
+  /** What an earlier step on the same way wrote to the same file; null when none is in the list. */
   private async before(step: Step, path: string): Promise<string | null> {
-    for (let number = step.step - 1; number >= 1; number--) {
-      const earlier = this.all.get(number);
-      if (!earlier) return null;
+    let earlier: Step | undefined = step;
+    while ((earlier = this.all.get(earlier.work?.parent ?? earlier.step - 1))) {
       if (earlier.outcome !== 'ok' || !mayWrite(earlier.action)) continue;
       const body = await this.read(earlier, 'arguments');
       if (!body || !('json' in body) || !isFields(body.json)) continue;
@@ -126,7 +125,7 @@ function facts(step: Step): HTMLElement {
   const add = (name: string, value: string | null | undefined, about = ''): void => {
     if (value) list.append(make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value, title: about })));
   };
-  const clock = (at: string): string => new Date(at).toLocaleTimeString(undefined, { hour12: false }) + at.replace(/^[^.]*(\.\d{1,3})?.*$/, '$1');
+  const clock = (at: string): string => new Date(at).toLocaleTimeString(undefined, { hour12: false, hour: '2-digit', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3 });
   const work = step.work;
   if (work) {
     const waited = Date.parse(step.started_at) - Date.parse(work.queued_at);
@@ -197,7 +196,6 @@ function terminal(pieces: [string, string][]): HTMLElement {
   let room = MOST_TEXT;
   for (const [piece, kind] of pieces) {
     if (!piece || room <= 0) continue;
-    // eslint-disable-next-line no-control-regex
     const plain = piece.slice(0, room).replace(/\u001b(\[[0-9;?]*[ -/]*[@-~]|\][^\u0007\u001b]*(\u0007|\u001b\\)?|[@-_])/g, '').replace(/\r\n/g, '\n').replace(/^.*\r(?!$)/gm, '');
     node.append(make('span', { className: kind, textContent: plain }));
     if (piece.length > room) node.append(make('span', { className: 'exit', textContent: `\n… ${piece.length - room} more characters` }));
@@ -233,5 +231,3 @@ function lines(path: string, before: string, after: string, whole = false): HTML
   for (const line of found) box.append(make('div', { className: line.kind }, make('i', { textContent: mark[line.kind] }), make('span', { textContent: line.text })));
   return box;
 }
-
-export type { Recorded };

@@ -36,7 +36,7 @@ export interface Step {
 
 const MOST_SHOWN = 20_000;
 /** What says best what a call was about, in the order in which it is looked for. */
-const TELLING = ['command', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'text', 'action_type', 'tool', 'image', 'input'];
+const TELLING = ['command', 'cmd', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'query', 'text', 'action_type', 'tool', 'image', 'input'];
 
 /** WebSockets: one step each, as long as they last. */
 const STREAMS: Record<string, string> = { '/websockify': 'the desktop is watched', '/v1/shell/ws': 'a terminal is open' };
