@@ -4,7 +4,7 @@ import { request } from './api';
 import { diff } from './diff';
 import { bytes, make, milliseconds } from './dom';
 import { jsonTree, picture, pictureIn } from './json_tree';
-import { type Step, pictureAddress, title } from './steps';
+import { type Step, parentOf, pictureAddress, title } from './steps';
 
 /** Larger bodies are offered to be saved. */
 const MOST_READ = 8 << 20;
@@ -98,7 +98,7 @@ export class Detail {
   /** What an earlier step on the same way wrote to the same file; null when none is in the list. */
   private async before(step: Step, path: string): Promise<string | null> {
     let earlier: Step | undefined = step;
-    while ((earlier = this.all.get(earlier.work?.parent ?? earlier.step - 1))) {
+    while ((earlier = this.all.get(parentOf(earlier)))) {
       if (earlier.outcome !== 'ok' || !mayWrite(earlier.action)) continue;
       const body = await this.read(earlier, 'arguments');
       if (!body || !('json' in body) || !isFields(body.json)) continue;
@@ -140,7 +140,8 @@ function facts(step: Step): HTMLElement {
   add('action', step.action);
   add('worker', work?.worker);
   add('task', work?.task);
-  add('goes on from', work?.parent === undefined ? '' : work.parent === 0 ? 'the start' : `step ${work.parent}`);
+  const parent = parentOf(step);
+  add('goes on from', parent === step.step - 1 ? '' : parent === 0 ? 'the start' : `step ${parent}`);
   add('sandbox', work?.sandbox ?? step.sandbox_name);
   add('tokens', work?.tokens === undefined ? '' : JSON.stringify(work.tokens));
   add('trace', work?.trace_id);

@@ -34,6 +34,12 @@ export interface Step {
   work?: Work;
 }
 
+/** The step that one goes on from, 0 for none. One that was not before it can't be: clients say what they like. */
+export function parentOf(step: Step): number {
+  const parent = step.work?.parent ?? step.step - 1;
+  return parent >= 0 && parent < step.step ? parent : step.step - 1;
+}
+
 const MOST_SHOWN = 20_000;
 /** What says best what a call was about, in the order in which it is looked for. */
 const TELLING = ['command', 'cmd', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'query', 'text', 'action_type', 'tool', 'image', 'input'];

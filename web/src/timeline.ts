@@ -1,7 +1,7 @@
 // Steps in their order, from the first down; branches stand to the right of what they go on from.
 
 import { make, milliseconds } from './dom';
-import { type Step, subject, title } from './steps';
+import { type Step, parentOf, subject, title } from './steps';
 
 const DEEPEST = 8;
 
@@ -61,9 +61,9 @@ export class Timeline {
   }
 
   private lane(step: Step): number {
-    const parent = step.work?.parent;
-    const from = this.items.get(parent ?? step.step - 1);
-    if (parent === undefined || parent === step.step - 1) return from?.lane ?? 0;
+    const parent = parentOf(step);
+    const from = this.items.get(parent);
+    if (parent === step.step - 1) return from?.lane ?? 0;
     return Math.min(DEEPEST, from ? from.lane + 1 : 0);
   }
 
@@ -76,7 +76,7 @@ export class Timeline {
 
   private draw(step: Step, lane: number): HTMLLIElement {
     const outcome = step.outcome ?? 'under way';
-    const parent = step.work?.parent;
+    const parent = parentOf(step);
     const took = step.outcome ? (step.duration_ms === null ? '' : milliseconds(step.duration_ms)) : 'under way';
     const about = subject(step);
     const button = make('button', { type: 'button', title: `${step.action}: ${outcome}` },
@@ -85,7 +85,7 @@ export class Timeline {
       make('span', { className: 'took', textContent: step.outcome && step.outcome !== 'ok' ? `${step.outcome} ${took}` : took }),
       make('span', { className: 'about', textContent: about }));
     const node = make('li', {}, button);
-    if (parent !== undefined && parent !== step.step - 1) node.prepend(make('small', { className: 'from', textContent: parent === 0 ? '↳ from the start' : `↳ from ${parent}` }));
+    if (parent !== step.step - 1) node.prepend(make('small', { className: 'from', textContent: parent === 0 ? '↳ from the start' : `↳ from ${parent}` }));
     node.dataset.step = String(step.step);
     node.dataset.outcome = outcome;
     node.style.setProperty('--lane', String(lane));

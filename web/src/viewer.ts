@@ -5,7 +5,7 @@ import { call } from './api';
 import { Detail } from './detail';
 import { age, byId, bytes, isTyping, keysDialog, make } from './dom';
 import { signInDialog } from './sign_in';
-import { Feed, type Step } from './steps';
+import { Feed, type Step, parentOf } from './steps';
 import { Timeline } from './timeline';
 
 interface Recorded {
@@ -130,17 +130,16 @@ function one(id: string): void {
     else if (event.key === 'k' || (event.key === 'ArrowUp' && !inside)) by(-1);
     else if (event.key === 'Home' && !inside) by(-Infinity);
     else if (event.key === 'End' && !inside) by(Infinity);
-    else if (event.key === 'p') timeline.choose(parent(steps.get(timeline.chosen)));
+    else if (event.key === 'p') {
+      const chosen = steps.get(timeline.chosen);
+      if (chosen) timeline.choose(parentOf(chosen));
+    }
     else if (event.key === 'f') follow.click();
     else if (event.key === 'Enter' && !inside && event.target instanceof HTMLElement && !event.target.matches('a, summary, select')) byId('detail').focus();
     else if (event.key === 'Escape' && inside) timeline.focus();
     else return;
     event.preventDefault();
   });
-}
-
-function parent(step: Step | undefined): number {
-  return step ? step.work?.parent ?? step.step - 1 : 0;
 }
 
 async function about(id: string): Promise<void> {
