@@ -166,9 +166,10 @@ pub const RULES: &[Rule] = &[
     compared("get_display_windows", &["id"]),
     compared("get_browser_tabs", &["id", "target_id"]),
     compared("get_sandbox", &["detail"]),
-    // a directory's own size is its file system's
-    Rule { tool: "file_list", treat: Treat::Compare, masked: &[], near: &[("size", Near::Within(8192.0))] },
-    Rule { tool: "file_find", treat: Treat::Compare, masked: &[], near: &[("size", Near::Within(8192.0))] },
+    // a directory's own size is its file system's; an extension is part of the name beside it, which may be made up
+    Rule { tool: "file_list", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
+    Rule { tool: "file_find", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
+    compared("file_glob", &["extension"]),
     // offsets follow from output, and masked words in it may be longer or shorter
     compared("bash_*", &["offset", "stderr_offset"]),
     compared("shell_*", &["console"]),

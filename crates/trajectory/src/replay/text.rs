@@ -5,7 +5,7 @@
 //! | `<uuid>` | 8-4-4-4-12 hexadecimal digits |
 //! | `<time>` | a date, a time of day, or both, as ISO 8601 has them; a month and a day as `ls` has them |
 //! | `<took>` | a number right before `s`, `ms`, `us`, `ns`, and what `time` prints |
-//! | `<tmp>` | what comes after `/tmp/tmp` in a word |
+//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits |
 //! | `<address>` | `0x` and at least six hexadecimal digits |
 //! | `<port>` | a port of 32768 and above behind a host or an address |
 //! | `<pid>` | the number that a shell tells of a job |
@@ -71,6 +71,10 @@ fn of_word(word: &str, before: &str) -> Option<String> {
         let rest = &bare[head.len() + "/tmp/tmp".len()..];
         let name = rest.find('/').unwrap_or(rest.len());
         return (name > 0).then(|| format!("{head}/tmp/<tmp>{}{tail}", &rest[name..]));
+    }
+    // As `mktemp` makes it, alone.
+    if bare.strip_prefix("tmp.").is_some_and(|name| name.len() == 10 && name.bytes().all(|b| b.is_ascii_alphanumeric())) {
+        return Some("<tmp>".to_owned() + tail);
     }
     if let Some((head, digits)) = bare.split_once("0x")
         && digits.len() >= 6
@@ -144,6 +148,7 @@ mod tests {
             ("real\t0m0.003s", "real\t<took>"),
             ("wrote /tmp/tmp.Ab12Cd34Ef/out.txt", "wrote /tmp/<tmp>/out.txt"),
             ("'/tmp/tmpab_12xyz'", "'/tmp/<tmp>'"),
+            ("tmp.Ab12Cd34Ef tmp.txt", "<tmp> tmp.txt"),
             ("<Foo object at 0x7f12ab34cd56>", "<Foo object at <address>>"),
             ("http://127.0.0.1:45123/x and localhost:8080", "http://127.0.0.1:<port>/x and localhost:8080"),
             ("[1] 12345\n", "[1] <pid>\n"),
