@@ -114,6 +114,9 @@ pub(crate) struct TrajectoryReplayArgs {
     /// The last step to run
     #[arg(long, value_name = "STEP")]
     pub(crate) until: Option<u64>,
+    /// Go on after a difference, and name them all: what comes after one may follow from it
+    #[arg(long)]
+    pub(crate) keep_going: bool,
     /// Leave the sandbox or the worker when it is done
     #[arg(long)]
     pub(crate) keep: bool,

@@ -1,6 +1,8 @@
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
+
+use super::text::{made_up, masked};
 
 /// The most pairs that are kept; later ones are not learned.
 const MOST: usize = 10_000;
@@ -13,18 +15,29 @@ const NAMING: [&str; 9] =
 /// What the first run called something, and what the replay calls it.
 #[derive(Debug, Default)]
 pub struct Ids {
-    pairs: BTreeMap<String, String>,
+    pairs: HashMap<String, String>,
+    /// Long ones by how they begin, so that a text is searched for all of them at once; the longest first.
+    long: HashMap<[u8; LONG], Vec<String>>,
 }
 
 impl Ids {
     /// Learns one pair. What is called the same in both needs none.
     pub fn learn(&mut self, old: &str, new: &str) {
-        if old != new && !old.is_empty() && (self.pairs.len() < MOST || self.pairs.contains_key(old)) {
-            self.pairs.insert(old.to_owned(), new.to_owned());
+        let known = self.pairs.contains_key(old);
+        // The same again is a pair too when the first run called something else so before.
+        if old.is_empty() || (!known && (old == new || self.pairs.len() >= MOST)) {
+            return;
+        }
+        self.pairs.insert(old.to_owned(), new.to_owned());
+        if let Some(head) = old.as_bytes().first_chunk::<LONG>().filter(|_| !known) {
+            let alike = self.long.entry(*head).or_default();
+            alike.push(old.to_owned());
+            alike.sort_unstable_by_key(|id| std::cmp::Reverse(id.len()));
         }
     }
 
-    /// Learns from two answers to the same step: where both have a naming field at the same place, its values are a pair.
+    /// Learns from two answers to the same step: where both have a naming field at the same place, its values are a pair; and
+    /// names that were made up are, in texts that are the same but for them.
     pub fn learn_from(&mut self, recorded: &Value, now: &Value) {
         match (recorded, now) {
             (Value::Object(recorded), Value::Object(now)) => {
@@ -41,7 +54,17 @@ impl Ids {
                     self.learn_from(old, new);
                 }
             }
+            (Value::String(recorded), Value::String(now)) if recorded != now => self.learn_from_texts(recorded, now),
             _ => {}
+        }
+    }
+
+    fn learn_from_texts(&mut self, recorded: &str, now: &str) {
+        let (old, new) = (made_up(recorded), made_up(now));
+        if !old.is_empty() && old.len() == new.len() && masked(&self.text(recorded)) == masked(now) {
+            for (old, new) in old.into_iter().zip(new) {
+                self.learn(old, new);
+            }
         }
     }
 
@@ -50,21 +73,28 @@ impl Ids {
         if let Some(new) = self.pairs.get(text) {
             return new.clone();
         }
-        let mut out = String::with_capacity(text.len());
-        let mut rest = text;
-        // In one pass, the longest id first: what a replacement says is never replaced again.
-        'text: while !rest.is_empty() {
-            for (old, new) in self.pairs.iter().rev().filter(|(old, _)| old.len() >= LONG) {
-                if let Some(after) = rest.strip_prefix(old.as_str()) {
-                    out.push_str(new);
-                    rest = after;
-                    continue 'text;
+        // Ids are text, and begin and end where characters do: what comes out is text again.
+        String::from_utf8(self.bytes(text.as_bytes())).unwrap_or_else(|_| text.to_owned())
+    }
+
+    /// The same for a body of any kind, such as a form with files.
+    pub fn bytes(&self, body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(body.len());
+        // In one pass: what a replacement says is never replaced again.
+        let (mut written, mut at) = (0, 0);
+        while let Some(head) = body[at..].first_chunk::<LONG>().filter(|_| !self.long.is_empty()) {
+            let found = self.long.get(head).and_then(|alike| alike.iter().find(|old| body[at..].starts_with(old.as_bytes())));
+            match found {
+                Some(old) => {
+                    out.extend_from_slice(&body[written..at]);
+                    out.extend_from_slice(self.pairs[old].as_bytes());
+                    at += old.len();
+                    written = at;
                 }
+                None => at += 1,
             }
-            let next = rest.chars().next().map_or(0, char::len_utf8);
-            out.push_str(&rest[..next]);
-            rest = &rest[next..];
         }
+        out.extend_from_slice(&body[written..]);
         out
     }
 
@@ -117,6 +147,17 @@ mod tests {
         // Only whole: a short one may be part of any word. And only fields that name something.
         assert_eq!(ids.text("w1 w1"), "w1 w1");
         assert_eq!(ids.text("x"), "x");
+    }
+
+    #[test]
+    fn names_of_temporary_files_are_translated_once_texts_are_alike() {
+        let mut ids = Ids::default();
+        let said = |text: &str| json!({"data": {"stdout": text}});
+        ids.learn_from(&said("made /tmp/tmp.Ab12Cd34Ef in 1s"), &said("made /tmp/tmp.Gh56Ij78Kl in 2s"));
+        assert_eq!(ids.text("cd /tmp/tmp.Ab12Cd34Ef && ls"), "cd /tmp/tmp.Gh56Ij78Kl && ls");
+        assert_eq!(ids.bytes(b"\xff/tmp/tmp.Ab12Cd34Ef\xfe"), b"\xff/tmp/tmp.Gh56Ij78Kl\xfe");
+        ids.learn_from(&said("one /tmp/tmp.0000000001"), &said("two /tmp/tmp.0000000002"));
+        assert_eq!(ids.text("/tmp/tmp.0000000001"), "/tmp/tmp.0000000001");
     }
 
     #[test]

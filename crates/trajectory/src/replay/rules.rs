@@ -170,6 +170,9 @@ pub const RULES: &[Rule] = &[
     Rule { tool: "file_list", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
     Rule { tool: "file_find", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
     compared("file_glob", &["extension"]),
+    // what they read depends on when they read
+    status("bash_output"),
+    status("shell_view"),
     // offsets follow from output, and masked words in it may be longer or shorter
     compared("bash_*", &["offset", "stderr_offset"]),
     compared("shell_*", &["console"]),

@@ -14,6 +14,18 @@ const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Au
 
 /// The text with such words replaced.
 pub(super) fn masked(text: &str) -> String {
+    read(text, &mut |_| {})
+}
+
+/// Names that were made up for this run alone, in their order: of temporary files, and what looks like a UUID. Later steps may
+/// use them.
+pub(super) fn made_up(text: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    read(text, &mut |name| names.push(name));
+    names
+}
+
+fn read<'a>(text: &'a str, made_up: &mut dyn FnMut(&'a str)) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     // The word before, and whether nothing but spaces stands between.
@@ -32,7 +44,7 @@ pub(super) fn masked(text: &str) -> String {
             continue;
         }
         let word = &rest[..end];
-        match of_word(word, before) {
+        match of_word(word, before, made_up) {
             Some(mask) => out.push_str(&mask),
             None => out.push_str(word),
         }
@@ -46,11 +58,12 @@ fn is_gap(c: char) -> bool {
     c.is_whitespace() || "\"'`()<>{},;=|".contains(c)
 }
 
-fn of_word(word: &str, before: &str) -> Option<String> {
+fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) -> Option<String> {
     let bare = word.trim_end_matches(['.', ':', ']']);
     let tail = &word[bare.len()..];
     let whole = |mask: &str| Some(format!("{mask}{tail}"));
     if is_uuid(bare) {
+        made_up(bare);
         return whole("<uuid>");
     }
     if is_time(bare) || (MONTHS.contains(&before) && is_number(bare) && bare.len() <= 2) {
@@ -70,10 +83,16 @@ fn of_word(word: &str, before: &str) -> Option<String> {
     if let Some((head, _)) = bare.split_once("/tmp/tmp") {
         let rest = &bare[head.len() + "/tmp/tmp".len()..];
         let name = rest.find('/').unwrap_or(rest.len());
-        return (name > 0).then(|| format!("{head}/tmp/<tmp>{}{tail}", &rest[name..]));
+        if name == 0 {
+            return None;
+        }
+        let start = head.len() + "/tmp/".len();
+        made_up(&bare[start..start + "tmp".len() + name]);
+        return Some(format!("{head}/tmp/<tmp>{}{tail}", &rest[name..]));
     }
     // As `mktemp` makes it, alone.
     if bare.strip_prefix("tmp.").is_some_and(|name| name.len() == 10 && name.bytes().all(|b| b.is_ascii_alphanumeric())) {
+        made_up(bare);
         return Some("<tmp>".to_owned() + tail);
     }
     if let Some((head, digits)) = bare.split_once("0x")
@@ -133,7 +152,13 @@ fn of_port(word: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::masked;
+    use super::{made_up, masked};
+
+    #[test]
+    fn names_made_up_for_one_run_are_found_in_their_order() {
+        let text = "/tmp/tmp.Ab12Cd34Ef/x and tmp.Gh56Ij78Kl, 3f2b8c1e-0000-4000-8000-00000000abcd at 10:00:00 (/tmp/tmp_1)";
+        assert_eq!(made_up(text), ["tmp.Ab12Cd34Ef", "tmp.Gh56Ij78Kl", "3f2b8c1e-0000-4000-8000-00000000abcd", "tmp_1"]);
+    }
 
     #[test]
     fn words_of_their_run_are_masked_and_all_others_stay() {

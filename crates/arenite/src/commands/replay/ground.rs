@@ -223,7 +223,7 @@ fn of_sandbox(name: &str, step: &Step, arguments: Bytes, ids: &Ids) -> Result<(S
             // What was not JSON went where JSON is wanted.
             None => "application/json".to_owned(),
         };
-        return Ok((path, request(&method, Some(&kind), arguments)?));
+        return Ok((path, request(&method, Some(&kind), ids.bytes(&arguments).into())?));
     };
     let translated = ids.value(&value);
     // As it came, unless something in it has another name now: numbers may have more digits than we read.

@@ -31,13 +31,12 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
     let mut steps = Steps::of(&client, &trajectory, args.until).await?;
     let mut ids = Ids::default();
     let mut ground = Ground::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
-    let quiet = args.format.json;
-    if !quiet {
+    if !args.format.json {
         eprintln!("replaying {trajectory} in {ground}");
     }
     // Whoever has enough of it leaves nothing behind.
     let done = tokio::select! {
-        done = all(&client, &mut steps, &mut ground, &mut ids, quiet) => done,
+        done = all(&client, &mut steps, &mut ground, &mut ids, &args) => done,
         _ = tokio::signal::ctrl_c() => Err(Failure::new("the replay was ended from the keyboard")),
     };
     let removed = match args.keep {
@@ -48,19 +47,26 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
     if let Err(failure) = removed {
         eprintln!("warning: {ground} could not be removed: {failure}");
     }
-    report.tell(&trajectory, &ground, args.format.json);
-    Ok(if report.divergence.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    report.tell(&trajectory, &ground, &args);
+    Ok(if !report.divergences.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 #[derive(Default)]
 struct Report {
     replayed: u64,
     skipped: Vec<Value>,
-    /// The step, its tool, and where it differs.
-    divergence: Option<(u64, String, Divergence)>,
+    /// The step, its tool, and where it differs. More than one only for who asked to go on.
+    divergences: Vec<(u64, String, Divergence)>,
 }
 
-async fn all(client: &Client, steps: &mut Steps<'_>, ground: &mut Ground, ids: &mut Ids, quiet: bool) -> Result<Report, Failure> {
+async fn all(
+    client: &Client,
+    steps: &mut Steps<'_>,
+    ground: &mut Ground,
+    ids: &mut Ids,
+    args: &TrajectoryReplayArgs,
+) -> Result<Report, Failure> {
+    let (quiet, keep_going) = (args.format.json, args.keep_going);
     let mut report = Report::default();
     while let Some(step) = steps.next().await? {
         let why = match skipped(&step) {
@@ -91,8 +97,10 @@ async fn all(client: &Client, steps: &mut Steps<'_>, ground: &mut Ground, ids: &
         let now: &[u8] = if answered { &now } else { b"" };
         let found = compare(rule(&step.action), ids, (step.status, &recorded), (Some(status), now));
         if let Some(divergence) = found {
-            report.divergence = Some((step.step, tool(&step.action), divergence));
-            break;
+            report.divergences.push((step.step, tool(&step.action), divergence));
+            if !keep_going {
+                break;
+            }
         }
     }
     Ok(report)
@@ -103,17 +111,17 @@ fn kept(body: Option<&Body>) -> bool {
 }
 
 impl Report {
-    fn tell(&self, trajectory: &str, ground: &Ground, as_json: bool) {
-        if as_json {
-            let divergence = self.divergence.as_ref().map(|(step, action, found)| {
-                json!({ "step": step, "tool": action, "field": found.field, "recorded": found.recorded, "now": found.now })
-            });
+    fn tell(&self, trajectory: &str, ground: &Ground, args: &TrajectoryReplayArgs) {
+        if args.format.json {
+            let told = |(step, action, found): &(u64, String, Divergence)| json!({ "step": step, "tool": action, "field": found.field, "recorded": found.recorded, "now": found.now });
+            let divergences: Vec<Value> = self.divergences.iter().map(told).collect();
             let (kind, name) = ground.name();
             return output::json(&json!({
-                "trajectory": trajectory, kind: name, "replayed": self.replayed, "skipped": self.skipped, "divergence": divergence,
+                "trajectory": trajectory, kind: name, "replayed": self.replayed, "skipped": self.skipped,
+                "divergence": divergences.first(), "divergences": divergences,
             }));
         }
-        if let Some((step, action, found)) = &self.divergence {
+        for (step, action, found) in &self.divergences {
             output::line(format_args!(
                 "step {step} ({}) differs at {}",
                 output::harmless(action),
@@ -122,7 +130,12 @@ impl Report {
             output::line(format_args!("  recorded: {}", output::harmless(&found.recorded)));
             output::line(format_args!("  now:      {}", output::harmless(&found.now)));
         }
-        let end = if self.divergence.is_some() { "up to there" } else { "without a difference" };
+        let end = match self.divergences.len() {
+            0 => "without a difference".to_owned(),
+            _ if !args.keep_going => "up to there".to_owned(),
+            1 => "with one difference".to_owned(),
+            several => format!("with {several} differences"),
+        };
         output::line(format_args!("{} steps were run again {end}, {} left out", self.replayed, self.skipped.len()));
     }
 }
