@@ -17,6 +17,7 @@ mod api;
 mod auth;
 mod config;
 mod dialect;
+mod export;
 mod follow;
 mod gateway;
 mod guard;

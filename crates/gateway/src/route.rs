@@ -43,6 +43,8 @@ pub(crate) enum Owner {
     Steps,
     /// The page of one sandbox.
     Dashboard,
+    /// The page of one trajectory, and that of all.
+    Viewer,
     Api,
     Health,
     Metrics,
@@ -74,7 +76,7 @@ impl Owner {
     fn name(self) -> &'static str {
         match self {
             Self::Guest => "aio",
-            Self::Console | Self::Dashboard => "console",
+            Self::Console | Self::Dashboard | Self::Viewer => "console",
             Self::Docs => "docs",
             Self::OpenApi => "openapi",
             Self::AgentSandbox => "agent_sandbox",
@@ -114,6 +116,7 @@ pub(crate) fn owner(path: &str) -> Owner {
         "/metrics" => Some(Owner::Metrics),
         "/login" => Some(Owner::SignIn),
         "/logout" => Some(Owner::SignOut),
+        _ if pages::viewer::is_at(path) => Some(Owner::Viewer),
         _ => None,
     };
     if let Some(owner) = at_root.or_else(|| page_of_sandbox(path)) {
@@ -181,9 +184,14 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
 /// Whether people open it in a browser, so that links from elsewhere may lead there.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
-        Owner::Console | Owner::Dashboard | Owner::Docs | Owner::Terminal | Owner::Desktop | Owner::Manual | Owner::Preview => {
-            true
-        }
+        Owner::Console
+        | Owner::Dashboard
+        | Owner::Viewer
+        | Owner::Docs
+        | Owner::Terminal
+        | Owner::Desktop
+        | Owner::Manual
+        | Owner::Preview => true,
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
         _ => false,
     }
@@ -367,6 +375,7 @@ async fn dispatch(
             proxy::forward(gateway, &context, &host, &who, &target, parts, body, timing).await
         }
         Owner::Console => pages::console::serve(gateway, &context, at, parts, body).await,
+        Owner::Viewer => pages::viewer::serve(at, parts),
         Owner::Docs => pages::docs::serve(gateway, &context, at, parts, body).await,
         Owner::OpenApi => pages::openapi::serve(gateway, &context, at, parts, body).await,
         Owner::AgentFlow => dialect::agentflow::serve(gateway, &context, &who, at, parts, body).await,
@@ -448,6 +457,8 @@ mod tests {
     fn every_path_has_its_owner() {
         for (path, wanted) in [
             ("/", Owner::Console),
+            ("/trajectory/sb-1", Owner::Viewer),
+            ("/trajectories", Owner::Viewer),
             ("/v1/ping", Owner::Guest),
             ("/v1", Owner::Guest),
             ("/v1x", Owner::Unknown),

@@ -104,9 +104,7 @@ impl Ds {
                 READ_CSV.replace("ARGUMENTS", &format!("{}, {most}", Value::from(file)))
             }
             "ds_inspect_data" => INSPECT.to_owned(),
-            _ => {
-                params["code"].as_str().ok_or_else(|| Fault::new("code has to be a string"))?.to_owned()
-            }
+            _ => params["code"].as_str().ok_or_else(|| Fault::new("code has to be a string"))?.to_owned(),
         };
         let wanted = match params.get("return_vars") {
             None | Some(Value::Null) => Vec::new(),
