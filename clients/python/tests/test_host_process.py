@@ -63,8 +63,10 @@ def test_a_call_that_is_cancelled_before_it_begins_is_answered(odd: PluginProces
     # Both lines arrive at once, so that the call's first step has not run.
     call = {"jsonrpc": "2.0", "id": "early", "method": "call", "params": {"tool": "odd:hang"}}
     cancel = {"jsonrpc": "2.0", "method": "cancel", "params": {"id": "early"}}
+    start = time.monotonic()
     odd.write(json.dumps(call).encode() + b"\n" + json.dumps(cancel).encode() + b"\n")
     assert odd.answer("early")["error"]["data"]["kind"] == "cancelled"
+    assert time.monotonic() - start < 1, "it was not given up only because it took too long"
 
 
 def test_cancelling_what_is_not_there_does_nothing(odd: PluginProcess) -> None:

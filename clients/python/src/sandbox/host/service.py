@@ -79,7 +79,7 @@ class Service:
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running, timeout=LAST_SECONDS)
+            await asyncio.wait(running, timeout=CANCEL_SECONDS)
         if not self._is_shut_down:
             try:
                 await asyncio.wait_for(self._plugin.shutdown(), LAST_SECONDS)
