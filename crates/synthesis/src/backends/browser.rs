@@ -227,6 +227,8 @@ impl Backend for Browser {
                 if data.get("status").is_none_or(Value::is_null) {
                     data["status"] = 200.into();
                 }
+                // The tab's name may still be the address's; the page's own title is read from it.
+                data["title"] = Value::Null;
                 page(place, data).await
             }
             "browser:screenshot" => screenshot(&call, place).await,
