@@ -2,6 +2,7 @@
 //!
 //! Floor and subject take turns, so that whatever else the machine does hits both alike: only their ratio is kept.
 
+mod agentflow;
 mod browser;
 mod code;
 mod floor;
@@ -88,6 +89,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if wanted(args, "code") {
         arguments.extend(["--pool".to_owned(), code::POOL.to_owned()]);
     }
+    if wanted(args, "agentflow") {
+        arguments.extend(["--agentflow-config".to_owned(), agentflow::configuration(&work)?.display().to_string()]);
+    }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
     let measured = measure(args, &work, &floors);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
@@ -126,6 +130,9 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
     }
     if wanted("mcp") {
         mcp::measure(args, &mut api, &mut report)?;
+    }
+    if wanted("agentflow") {
+        agentflow::measure(args, &mut api, work, &mut report)?;
     }
     if wanted("many") {
         many(args, &mut api, &mut report)?;

@@ -45,6 +45,15 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 }
 
 /// Whether it succeeds. Says nothing, and neither does it.
+/// Runs a program that has to succeed, and answers what it printed.
+pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
+    let done = command.output().attempt(|| format!("could not start {}", shown(command)))?;
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
+    }
+    Err(Failure::new(format!("{} failed ({}): {}", shown(command), done.status, String::from_utf8_lossy(&done.stderr))))
+}
+
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())

@@ -115,6 +115,11 @@ impl Connection {
         self.json("POST", path, body)
     }
 
+    /// The answer as it came, whatever it says.
+    pub(super) fn raw_post(&mut self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
+        self.call("POST", path, body.to_string().as_bytes()).map(|(_, answer)| answer)
+    }
+
     /// Begins a session of MCP at a path; later requests are in it.
     pub(super) fn begin_session(&mut self, path: &str) -> Outcome {
         self.headers = "Accept: application/json, text/event-stream\r\n".to_owned();

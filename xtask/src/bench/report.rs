@@ -51,6 +51,10 @@ impl Row {
         }
     }
 
+    pub(super) fn at_least(name: &str, value: f64, unit: &str, least: f64) -> Self {
+        Self { budget: Some(format!("≥ {least} {unit}")), ok: Some(value >= least), ..Self::new(name, value, unit) }
+    }
+
     /// At most `most` times its floor.
     pub(super) fn ratio(name: &str, ours: &[Duration], q: f64, floor: &[Duration], floor_q: f64, most: f64) -> Self {
         let value = quantile(ours, q).as_secs_f64() * 1e3;
