@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import atif
 import httpx
 import pytest
 from arenite_server import Server, binary
@@ -96,6 +97,8 @@ def test_exports_of_every_format(sandbox: Callable[..., LiveSandbox], api: httpx
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         assert lines, name
         assert "three" in done.stdout or name == "asciicast"
+    read = atif.Trajectory.model_validate_json(command("export", live.name, "--format", "atif").stdout)
+    assert read.steps[-1].step_id == len(read.steps) >= 10
     (talk,) = [json.loads(line) for line in command("export", live.name, "--format", "openai-messages").stdout.splitlines()]
     calls = [call["id"] for message in talk["messages"] for call in message.get("tool_calls", [])]
     assert calls == [message["tool_call_id"] for message in talk["messages"] if message["role"] == "tool"]

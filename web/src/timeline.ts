@@ -56,6 +56,15 @@ export class Timeline {
     this.choose(Math.min(this.last, Math.max(this.first, this.chosen + by)));
   }
 
+  /** The oldest leaves the list. */
+  drop(): number {
+    const oldest = this.first;
+    this.items.get(oldest)?.node.remove();
+    this.items.delete(oldest);
+    while (this.first < this.last && !this.items.has(this.first)) this.first++;
+    return oldest;
+  }
+
   focus(): void {
     this.items.get(this.chosen)?.node.querySelector('button')?.focus();
   }

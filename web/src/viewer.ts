@@ -22,7 +22,7 @@ interface Recorded {
 
 /** Steps read at once. */
 const PAGE = 300;
-/** Beyond it no older ones are read; the exports have all. */
+/** Beyond it no older ones are read, and the oldest leave the list; the exports have all. */
 const MOST = 5000;
 const FORMATS = ['jsonl', 'agentflow-rollout', 'agentflow-synthesis', 'atif', 'openai-messages', 'sharegpt', 'asciicast'];
 
@@ -87,6 +87,7 @@ function one(id: string): void {
   const take = (step: Step): void => {
     steps.set(step.step, step);
     timeline.put(step);
+    while (steps.size > MOST) steps.delete(timeline.drop());
     if (step.step === wanted || (follow.checked && step.step >= timeline.last)) {
       wanted = 0;
       timeline.choose(step.step);

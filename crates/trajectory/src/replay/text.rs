@@ -5,7 +5,7 @@
 //! | `<uuid>` | 8-4-4-4-12 hexadecimal digits |
 //! | `<time>` | a date, a time of day, or both, as ISO 8601 has them; a month and a day as `ls` has them |
 //! | `<took>` | a number right before `s`, `ms`, `us`, `ns`, and what `time` prints |
-//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits |
+//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits; 16 digits after `.arenite-` |
 //! | `<address>` | `0x` and at least six hexadecimal digits |
 //! | `<port>` | a port of 32768 and above behind a host or an address |
 //! | `<pid>` | the number that a shell tells of a job |
@@ -79,6 +79,12 @@ fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) ->
         && is_number(bare)
     {
         return whole("<pid>");
+    }
+    if let Some((head, rest)) = bare.split_once(".arenite-")
+        && let Some((name, rest)) = rest.split_at_checked(16)
+        && name.bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return Some(format!("{}.arenite-<tmp>{rest}{tail}", of_word(head, "", made_up).unwrap_or_else(|| head.to_owned())));
     }
     if let Some((head, _)) = bare.split_once("/tmp/tmp") {
         let rest = &bare[head.len() + "/tmp/tmp".len()..];
@@ -173,6 +179,7 @@ mod tests {
             ("real\t0m0.003s", "real\t<took>"),
             ("wrote /tmp/tmp.Ab12Cd34Ef/out.txt", "wrote /tmp/<tmp>/out.txt"),
             ("'/tmp/tmpab_12xyz'", "'/tmp/<tmp>'"),
+            ("/tmp/tmp.Ab12/.arenite-158ec1e196700d59/new/x:", "/tmp/<tmp>/.arenite-<tmp>/new/x:"),
             ("tmp.Ab12Cd34Ef tmp.txt", "<tmp> tmp.txt"),
             ("<Foo object at 0x7f12ab34cd56>", "<Foo object at <address>>"),
             ("http://127.0.0.1:45123/x and localhost:8080", "http://127.0.0.1:<port>/x and localhost:8080"),
