@@ -43,6 +43,8 @@ class Server:
         self.port = port or int(os.environ.get("ARENITE_TEST_PORT", 0)) or free_port()
         self.args = args
         self.process: subprocess.Popen[bytes] | None = None
+        #: Where AgentFlow's clients look by themselves.
+        self.agentflow = "off"
         #: See `leaks.mark`.
         self.mark: str | None = None
         self.log_path = data_dir.parent / f"{data_dir.name}.server.log"
@@ -58,7 +60,7 @@ class Server:
 
     def command_line(self, extra: tuple[str, ...] = ()) -> list[str]:
         command = [str(binary()), "serve", "--listen", f"127.0.0.1:{self.port}"]
-        command += ["--agentflow-listen", "off", "--data-dir", str(self.data_dir)]
+        command += ["--agentflow-listen", self.agentflow, "--data-dir", str(self.data_dir)]
         ca = os.environ.get("ARENITE_TEST_EXTRA_CA") or os.environ.get("SSL_CERT_FILE")
         if ca and Path(ca).is_file():
             command += ["--extra-ca", ca]

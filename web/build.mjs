@@ -7,7 +7,7 @@ import { build } from 'vite';
 
 const here = fileURLToPath(new URL('.', import.meta.url));
 await mkdir(`${here}dist`, { recursive: true });
-for (const page of ['console', 'dashboard']) {
+for (const page of ['console', 'dashboard', 'viewer']) {
   const built = await build({
     root: here,
     configFile: false,

@@ -1,4 +1,4 @@
-//! Puts the console's and the dashboard's scripts and styles, which `cargo xtask web` builds, where they are included from.
+//! Puts the pages' scripts and styles, which `cargo xtask web` builds, where they are included from.
 //!
 //! Without them the program builds all the same, and its pages say what to do: who works on something else needs no Node.js.
 
@@ -15,7 +15,7 @@ fn main() -> io::Result<()> {
     // A file that is not there would have everything built anew each time.
     let watched = if built.is_dir() { &built } else { &web };
     println!("cargo:rerun-if-changed={}", watched.display());
-    for page in ["console", "dashboard"] {
+    for page in ["console", "dashboard", "viewer"] {
         for (kind, instead) in [("js", NOT_BUILT), ("css", "")] {
             let name = format!("{page}.{kind}");
             let text = match fs::read_to_string(built.join(&name)) {

@@ -1,8 +1,9 @@
 // The whole installation: sandboxes made, found and deleted, and what was recorded of each.
 
 import './console.css';
-import { call, onUnauthorized, request } from './api';
+import { call, request } from './api';
 import { age, byId, bytes, isTyping, keysDialog, make } from './dom';
+import { signInDialog } from './sign_in';
 import { Trajectory } from './trajectory';
 
 interface Sandbox {
@@ -17,6 +18,8 @@ interface Sandbox {
 interface Recorded {
   trajectory: string;
   sandbox_name: string;
+  worker?: string;
+  task?: string;
   steps: number;
   last_at: string;
   ended: boolean;
@@ -47,35 +50,7 @@ function say(text: string, bad = false): void {
   message.classList.toggle('bad', bad);
 }
 
-onUnauthorized(() => {
-  const dialog = byId<HTMLDialogElement>('sign-in');
-  if (!dialog.open) dialog.showModal();
-  return new Promise(done => dialog.addEventListener('close', () => done(), { once: true }));
-});
-byId('sign-in').addEventListener('cancel', event => event.preventDefault());
-byId('key-form').addEventListener('submit', event => {
-  event.preventDefault();
-  void signIn();
-});
-
-/** The server keeps who signed in as a cookie that no script can read. */
-async function signIn(): Promise<void> {
-  const key = byId<HTMLInputElement>('key');
-  const message = byId('key-message');
-  message.textContent = '';
-  try {
-    const answer = await fetch('login', { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ key: key.value }) });
-    if (answer.ok) {
-      key.value = '';
-      byId<HTMLDialogElement>('sign-in').close();
-      return;
-    }
-    message.textContent = answer.status === 401 ? 'That is not valid here.' : `The server answered ${answer.status}.`;
-  } catch {
-    message.textContent = 'The server can\'t be reached.';
-  }
-  key.select();
-}
+signInDialog();
 
 function dashboard(name: string): string {
   return `sandbox/${encodeURIComponent(name)}/index.html`;
@@ -146,8 +121,9 @@ function drawPast(): void {
   const past = [...counts.values()].filter(t => !living.has(t.trajectory)).slice(0, MOST_PAST);
   byId('past').hidden = past.length === 0;
   byId('past-list').replaceChildren(...past.map(t => {
-    const button = make('button', { type: 'button', textContent: t.sandbox_name, title: t.trajectory });
-    button.addEventListener('click', () => trajectory.open(t.sandbox_name, t.trajectory, `api/v1/trajectories/${t.trajectory}/steps`));
+    const name = t.worker ? [t.worker, t.task].filter(Boolean).join(', ') : t.sandbox_name;
+    const button = make('button', { type: 'button', textContent: name, title: t.trajectory });
+    button.addEventListener('click', () => trajectory.open(name, t.trajectory, `api/v1/trajectories/${t.trajectory}/steps`));
     return make('li', {}, button, make('span', { className: 'quiet', textContent: `${t.steps} ${t.steps === 1 ? 'step' : 'steps'}, ${age(t.last_at)} ago` }));
   }));
 }

@@ -4,7 +4,18 @@ import { Refused, request } from './api';
 import { bytes, make, milliseconds } from './dom';
 
 /** A body: `json`, `text`, or what stands outside the record. */
-type Recorded = { json: unknown } | { text: string } | { blob: { blake3: string; bytes: number; kept: boolean } };
+export type Recorded = { json: unknown } | { text: string } | { base64: string } | { blob: { blake3: string; bytes: number; kept: boolean } };
+
+/** Whose step it is in AgentFlow's words. */
+export interface Work {
+  worker: string;
+  task?: string;
+  parent?: number;
+  trace_id: string;
+  queued_at: string;
+  sandbox?: string;
+  tokens?: unknown;
+}
 
 export interface Step {
   step: number;
@@ -12,17 +23,26 @@ export interface Step {
   action: string;
   arguments: Recorded | null;
   observation: Recorded | null;
+  sandbox_name: string;
   started_at: string;
+  ended_at: string | null;
   duration_ms: number | null;
   outcome: string | null;
   status: number | null;
   error: string | null;
   origin: string | null;
+  work?: Work;
+}
+
+/** The step that one goes on from, 0 for none. One that was not before it can't be: clients say what they like. */
+export function parentOf(step: Step): number {
+  const parent = step.work?.parent ?? step.step - 1;
+  return parent >= 0 && parent < step.step ? parent : step.step - 1;
 }
 
 const MOST_SHOWN = 20_000;
 /** What says best what a call was about, in the order in which it is looked for. */
-const TELLING = ['command', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'text', 'action_type', 'tool', 'image', 'input'];
+const TELLING = ['command', 'cmd', 'code', 'url', 'path', 'file', 'file_path', 'name', 'pattern', 'query', 'text', 'action_type', 'tool', 'image', 'input'];
 
 /** WebSockets: one step each, as long as they last. */
 const STREAMS: Record<string, string> = { '/websockify': 'the desktop is watched', '/v1/shell/ws': 'a terminal is open' };
@@ -212,7 +232,7 @@ export class StepList {
 }
 
 /** `POST /v1/bash/exec?x=1` is `bash exec`. */
-function title(action: string): string {
+export function title(action: string): string {
   const [method, place = ''] = action.split(' ', 2);
   const path = place.split('?', 1)[0]!.replace(/\/$/, '');
   const stream = STREAMS[path];
@@ -220,6 +240,7 @@ function title(action: string): string {
   if (path.startsWith('/code-server/')) return 'VS Code is open';
   if (path.startsWith('/jupyter/')) return 'JupyterLab is open';
   if (path.startsWith('/cdp') || path.startsWith('/json')) return 'a client of the browser';
+  if (path.startsWith('/v1/mcp/hub/tools/')) return path.slice(18).replaceAll('_', ' ');
   if (path.startsWith('/v1/')) return path.slice(4).replaceAll('/', ' ').replaceAll('_', ' ');
   if (path.startsWith('/api/v')) {
     const verb = path.split('/').pop();
@@ -230,10 +251,11 @@ function title(action: string): string {
   return path || action;
 }
 
-function subject(step: Step): string {
+export function subject(step: Step): string {
   const body = step.arguments;
   if (!body) return '';
   if ('text' in body) return line(body.text);
+  if ('base64' in body) return '';
   if ('blob' in body) return `${bytes(body.blob.bytes)} of arguments`;
   if (typeof body.json !== 'object' || body.json === null) return '';
   const fields = body.json as Record<string, unknown>;
@@ -252,6 +274,7 @@ function shown(body: Recorded): string {
   let text: string;
   if ('json' in body) text = JSON.stringify(body.json, null, 2);
   else if ('text' in body) text = body.text;
+  else if ('base64' in body) text = body.base64;
   else return body.blob.kept ? `${bytes(body.blob.bytes)}, BLAKE3 ${body.blob.blake3}` : `${bytes(body.blob.bytes)}, of which only the hash was kept`;
   return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… ${text.length - MOST_SHOWN} more characters` : text;
 }

@@ -32,6 +32,7 @@ export class Trajectory {
     const save = byId<HTMLAnchorElement>('export');
     save.href = `api/v1/trajectories/${encodeURIComponent(id)}?format=jsonl&bodies=inline`;
     save.download = `${name}-${id}.jsonl`;
+    byId<HTMLAnchorElement>('whole').href = `trajectory/${encodeURIComponent(id)}`;
     byId('step-end').textContent = '';
     byId('older').hidden = true;
     const list = new StepList(byId<HTMLOListElement>('step-list'), `${address}/`, MOST);

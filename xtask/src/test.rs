@@ -14,7 +14,7 @@ pub(crate) struct TestArgs {
     /// Stop at the first part that fails
     #[arg(long)]
     fail_fast: bool,
-    /// Only parts with this in their name: lint, crates, end-to-end
+    /// Only parts with this in their name: lint, crates, package, end-to-end
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// What follows goes to pytest
@@ -30,9 +30,10 @@ type Part<'a> = (&'static str, Box<dyn Fn() -> Outcome + 'a>);
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::must_be_root("test")?;
     host::prepare(&[host::TO_RUN, host::TO_TEST])?;
-    let parts: [Part<'_>; 3] = [
+    let parts: [Part<'_>; 4] = [
         ("lint", Box::new(lint::run)),
         ("crates", Box::new(crates)),
+        ("package", Box::new(package)),
         // One that fails gets a second try, and the summary names it.
         ("end-to-end", Box::new(|| end_to_end(&[&["--reruns".to_owned(), "1".to_owned()], &args.pytest[..]].concat()))),
     ];
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
         }
     }
     if results.is_empty() {
-        return Err(Failure::new(format!("there is no part {only:?}: the parts are lint, crates and end-to-end")));
+        return Err(Failure::new(format!("there is no part {only:?}: the parts are lint, crates, package and end-to-end")));
     }
     summarise(&results)
 }
@@ -80,6 +81,15 @@ fn crates() -> Outcome {
         eprintln!("\n{failure}\nA SECOND TRY: what passes now failed above, and is to be mended");
         tests()
     })
+}
+
+/// The Python package's own tests, in a folder for their files that no other run looks into.
+fn package() -> Outcome {
+    let python = python::environment()?;
+    let scratch = target_dir().join("package-tests");
+    let mut pytest = program(python);
+    pytest.current_dir(repository().join("clients/python")).args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp"]);
+    command::run(pytest.arg(scratch))
 }
 
 /// The tests in `tests/`, against the release build and real sandboxes.

@@ -10,7 +10,7 @@ use crate::failure::{Attempt, Failure, Outcome};
 
 /// What is built from: these, and all below `src`.
 const SOURCES: [&str; 4] = ["build.mjs", "package.json", "package-lock.json", "src"];
-const BUILT: [&str; 4] = ["console.js", "console.css", "dashboard.js", "dashboard.css"];
+const BUILT: [&str; 6] = ["console.js", "console.css", "dashboard.js", "dashboard.css", "viewer.js", "viewer.css"];
 
 /// Builds them, when something changed since they were built.
 pub(crate) fn build() -> Outcome {

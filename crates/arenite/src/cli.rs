@@ -1,6 +1,7 @@
 //! The command line: what can be said, and its help.
 
 mod rollout;
+mod trajectory;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,9 @@ use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
+pub(crate) use trajectory::{
+    TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs,
+};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]
@@ -126,17 +130,22 @@ Examples:
   sudo arenite serve
   sudo arenite serve --listen 127.0.0.1:9000 --data-dir /srv/arenite
   arenite serve --show-config          the effective configuration, and where each value is from
+  sudo arenite serve --config sandbox-server.json         AgentFlow's own configuration
+  arenite serve --config sandbox-server.json --validate   whether it can be used
   sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
 
 The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
 next start; with --remove-sandboxes they are removed.")]
 pub(crate) struct ServeArgs {
-    /// Configuration file [default: /etc/arenite.toml when it exists]
+    /// Configuration file, in TOML or as AgentFlow's JSON [default: /etc/arenite.toml when it exists]
     #[arg(long, env = "ARENITE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the effective configuration and end
     #[arg(long)]
     pub(crate) show_config: bool,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub(crate) validate: bool,
     #[command(flatten)]
     pub(crate) settings: Settings,
 }
@@ -438,73 +447,6 @@ pub(crate) struct InspectArgs {
     pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TrajectoryCommand {
-    /// List trajectories
-    Ls(TrajectoryLsArgs),
-    /// Show the steps of one
-    Show(TrajectoryShowArgs),
-    /// Write steps out for other programs
-    Export(TrajectoryExportArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TrajectoryLsArgs {
-    #[command(flatten)]
-    pub(crate) format: Format,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite trajectory show demo
-  arenite trajectory show demo --after 100 --limit 20
-  arenite trajectory show demo --json | jq '.steps[].action'")]
-pub(crate) struct TrajectoryShowArgs {
-    /// A trajectory's id or a sandbox's name, which means the latest of that name
-    pub(crate) trajectory: String,
-    /// Begin after this step
-    #[arg(long, default_value_t = 0, value_name = "STEP")]
-    pub(crate) after: u64,
-    /// Most steps to show
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
-    #[command(flatten)]
-    pub(crate) format: Format,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  arenite trajectory export demo --format jsonl > demo.jsonl
-  arenite trajectory export --all -o steps.jsonl")]
-pub(crate) struct TrajectoryExportArgs {
-    /// A trajectory's id or a sandbox's name, which means the latest of that name
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    pub(crate) trajectory: Option<String>,
-    /// Every trajectory
-    #[arg(long)]
-    pub(crate) all: bool,
-    /// The form of the export
-    #[arg(long, value_enum, default_value = "jsonl")]
-    pub(crate) format: ExportFormat,
-    /// File to write [default: stdout]
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) server: Server,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ExportFormat {
-    /// One step a line, as JSON
-    Jsonl,
 }
 
 #[derive(Debug, Args)]

@@ -15,6 +15,7 @@ use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine};
 use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
 use arenite_image::ImageStore;
 use arenite_model::Resources;
+use arenite_synthesis::config::Workers;
 use arenite_trajectory::Recorder;
 use ipnet::{IpNet, Ipv4Net};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -32,20 +33,32 @@ const OPEN_FILES: u64 = 65_536;
 pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
     let (file, path) = Settings::of_file(args.config.as_deref())?;
     let aio = Settings::of_aio(|name| std::env::var(name).ok())?;
+    let agentflow = args.settings.agentflow(&file)?;
+    let file = match &agentflow {
+        Some(agentflow) => file.over(Settings::of_agentflow(agentflow)?),
+        None => file,
+    };
     if args.show_config {
         output::line(config::show(matches, &args.settings, &aio, &file, path.as_deref()).trim_end());
+        if let Some(agentflow) = &agentflow {
+            output::line(&serde_json::to_string_pretty(&agentflow.shown()).unwrap_or_default());
+        }
         // A configuration that would be refused is shown, and then refused.
         args.settings.over(aio).over(file).resolve()?;
         return Ok(ExitCode::SUCCESS);
     }
     let config = args.settings.over(aio).over(file).resolve()?;
+    if args.validate {
+        output::line("the configuration is valid");
+        return Ok(ExitCode::SUCCESS);
+    }
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("the server needs the host's root: ids are mapped and networks made for sandboxes")
             .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
     }
     start_log(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().attempt(|| "could not start".into())?;
-    let outcome = runtime.block_on(serve(config));
+    let outcome = runtime.block_on(serve(config, agentflow));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -66,7 +79,7 @@ fn start_log(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn serve(config: Config) -> Outcome {
+async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Config>) -> Outcome {
     let mut stop = Stop::watch()?;
     let engine = start_engine(&config).await?;
     let warnings = engine.warnings().await;
@@ -81,6 +94,10 @@ async fn serve(config: Config) -> Outcome {
     let control = Control::start(control_config(&config), engine.clone())
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
+    let workers = match agentflow {
+        Some(agentflow) => agentflow.workers(&config.data_dir).await.map_err(Failure::new)?,
+        None => Workers::default_set(&config.data_dir),
+    };
     let listen = listen(&config);
     if config.has_weak_key {
         tracing::warn!("the API key is short enough to be guessed; openssl rand -hex 32 makes a better one");
@@ -97,6 +114,7 @@ async fn serve(config: Config) -> Outcome {
         domain: config.domain.clone(),
         trusted_proxies: config.trusted_proxy.clone(),
         agent_sandbox_always_200: config.agent_sandbox_always_200,
+        workers: Some(workers),
         images: Some(images),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),

@@ -105,6 +105,10 @@ pub(crate) struct Trajectories {
 pub(crate) struct Summary {
     pub(crate) trajectory: String,
     pub(crate) sandbox_name: String,
+    #[serde(default)]
+    pub(crate) worker: Option<String>,
+    #[serde(default)]
+    pub(crate) task: Option<String>,
     pub(crate) first_at: jiff::Timestamp,
     pub(crate) last_at: jiff::Timestamp,
     pub(crate) steps: u64,

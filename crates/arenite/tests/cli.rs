@@ -51,6 +51,7 @@ fn golden_help() {
         "trajectory ls",
         "trajectory show",
         "trajectory export",
+        "trajectory replay",
         "doctor",
         "mcp",
         "rollout",

@@ -289,5 +289,99 @@ fn an_export_is_found_by_its_sandboxes_name() {
     let server = Server::answering(vec![(200, list.to_string().into()), (200, lines.into())]);
     let (output, seen) = server.run(&["trajectory", "export", "demo"], Stdin::Null);
     assert_eq!(text(&output.stdout), lines, "{}", text(&output.stderr));
-    assert_eq!(seen[1].line, "GET /api/v1/trajectories/new?format=jsonl HTTP/1.1");
+    assert_eq!(seen[1].line, "GET /api/v1/trajectories/new/export?format=jsonl HTTP/1.1");
+}
+
+fn recorded(number: u64, action: &str, dialect: &str, arguments: &Value, observation: &Value) -> Value {
+    json!({
+        "v": 1, "step": number, "tenant": "default", "sandbox_id": "s-old-12345", "sandbox_name": "demo", "dialect": dialect, "action": action,
+        "arguments": {"json": arguments}, "observation": {"json": observation}, "started_at": "2026-01-01T00:00:00Z",
+        "ended_at": "2026-01-01T00:00:01Z", "duration_ms": 1.0, "outcome": "ok", "status": 200, "error": null, "origin": null,
+        "request_id": "r", "bytes_in": 1, "bytes_out": 1,
+    })
+}
+
+fn ran(session: &str, stdout: &str) -> Value {
+    json!({"success": true, "message": "", "data": {"session_id": session, "stdout": stdout, "exit_code": 0}})
+}
+
+/// A list with one trajectory, its steps, and a sandbox made for them.
+fn replayed(answers: impl IntoIterator<Item = (u16, Value)>) -> Server {
+    let list = json!({"trajectories": [{
+        "trajectory": "s-old-12345", "sandbox_name": "demo", "first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-01T00:00:00Z", "steps": 3,
+    }]});
+    let steps = json!({"trajectory": "s-old-12345", "next_after": null, "steps": [
+        recorded(1, "POST /api/v2/sandboxes", "api", &json!({"name": "demo", "image": "base", "env": {"A": "1"}}), &json!({})),
+        recorded(2, "POST /v1/bash/exec", "aio", &json!({"command": "one"}), &ran("session-old", "in 0.1s: 7\n")),
+        recorded(3, "POST /v1/bash/exec", "aio", &json!({"command": "two", "session_id": "session-old"}), &ran("session-old", "x\n")),
+    ]});
+    let mut sandbox = sandbox();
+    sandbox["id"] = json!("s-new-12345");
+    let before = [(200, list), (200, steps), (201, sandbox.clone()), (200, sandbox)];
+    Server::with(before.into_iter().chain(answers))
+}
+
+#[test]
+fn a_replay_makes_the_same_calls_in_a_fresh_sandbox_and_removes_it() {
+    let none = json!({"trajectory": "s-old-12345", "next_after": null, "steps": []});
+    let server =
+        replayed([(200, ran("session-new", "in 9.9s: 7\n")), (200, ran("session-new", "x\n")), (200, none), (204, Value::Null)]);
+    let (output, seen) = server.run(&["trajectory", "replay", "dem", "--on", "aio"], Stdin::Null);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "2 steps were run again without a difference, 1 left out\n");
+    assert!(text(&output.stderr).contains("step 1 (api_v2_sandboxes) is left out"), "{}", text(&output.stderr));
+    let made = seen[2].json();
+    let name = made["name"].as_str().unwrap();
+    assert!(name.starts_with("replay-") && name.len() == 15, "{name}");
+    assert_eq!((&made["image"], &made["env"]), (&json!("aio"), &json!({"A": "1"})));
+    assert_eq!(seen[4].line, format!("POST /sandbox/{name}/v1/bash/exec HTTP/1.1"));
+    assert_eq!(seen[5].json(), json!({"command": "two", "session_id": "session-new"}));
+    assert_eq!(seen[7].line, format!("DELETE /api/v2/sandboxes/{name} HTTP/1.1"));
+}
+
+#[test]
+fn a_replay_says_where_the_first_difference_is_and_ends_there() {
+    let server = replayed([(200, ran("session-new", "in 9.9s: 8\n")), (204, Value::Null)]);
+    let (output, _) = server.run(&["trajectory", "replay", "demo", "--json"], Stdin::Null);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        told["divergence"],
+        json!({"step": 2, "tool": "bash_exec", "field": "/data/stdout", "recorded": "in <took>: 7\n", "now": "in <took>: 8\n"})
+    );
+    assert_eq!((&told["replayed"], &told["skipped"][0]["step"]), (&json!(1), &json!(1)));
+
+    let (output, _) = Server::with([(200, json!({"trajectories": []}))]).run(&["trajectory", "replay", "demo"], Stdin::Null);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_worker_is_replayed_as_a_worker_of_its_own() {
+    let envelope = |id: &str, out: &str| {
+        json!({"code": 0, "message": "success", "data": {"stdout": out}, "meta": {"tool": "bash:run", "session_id": id, "trace_id": id,
+               "execution_time_ms": 1.0, "resource_type": "bash"}})
+    };
+    let mut step = recorded(1, "bash:run", "agentflow", &json!({"command": "pwd"}), &envelope("bash_w_001_aaaaaaaa", "/root\n"));
+    step["work"] = json!({"worker": "solver", "trace_id": "t", "queued_at": "2026-01-01T00:00:00Z"});
+    let list = json!({"trajectories": [{
+        "trajectory": "af-1", "sandbox_name": "", "worker": "solver", "first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-01T00:00:00Z",
+        "steps": 1,
+    }]});
+    let server = Server::with([
+        (200, list),
+        (200, json!({"steps": [step]})),
+        (200, json!({"code": 0, "message": "", "data": {}, "meta": {}})),
+        (200, envelope("bash_w_001_bbbbbbbb", "/root\n")),
+        (200, json!({"steps": []})),
+        (200, json!({"code": 0, "message": "", "data": {}, "meta": {}})),
+    ]);
+    let (output, seen) = server.run(&["trajectory", "replay", "solver", "--on", "aio"], Stdin::Null);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines: Vec<&str> = seen[2..].iter().map(|seen| seen.line.split(' ').nth(1).unwrap()).collect();
+    let steps = "/api/v1/trajectories/af-1?after=1&limit=50";
+    assert_eq!(lines, ["/api/v1/session/create", "/api/v1/execute", steps, "/api/v1/worker/disconnect"]);
+    let (created, executed) = (seen[2].json(), seen[3].json());
+    assert_eq!((&created["resource_type"], &created["session_config"]), (&json!("bash"), &json!({"image": "aio"})));
+    assert_eq!(created["worker_id"], executed["worker_id"]);
+    assert_eq!((&executed["action"], &executed["params"]), (&json!("bash:run"), &json!({"command": "pwd"})));
 }

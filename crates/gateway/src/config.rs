@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_synthesis::config::Workers;
 use serde::Serialize;
 
 use crate::auth::Authentication;
@@ -35,6 +36,8 @@ pub struct GatewayConfig {
     pub late: Duration,
     /// How long the next piece of a request's body may take to come.
     pub next_piece: Duration,
+    /// AgentFlow's backends; none: no workers.
+    pub workers: Option<Workers>,
     /// What images there are, to be listed.
     pub images: Option<Arc<dyn ImageCatalog>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
@@ -58,6 +61,7 @@ impl Default for GatewayConfig {
             call_limit: Duration::from_secs(3600),
             late: Duration::from_secs(10),
             next_piece: Duration::from_secs(60),
+            workers: None,
             images: None,
             warnings: Vec::new(),
             commit: "unknown",

@@ -183,6 +183,7 @@ mod tests {
             arguments: None,
             origin: None,
             request_id: String::new(),
+            work: None,
         };
         gateway.recorder.begin(intent).unwrap()
     }

@@ -1,11 +1,13 @@
 //! What all requests share, and what is known of one request.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arenite_control::Control;
-use arenite_model::TenantId;
+use arenite_model::{ErrorCode, TenantId};
+use arenite_synthesis::Synthesis;
+use arenite_synthesis::config::Switches;
 use arenite_trajectory::Recorder;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Grants;
 use crate::metrics::Metrics;
 use crate::proxy::Pools;
+use crate::refusal::Refusal;
 use crate::{GatewayConfig, dialect};
 
 /// KiB of JSON bodies over 64 KiB that are held at once; further ones wait.
@@ -34,6 +37,10 @@ pub(crate) struct Gateway {
     pub(crate) stopping: CancellationToken,
     /// Cancelled when the time to drain is over.
     pub(crate) cut: CancellationToken,
+    /// Cancelled when a client ends the server.
+    pub(crate) shutdown: CancellationToken,
+    /// Set before the server serves, if it has workers.
+    pub(crate) synthesis: OnceLock<Arc<Synthesis>>,
     /// Shares of [`HELD_KIB`].
     pub(crate) held: Arc<Semaphore>,
     pub(crate) tickets: Grants,
@@ -59,6 +66,8 @@ impl Gateway {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             cut: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
+            synthesis: OnceLock::new(),
             held: Arc::new(Semaphore::new(HELD_KIB)),
             tickets: Grants::default(),
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
@@ -66,6 +75,16 @@ impl Gateway {
             epoch: since.map_or(0, |d| d.as_micros() as u64),
             requests: AtomicU64::new(0),
         }
+    }
+
+    /// AgentFlow's workers.
+    pub(crate) fn synthesis(&self) -> Result<&Arc<Synthesis>, Refusal> {
+        self.synthesis.get().ok_or_else(|| Refusal::new(ErrorCode::Unsupported, "this server has no workers"))
+    }
+
+    pub(crate) fn workers_switches(&self) -> &Switches {
+        static NONE: std::sync::LazyLock<Switches> = std::sync::LazyLock::new(Switches::default);
+        self.config.workers.as_ref().map_or(&NONE, |workers| &workers.switches)
     }
 
     /// A new request's id: unique on this server.

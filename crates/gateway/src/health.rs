@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use arenite_model::SandboxState;
+use arenite_synthesis::answer::naive;
 use axum::body::Body;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::gateway::{Context, Gateway};
@@ -22,13 +22,13 @@ struct Health {
     version: &'static str,
 }
 
-/// AgentFlow's first four; it has no backends here yet, so there are no tools, workers or sessions of it to count.
+/// AgentFlow's first four.
 #[derive(Serialize)]
 struct Ready {
     status: &'static str,
-    tools_count: u64,
-    active_workers: u64,
-    total_sessions: u64,
+    tools_count: usize,
+    active_workers: usize,
+    total_sessions: usize,
     sandboxes: u64,
     engine: &'static str,
     version: &'static str,
@@ -60,6 +60,8 @@ pub(crate) async fn serve(
             &Health { status: "healthy", timestamp: naive(Timestamp::now()), version: VERSION },
         ));
     }
+    let synthesis = gateway.synthesis.get();
+    let (active_workers, total_sessions) = synthesis.map(|synthesis| synthesis.counts()).unwrap_or_default();
     let sandboxes = gateway.control.counters().sandboxes;
     let live = |(state, count): (SandboxState, u64)| match state {
         SandboxState::Creating | SandboxState::Running | SandboxState::Paused => count,
@@ -69,9 +71,9 @@ pub(crate) async fn serve(
         StatusCode::OK,
         &Ready {
             status: "ready",
-            tools_count: 0,
-            active_workers: 0,
-            total_sessions: 0,
+            tools_count: synthesis.map_or(0, |synthesis| synthesis.tools_count()),
+            active_workers,
+            total_sessions,
             sandboxes: sandboxes.into_iter().map(live).sum(),
             engine: gateway.control.engine().name(),
             version: VERSION,
@@ -84,11 +86,6 @@ pub(crate) fn ping(parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let body = serde_json::json!({ "success": true, "message": "Operation successful", "data": "pong", "hint": null });
     Ok(json_response(StatusCode::OK, &body))
-}
-
-/// UTC without saying so, to the microsecond, as Python's `utcnow().isoformat()` writes it.
-fn naive(at: Timestamp) -> String {
-    at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S%.6f").to_string()
 }
 
 #[cfg(test)]

@@ -195,6 +195,7 @@ fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
         arguments: without_credentials(&inside.path, inside.arguments),
         origin: Some("inside".to_owned()),
         request_id: String::new(),
+        work: None,
     });
     let done = begun.and_then(|mut step| {
         if let Some(observation) = &inside.observation

@@ -17,6 +17,7 @@ mod api;
 mod auth;
 mod config;
 mod dialect;
+mod export;
 mod follow;
 mod gateway;
 mod guard;
@@ -39,6 +40,7 @@ mod steps;
 mod target;
 mod timing;
 mod trajectories;
+mod workers;
 
 pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, ImageCatalog, ImageEntry};

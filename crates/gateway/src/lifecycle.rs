@@ -137,6 +137,7 @@ fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) ->
         arguments: call.arguments.map(steps::without_userinfo),
         origin: context.origin.clone(),
         request_id: context.request_id.clone(),
+        work: None,
     })
 }
 

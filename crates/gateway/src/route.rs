@@ -36,11 +36,15 @@ pub(crate) enum Owner {
     Docs,
     OpenApi,
     AgentSandbox,
+    /// Workers, their sessions and tools.
+    AgentFlow,
     Trajectories,
     /// The steps of one sandbox.
     Steps,
     /// The page of one sandbox.
     Dashboard,
+    /// The page of one trajectory, and that of all.
+    Viewer,
     Api,
     Health,
     Metrics,
@@ -72,10 +76,11 @@ impl Owner {
     fn name(self) -> &'static str {
         match self {
             Self::Guest => "aio",
-            Self::Console | Self::Dashboard => "console",
+            Self::Console | Self::Dashboard | Self::Viewer => "console",
             Self::Docs => "docs",
             Self::OpenApi => "openapi",
             Self::AgentSandbox => "agent_sandbox",
+            Self::AgentFlow => "agentflow",
             Self::Trajectories | Self::Steps => "trajectories",
             Self::Api => "api",
             Self::Health => "health",
@@ -101,23 +106,7 @@ fn is_under(path: &str, root: &str) -> bool {
 const OF_GUESTS: [&str; 10] =
     ["/v1", "/cdp", "/json", "/websockify", "/code-server", "/jupyter", "/proxy", "/absproxy", "/opencode", "/codex"];
 /// Paths of dialects that are not there yet, at the root.
-const MISSING: [(&str, &str); 15] = [
-    ("/api/v1/execute", "AgentFlow's API"),
-    ("/api/v1/lifecycle", "AgentFlow's API"),
-    ("/api/v1/worker", "AgentFlow's API"),
-    ("/api/v1/session", "AgentFlow's API"),
-    ("/api/v1/init", "AgentFlow's API"),
-    ("/api/v1/tools", "AgentFlow's API"),
-    ("/api/v1/warmup", "AgentFlow's API"),
-    ("/api/v1/server", "AgentFlow's API"),
-    ("/execute", "AgentFlow's API"),
-    ("/session", "AgentFlow's API"),
-    ("/tools", "AgentFlow's API"),
-    ("/shutdown", "AgentFlow's API"),
-    ("/sandboxes", "E2B's API"),
-    ("/v2/sandboxes", "E2B's API"),
-    ("/templates", "E2B's API"),
-];
+const MISSING: [(&str, &str); 3] = [("/sandboxes", "E2B's API"), ("/v2/sandboxes", "E2B's API"), ("/templates", "E2B's API")];
 
 /// Who owns a path of the server's own hosts.
 pub(crate) fn owner(path: &str) -> Owner {
@@ -127,6 +116,7 @@ pub(crate) fn owner(path: &str) -> Owner {
         "/metrics" => Some(Owner::Metrics),
         "/login" => Some(Owner::SignIn),
         "/logout" => Some(Owner::SignOut),
+        _ if pages::viewer::is_at(path) => Some(Owner::Viewer),
         _ => None,
     };
     if let Some(owner) = at_root.or_else(|| page_of_sandbox(path)) {
@@ -139,6 +129,8 @@ pub(crate) fn owner(path: &str) -> Owner {
         Owner::AgentSandbox
     } else if is_under(path, "/api/v1/trajectories") {
         Owner::Trajectories
+    } else if dialect::agentflow::is_its(path) {
+        Owner::AgentFlow
     } else if is_under(path, "/api/v2") {
         Owner::Api
     } else if let Some(rest) = path.strip_prefix("/sandbox/") {
@@ -192,9 +184,14 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
 /// Whether people open it in a browser, so that links from elsewhere may lead there.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
-        Owner::Console | Owner::Dashboard | Owner::Docs | Owner::Terminal | Owner::Desktop | Owner::Manual | Owner::Preview => {
-            true
-        }
+        Owner::Console
+        | Owner::Dashboard
+        | Owner::Viewer
+        | Owner::Docs
+        | Owner::Terminal
+        | Owner::Desktop
+        | Owner::Manual
+        | Owner::Preview => true,
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
         _ => false,
     }
@@ -378,8 +375,10 @@ async fn dispatch(
             proxy::forward(gateway, &context, &host, &who, &target, parts, body, timing).await
         }
         Owner::Console => pages::console::serve(gateway, &context, at, parts, body).await,
+        Owner::Viewer => pages::viewer::serve(at, parts),
         Owner::Docs => pages::docs::serve(gateway, &context, at, parts, body).await,
         Owner::OpenApi => pages::openapi::serve(gateway, &context, at, parts, body).await,
+        Owner::AgentFlow => dialect::agentflow::serve(gateway, &context, &who, at, parts, body).await,
         Owner::AgentSandbox => dialect::agent_sandbox::serve(gateway, &context, at, parts, body).await,
         Owner::Trajectories => trajectories::serve(gateway, &context, at, parts).await,
         Owner::Api => api::serve(gateway, &context, at, parts, body).await,
@@ -458,6 +457,8 @@ mod tests {
     fn every_path_has_its_owner() {
         for (path, wanted) in [
             ("/", Owner::Console),
+            ("/trajectory/sb-1", Owner::Viewer),
+            ("/trajectories", Owner::Viewer),
             ("/v1/ping", Owner::Guest),
             ("/v1", Owner::Guest),
             ("/v1x", Owner::Unknown),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::Control;
+use arenite_synthesis::{Setup, Synthesis};
 use arenite_trajectory::Recorder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::gateway::Gateway;
+use crate::workers::WorkerSandboxes;
 use crate::{GatewayConfig, inside, route};
 
 /// Time for a request's head, and for the next request on a connection that is kept.
@@ -47,6 +49,8 @@ pub enum GatewayError {
     Listen { address: SocketAddr, source: io::Error },
     #[error("there is no address to listen on; name one with --listen")]
     NoAddress,
+    #[error("the workers can't begin: {0}")]
+    Workers(String),
 }
 
 /// Serves until `stop`, then lets requests end for [`GatewayConfig::drain`], and cuts what is left.
@@ -83,6 +87,7 @@ impl Server {
         }
         config.listen.clone_from(&addresses);
         let gateway = Arc::new(Gateway::new(config, control, recorder));
+        start_workers(&gateway).await?;
         Ok(Self { gateway, listeners, addresses })
     }
 
@@ -97,13 +102,19 @@ impl Server {
         gateway.tasks.spawn(inside::follow(Arc::clone(&gateway)));
         let expire = Arc::clone(&gateway);
         gateway.tasks.spawn(async move { expire.pools.expire(&expire.stopping).await });
+        if let Some(synthesis) = gateway.synthesis.get() {
+            gateway.tasks.spawn(Arc::clone(synthesis).run(gateway.stopping.clone()));
+        }
 
         let slots = Arc::new(Semaphore::new(gateway.config.max_connections));
         let mut accepting = JoinSet::new();
         for listener in listeners {
             accepting.spawn(accept(Arc::clone(&gateway), listener, Arc::clone(&slots)));
         }
-        stop.await;
+        tokio::select! {
+            () = stop => {}
+            () = gateway.shutdown.cancelled() => {}
+        }
         // Listeners close, so that whoever comes now is refused by the kernel. Their connections are handed over.
         gateway.stopping.cancel();
         gateway.mcp.stop();
@@ -129,6 +140,29 @@ impl Server {
         // Tunnels see the cut, and write their outcomes.
         gateway.tasks.wait().await;
     }
+}
+
+/// Takes the workers' sessions over, and warms up what has to be warm.
+async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
+    let Some(workers) = gateway.config.workers.clone() else { return Ok(()) };
+    let warmup = workers.warmup.clone();
+    let setup = Setup {
+        dir: workers.dir,
+        recorder: gateway.recorder.clone(),
+        sandboxes: Arc::new(WorkerSandboxes::new(gateway)),
+        backends: workers.backends,
+        session_ttl: workers.session_ttl,
+        wish: workers.wish,
+    };
+    let synthesis = Synthesis::start(setup).map_err(GatewayError::Workers)?;
+    if !warmup.is_empty() {
+        for (name, warmed) in synthesis.warm_up(Some(&warmup)).await {
+            warmed.map_err(|error| GatewayError::Workers(format!("{name}: {error}")))?;
+        }
+    }
+    // Nobody else sets it.
+    let _ = gateway.synthesis.set(synthesis);
+    Ok(())
 }
 
 /// The connections of one listener.

@@ -41,6 +41,7 @@ pub(crate) fn intent(
         arguments,
         origin: context.origin.clone(),
         request_id: context.request_id.clone(),
+        work: None,
     }
 }
 

@@ -1,31 +1,26 @@
 //! `/api/v1/trajectories`: what was recorded, for reading, following and export; and `/steps` of a sandbox, the same of that
 //! sandbox alone. Shapes are in [`crate::api`].
 
-use std::io::{self, Write};
-
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{Body as Recorded, Recorder, TrajectoryError};
 use axum::body::Body;
-use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::gateway::{Context, Gateway};
 use crate::path::query_value;
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 use crate::target::Target;
-use crate::{follow, target};
+use crate::{export, follow, target};
 
 const PATH: &str = "/api/v1/trajectories";
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
-/// One piece of an export on its way, and how many wait for a slow reader.
+/// One piece of a body on its way.
 const PIECE_BYTES: usize = 64 << 10;
-const PIECES: usize = 4;
 
 pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
@@ -33,15 +28,22 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
     let recorder = gateway.recorder.clone();
     let segments: Vec<String> = path[PATH.len()..].split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
     match &segments[..] {
-        [] => {
-            let listed = blocking(move || recorder.list(&tenant)).await?;
-            Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
-        }
+        [] => list(recorder, tenant, parts).await,
+        [id, word] if word == "export" => export::serve(recorder, tenant, id.clone(), parts).await,
         [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
         [id] => of(gateway, tenant, id.clone(), &[], parts).await,
         [id, steps, rest @ ..] if steps == "steps" => of(gateway, tenant, id.clone(), rest, parts).await,
-        _ => Err(Refusal::not_found("a trajectory has steps and blobs/{blake3}, nothing else")),
+        _ => Err(Refusal::not_found("a trajectory has steps, export and blobs/{blake3}, nothing else")),
     }
+}
+
+/// All of them, or those of a worker and of a task.
+async fn list(recorder: Recorder, tenant: TenantId, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    let [worker, task] = ["worker", "task"].map(|key| query_value(parts.uri.query(), key));
+    let mut listed = blocking(move || recorder.list(&tenant)).await?;
+    let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+    listed.retain(|summary| fits(&worker, &summary.worker) && fits(&task, &summary.task));
+    Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
 }
 
 /// `/steps` of a sandbox: under its prefix, or on its own host, where nothing tells of other sandboxes. What stands there was
@@ -105,17 +107,22 @@ async fn begin_to_follow(gateway: &Gateway, tenant: TenantId, id: String, parts:
 }
 
 /// Reads files away from the threads that serve.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, TrajectoryError> + Send + 'static) -> Result<T, Refusal> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, TrajectoryError> + Send + 'static,
+) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(read)
         .await
         .map_err(|e| Refusal::new(ErrorCode::Internal, format!("reading failed: {e}")))?
-        .map_err(|error| {
-            let mut refusal = Refusal::from(error);
-            if refusal.code == ErrorCode::Internal {
-                refusal.message = "the trajectory could not be read; the server's log says why".to_owned();
-            }
-            refusal
-        })
+        .map_err(refused)
+}
+
+/// What went wrong, without what is the server's own business.
+pub(crate) fn refused(error: TrajectoryError) -> Refusal {
+    let mut refusal = Refusal::from(error);
+    if refusal.code == ErrorCode::Internal {
+        refusal.message = "the trajectory could not be read; the server's log says why".to_owned();
+    }
+    refusal
 }
 
 fn number<T: std::str::FromStr>(parts: &Parts, key: &str, default: T) -> Result<T, Refusal> {
@@ -131,7 +138,7 @@ async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) 
         || parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("application/x-ndjson"));
     if lines {
         let inline = query_value(parts.uri.query(), "bodies").as_deref() == Some("inline");
-        return export(recorder, tenant, id, after, inline).await;
+        return export::lines(recorder, tenant, id, after, inline).await;
     }
     let limit: usize = number(parts, "limit", DEFAULT_PAGE)?;
     if !(1..=MAX_PAGE).contains(&limit) {
@@ -141,74 +148,6 @@ async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) 
     let steps = blocking(move || recorder.steps(&tenant, &id, after, limit)).await?;
     let next_after = (steps.len() == limit).then(|| steps.last().map(|s| s.step)).flatten();
     Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after })))
-}
-
-/// All steps, one a line, as they are read. `inline` puts bodies in place of their references.
-async fn export(recorder: Recorder, tenant: TenantId, id: String, after: u64, inline: bool) -> Result<Response<Body>, Refusal> {
-    if inline && after > 0 {
-        return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));
-    }
-    // An unknown trajectory is a 404, not an export that breaks off.
-    let (first_recorder, first_tenant, first_id) = (recorder.clone(), tenant.clone(), id.clone());
-    blocking(move || first_recorder.steps(&first_tenant, &first_id, after, 1)).await?;
-    let (sender, receiver) = mpsc::channel::<Result<Bytes, io::Error>>(PIECES);
-    tokio::task::spawn_blocking(move || {
-        let mut out = Pieces { sender, piece: Vec::with_capacity(PIECE_BYTES) };
-        let written = if inline {
-            recorder.export(&tenant, &id, true, &mut out).map(|_| ()).map_err(io::Error::other)
-        } else {
-            pages(&recorder, &tenant, &id, after, &mut out)
-        };
-        if let Err(error) = written.and_then(|()| out.flush()) {
-            // A reader who left is nobody to tell; anyone else sees the answer break off.
-            let _ = out.sender.blocking_send(Err(error));
-        }
-    });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
-    let mut response = Response::new(Body::from_stream(stream));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    Ok(response)
-}
-
-fn pages(recorder: &Recorder, tenant: &TenantId, id: &str, mut after: u64, out: &mut Pieces) -> io::Result<()> {
-    loop {
-        let steps = recorder.steps(tenant, id, after, MAX_PAGE).map_err(io::Error::other)?;
-        let Some(last) = steps.last() else {
-            return Ok(());
-        };
-        after = last.step;
-        for step in &steps {
-            serde_json::to_writer(&mut *out, step)?;
-            out.write_all(b"\n")?;
-        }
-        if steps.len() < MAX_PAGE {
-            return Ok(());
-        }
-    }
-}
-
-/// A writer into a channel, which waits when the reader is slow.
-struct Pieces {
-    sender: mpsc::Sender<Result<Bytes, io::Error>>,
-    piece: Vec<u8>,
-}
-
-impl Write for Pieces {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE_BYTES {
-            self.flush()?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.piece.is_empty() {
-            return Ok(());
-        }
-        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
-        self.sender.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
-    }
 }
 
 /// What was sent or what came back, wherever it is kept.

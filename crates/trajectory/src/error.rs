@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use arenite_model::ErrorCode;
 use thiserror::Error;
 
+use crate::{Format, MAX_BRANCHES};
+
 /// Why something could not be recorded or read back.
 #[derive(Debug, Error)]
 pub enum TrajectoryError {
@@ -26,6 +28,12 @@ pub enum TrajectoryError {
     TooManyOpen { trajectory: String, open: usize },
     #[error("trajectory {trajectory} is followed by {most} already, which is the most it may be")]
     TooManyFollowers { trajectory: String, most: usize },
+    #[error("there is no export format {given:?}; there are {}", format_names())]
+    BadFormat { given: String },
+    #[error(
+        "trajectory {trajectory} has {branches} branches; this format repeats for each what leads to it, and takes {MAX_BRANCHES}"
+    )]
+    TooManyBranches { trajectory: String, branches: usize },
     #[error("trajectory {trajectory} has calls under way, so it can't be removed")]
     Busy { trajectory: String },
 }
@@ -39,7 +47,9 @@ impl TrajectoryError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { .. } | Self::InUse { .. } => ErrorCode::Internal,
-            Self::BadTrajectory { .. } | Self::BadDigest { .. } => ErrorCode::InvalidRequest,
+            Self::BadTrajectory { .. } | Self::BadDigest { .. } | Self::BadFormat { .. } | Self::TooManyBranches { .. } => {
+                ErrorCode::InvalidRequest
+            }
             Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
             Self::LogsFull { .. } | Self::TooManyOpen { .. } | Self::TooManyFollowers { .. } => ErrorCode::Exhausted,
             Self::Busy { .. } => ErrorCode::Conflict,
@@ -52,10 +62,15 @@ impl TrajectoryError {
             Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",
             Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",
             Self::TooManyFollowers { .. } => "close a page that shows its steps, then retry",
+            Self::TooManyBranches { .. } => "agentflow-synthesis, atif and jsonl have each step once",
             Self::InUse { .. } => "stop the other server, or give this one its own data directory",
             Self::NoBlob { .. } => "a body over the limit, or met while the blob store was full, has only its hash kept",
             _ => return None,
         };
         Some(hint.to_owned())
     }
+}
+
+fn format_names() -> String {
+    Format::ALL.map(Format::name).join(", ")
 }

@@ -220,6 +220,7 @@ mod tests {
             arguments: None,
             origin: None,
             request_id: String::new(),
+            work: None,
         };
         recorder.begin(intent).unwrap()
     }

@@ -1,7 +1,7 @@
 //! Steps, the recorder, its log and blobs, and exports.
 //!
 //! Owns what is kept of every call: who, where, what, with which arguments, what came back, when, and how it ended.
-//! Never knows a dialect: it is handed steps. Never sees headers, so no secret of a header can be recorded; query strings
+//! Never knows a dialect: it is handed steps, and exports read bodies by their shape. Never sees headers, so no secret of a header can be recorded; query strings
 //! go through [`redact`]; what stands in bodies is the agent's data and stays.
 //!
 //! # A step's life
@@ -42,6 +42,7 @@
 
 mod blob;
 mod error;
+mod export;
 mod follow;
 mod limits;
 mod line;
@@ -49,17 +50,19 @@ mod log;
 mod record;
 mod recorder;
 mod redact;
+pub mod replay;
 mod sync;
 mod tap;
 
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use error::TrajectoryError;
+pub use export::{Format, MAX_BRANCHES, MAX_PARSED, tool};
 pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{
     BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome, OutcomeKind, OutcomeRecord, Step,
-    Summary,
+    Summary, Work,
 };
 pub use recorder::{OpenStep, Recorder};
 pub use redact::{SECRET_QUERY_KEYS, redact};

@@ -25,6 +25,29 @@ pub struct Intent {
     /// The client's address, or `inside`.
     pub origin: Option<String>,
     pub request_id: String,
+    /// None for a call that no worker made.
+    pub work: Option<Work>,
+}
+
+/// Whose step it is in AgentFlow's words, and where it stands in a task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Work {
+    /// As the client named it.
+    pub worker: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The step of this trajectory that it goes on from, where that is not the one before: branches make a tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u64>,
+    pub trace_id: String,
+    /// When it was asked for; what lies between that and the step's start it waited.
+    pub queued_at: Timestamp,
+    /// The sandbox in which it is done, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// What the client told of its model's tokens, as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Box<RawValue>>,
 }
 
 /// How a step went.
@@ -113,6 +136,8 @@ pub struct Step {
     pub error: Option<String>,
     pub origin: Option<String>,
     pub request_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// Bytes that passed through the request tap, or of `arguments` when they were at hand.
     pub bytes_in: u64,
     /// Bytes that passed through the response tap.
@@ -124,6 +149,11 @@ pub struct Step {
 pub struct Summary {
     pub trajectory: String,
     pub sandbox_name: String,
+    /// Of a worker's trajectory: the worker, and its task where one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     pub first_at: Timestamp,
     pub last_at: Timestamp,
     pub steps: u64,
@@ -182,6 +212,8 @@ pub struct IntentRecord {
     pub started_at: Timestamp,
     pub origin: Option<String>,
     pub request_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
 }
 
 /// An outcome as it is logged. The log itself sets `last`, `open` and `ended`.
@@ -257,11 +289,21 @@ pub(crate) struct Head {
     #[serde(default)]
     pub(crate) sandbox_name: Option<String>,
     #[serde(default)]
+    pub(crate) work: Option<Whose>,
+    #[serde(default)]
     pub(crate) started_at: Option<Timestamp>,
     #[serde(default)]
     pub(crate) ended_at: Option<Timestamp>,
     #[serde(default)]
     pub(crate) at: Option<Timestamp>,
+}
+
+/// Of [`Work`], what a list shows.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Whose {
+    pub(crate) worker: String,
+    #[serde(default)]
+    pub(crate) task: Option<String>,
 }
 
 impl Head {
@@ -295,6 +337,7 @@ impl Step {
             error: None,
             origin: intent.origin,
             request_id: intent.request_id,
+            work: intent.work,
             bytes_in: intent.bytes_in,
             bytes_out: 0,
         }

@@ -135,6 +135,7 @@ impl Recorder {
             started_at: Timestamp::now(),
             origin: intent.origin.map(|origin| cut(origin, MAX_TEXT)),
             request_id: cut(intent.request_id, MAX_TEXT),
+            work: intent.work,
         };
         let step = self.inner.log.begin(&key, record)?;
         self.inner.followers.tell(&key, Change::Step(step));
@@ -432,6 +433,7 @@ mod tests {
                 arguments: None,
                 origin: None,
                 request_id: String::new(),
+                work: None,
             })
             .unwrap();
         step.response_tap().feed(body);

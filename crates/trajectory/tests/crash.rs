@@ -35,6 +35,7 @@ fn child() {
                             arguments: None,
                             origin: None,
                             request_id: String::new(),
+                            work: None,
                         })
                         .unwrap();
                     let id = step.id();

@@ -25,6 +25,7 @@ fn intent(trajectory: &str, arguments: Option<Value>) -> Intent {
         arguments,
         origin: Some("127.0.0.1:5000".to_owned()),
         request_id: "r1".to_owned(),
+        work: None,
     }
 }
 

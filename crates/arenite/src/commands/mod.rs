@@ -5,6 +5,7 @@ pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+mod replay;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
 pub(crate) mod terminal;

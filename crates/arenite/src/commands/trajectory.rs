@@ -1,12 +1,13 @@
-//! `trajectory ls|show|export`: the recorded steps.
+//! `trajectory ls|show|export`: the recorded steps. `replay` is in a folder of its own.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use crate::cli::{ExportFormat, TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs};
+use crate::cli::{TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs};
 use crate::client::{Client, encoded};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
@@ -19,24 +20,38 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
         TrajectoryCommand::Ls(args) => ls(args).await,
         TrajectoryCommand::Show(args) => show(args).await,
         TrajectoryCommand::Export(args) => export(args).await,
+        TrajectoryCommand::Replay(args) => super::replay::replay(args).await,
     }
 }
 
 async fn ls(args: TrajectoryLsArgs) -> Outcome {
     let client = Client::of(&args.server)?;
+    let wanted = [("worker", &args.worker), ("task", &args.task)];
+    let query: Vec<String> =
+        wanted.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_deref()?)))).collect();
+    let path = format!("{TRAJECTORIES}?{}", query.join("&"));
     if args.format.json {
-        output::json(&client.get::<Value>(TRAJECTORIES).await?);
+        output::json(&client.get::<Value>(&path).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let list: wire::Trajectories = client.get(TRAJECTORIES).await?;
+    let list: wire::Trajectories = client.get(&path).await?;
+    if list.trajectories.is_empty() && !query.is_empty() {
+        eprintln!("nothing was recorded of that worker and task");
+        return Ok(ExitCode::SUCCESS);
+    }
     if list.trajectories.is_empty() {
         eprintln!("nothing has been recorded yet");
         return Ok(ExitCode::SUCCESS);
     }
     let now = jiff::Timestamp::now();
-    let mut rows = output::table(&["trajectory", "sandbox", "steps", "size", "first", "last", ""]);
+    let workers = list.trajectories.iter().any(|item| item.worker.is_some());
+    let mut head = vec!["trajectory", "sandbox", "steps", "size", "first", "last", ""];
+    if workers {
+        head.splice(2..2, ["worker", "task"]);
+    }
+    let mut rows = output::table(&head);
     for item in &list.trajectories {
-        rows.add_row([
+        let mut row = vec![
             item.trajectory.clone(),
             item.sandbox_name.clone(),
             item.steps.to_string(),
@@ -44,7 +59,12 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
             format!("{} ago", output::distance(item.first_at, now)),
             format!("{} ago", output::distance(item.last_at, now)),
             if item.ended { "ended".to_owned() } else { String::new() },
-        ]);
+        ];
+        if workers {
+            let told = [&item.worker, &item.task].map(|text| output::harmless(text.as_deref().unwrap_or_default()));
+            row.splice(2..2, told);
+        }
+        rows.add_row(row);
     }
     output::rows(&rows);
     Ok(ExitCode::SUCCESS)
@@ -104,7 +124,11 @@ fn gist(arguments: Option<&Value>) -> String {
 
 async fn export(args: TrajectoryExportArgs) -> Outcome {
     let client = Client::of(&args.server)?;
-    let ExportFormat::Jsonl = args.format;
+    if args.all && args.format.extension() != "jsonl" {
+        return Err(Failure::new(format!("{} is one file for each trajectory, so not for all", args.format.name()))
+            .hint("name a trajectory; see what there is with: arenite trajectory ls")
+            .exit_code(2));
+    }
     let ids = match &args.trajectory {
         Some(wanted) => vec![find(&client, wanted).await?],
         None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
@@ -116,7 +140,8 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
         None => None,
     };
     for id in ids {
-        let mut lines = client.download(&format!("{TRAJECTORIES}/{}?format=jsonl", encoded(&id))).await?;
+        let path = format!("{TRAJECTORIES}/{}/export?format={}", encoded(&id), args.format.name());
+        let mut lines = client.download(&path).await?;
         while let Some(piece) = lines.next().await {
             let piece = piece.attempt(|| "the export broke off".into())?;
             match &mut file {
@@ -131,22 +156,80 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of a trajectory given by its id or its sandbox's name; the latest of several.
-async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
+/// The id of a trajectory that was asked for in any of the ways of [`found`].
+pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
     let list: wire::Trajectories = client.get(TRAJECTORIES).await?;
-    let of_id = list.trajectories.iter().find(|t| t.trajectory == wanted);
-    let latest = || list.trajectories.iter().filter(|t| t.sandbox_name == wanted).max_by_key(|t| t.last_at);
-    of_id.or_else(latest).map(|t| t.trajectory.clone()).ok_or_else(|| {
-        Failure::new(format!(
-            "nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox with steps"
+    match found(&list.trajectories, wanted)[..] {
+        [id] => Ok(id.to_owned()),
+        [] => Err(Failure::new(format!(
+            "nothing was recorded for {wanted:?}: it is neither a trajectory's id nor the name of a sandbox or a worker with steps"
         ))
-        .hint("see what there is with: arenite trajectory ls")
-    })
+        .hint("see what there is with: arenite trajectory ls")),
+        ref several => {
+            let first = several.iter().take(4).copied().collect::<Vec<_>>().join(", ");
+            Err(Failure::new(format!("{wanted:?} is the beginning of {} trajectories: {first}", several.len())).hint("write more of it"))
+        }
+    }
+}
+
+/// Trajectories that are meant: the one of that id, else the latest of that sandbox's name, else of that worker's name, else
+/// all of which one of these begins so, the latest of each.
+fn found<'a>(list: &'a [wire::Summary], wanted: &str) -> Vec<&'a str> {
+    let latest = |fits: &dyn Fn(&wire::Summary) -> bool| {
+        list.iter().filter(|item| fits(item)).max_by_key(|item| item.last_at).map(|item| item.trajectory.as_str())
+    };
+    let exactly = |name: &str| {
+        latest(&|item| item.trajectory == name)
+            .or_else(|| latest(&|item| item.sandbox_name == name))
+            .or_else(|| latest(&|item| item.worker.as_deref() == Some(name)))
+    };
+    // A worker's trajectory has no sandbox's name.
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    if let Some(id) = exactly(wanted) {
+        return vec![id];
+    }
+    let names = list.iter().flat_map(|item| [Some(&*item.trajectory), Some(&*item.sandbox_name), item.worker.as_deref()]);
+    let names: BTreeSet<&str> = names.flatten().filter(|name| name.starts_with(wanted)).collect();
+    let ids: BTreeSet<&str> = names.into_iter().filter_map(exactly).collect();
+    ids.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trajectories_are_found_by_id_name_worker_and_their_beginnings() {
+        let item = |trajectory: &str, sandbox: &str, worker: Option<&str>, minute: u32| {
+            let at = format!("2026-01-01T00:{minute:02}:00Z");
+            serde_json::from_value(serde_json::json!({
+                "trajectory": trajectory, "sandbox_name": sandbox, "worker": worker, "first_at": at, "last_at": at, "steps": 1,
+            }))
+            .unwrap()
+        };
+        let list: Vec<wire::Summary> = vec![
+            item("sb-1a", "demo", None, 1),
+            item("sb-1b", "demo", None, 2),
+            item("af-77", "", Some("solver-1"), 3),
+            item("af-78", "", Some("solver-1"), 4),
+            item("af-99", "", Some("solver-2"), 5),
+        ];
+        for (wanted, ids) in [
+            ("sb-1a", &["sb-1a"][..]),
+            ("demo", &["sb-1b"]),
+            ("dem", &["sb-1b"]),
+            ("solver-1", &["af-78"]),
+            ("solver-", &["af-78", "af-99"]),
+            ("af-9", &["af-99"]),
+            ("sb", &["sb-1a", "sb-1b"]),
+            ("x", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(found(&list, wanted), ids, "{wanted}");
+        }
+    }
 
     #[test]
     fn a_gist_is_one_short_harmless_line() {

@@ -42,6 +42,8 @@ pub(crate) enum ConfigError {
     Refused { setting: &'static str, given: String, rule: &'static str },
     #[error("{setting}: {source}")]
     Credentials { setting: &'static str, source: AuthError },
+    #[error(transparent)]
+    AgentFlow(#[from] arenite_synthesis::config::ConfigError),
     #[error("{setting} names {}, which can't be read: {source}", path.display())]
     NoFile { setting: &'static str, path: PathBuf, source: std::io::Error },
 }
@@ -59,7 +61,7 @@ impl ConfigError {
                 "write the public key as PEM, in base64: base64 -w0 public.pem".to_owned()
             }
             Self::Credentials { .. } => "make one with: openssl rand -hex 32".to_owned(),
-            Self::Refused { .. } | Self::NoFile { .. } => return None,
+            Self::Refused { .. } | Self::NoFile { .. } | Self::AgentFlow(_) => return None,
         })
     }
 }
@@ -100,6 +102,9 @@ settings! {
     /// Second address, where AgentFlow's client looks; off for none [default: 127.0.0.1:18890]
     #[arg(long, env = "ARENITE_AGENTFLOW_LISTEN", value_name = "ADDR:PORT|off")]
     agentflow_listen: OptionalListen,
+    /// AgentFlow's configuration, as its own JSON file; --config takes it too
+    #[arg(long, env = "ARENITE_AGENTFLOW_CONFIG", value_name = "FILE")]
+    agentflow_config: PathBuf,
     /// Where images, sandboxes and trajectories are kept [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
@@ -233,6 +238,7 @@ impl Settings {
         let count = |n: usize| Some(u32::try_from(n).unwrap_or(u32::MAX));
         Self {
             listen: Some(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
+            agentflow_config: None,
             agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             default_image: Some("base".parse().expect("the default image's name is valid")),
@@ -273,10 +279,41 @@ impl Settings {
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok((Self::default(), None)),
             Err(source) => return Err(ConfigError::Read { path, source }),
         };
+        if text.trim_start().starts_with('{') {
+            return Ok((Self { agentflow_config: Some(path.clone()), ..Self::default() }, Some(path)));
+        }
         match toml::from_str(&text) {
             Ok(settings) => Ok((settings, Some(path))),
             Err(error) => Err(ConfigError::Syntax { path, reason: error.to_string().trim_end().to_owned() }),
         }
+    }
+
+    /// AgentFlow's configuration, if these settings or those name one.
+    pub(crate) fn agentflow(&self, file: &Self) -> Result<Option<arenite_synthesis::config::Config>, ConfigError> {
+        let path = self.agentflow_config.as_ref().or(file.agentflow_config.as_ref());
+        Ok(path.map(|path| arenite_synthesis::config::Config::read(path)).transpose()?)
+    }
+
+    /// What AgentFlow's configuration says of the server.
+    pub(crate) fn of_agentflow(config: &arenite_synthesis::config::Config) -> Result<Self, ConfigError> {
+        let address = |(host, port): (String, u16)| {
+            let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
+            let refused = |_| ConfigError::Refused {
+                setting: "server.url or server.host",
+                given: host.to_owned(),
+                rule: "it is an IP address to listen on, or localhost",
+            };
+            Ok::<_, ConfigError>(SocketAddr::new(host.parse().map_err(refused)?, port))
+        };
+        let security = &config.security;
+        let origins: Vec<String> = security.allowed_origins.iter().filter(|origin| *origin != "*").cloned().collect();
+        let key = security.auth.api_key.clone().filter(|key| security.auth.enabled && !key.is_empty());
+        Ok(Self {
+            listen: config.listen().map(address).transpose()?.map(|address| vec![address]),
+            allowed_origin: (!origins.is_empty()).then_some(origins),
+            api_key: key.map(Secret),
+            ..Self::default()
+        })
     }
 
     /// What AIO's variables say. An empty one says nothing.

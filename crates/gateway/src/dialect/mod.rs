@@ -1,5 +1,6 @@
 //! Wire formats of others, one file each: they translate, and control does the work.
 
 pub(crate) mod agent_sandbox;
+pub(crate) mod agentflow;
 pub(crate) mod mcp;
 mod quantity;

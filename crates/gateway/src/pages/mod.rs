@@ -10,6 +10,7 @@ pub(crate) mod openapi;
 pub(crate) mod preview;
 pub(crate) mod sign_in;
 pub(crate) mod terminal;
+pub(crate) mod viewer;
 pub(crate) mod vnc;
 
 use std::sync::OnceLock;
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_page_allows_its_own_script_and_style_and_nothing_else() {
-        for page in [&console::PAGE, &dashboard::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
+        for page in [&console::PAGE, &dashboard::PAGE, &viewer::PAGE, &docs::PAGE, &sign_in::FORM, &sign_in::ELSEWHERE] {
             let response = page.response();
             let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");

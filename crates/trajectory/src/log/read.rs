@@ -147,9 +147,12 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
     let Some(first_at) = first.time() else {
         return Ok(None);
     };
+    let (worker, task) = first.work.map(|work| (work.worker, work.task)).unzip();
     Ok(Some(Summary {
         trajectory: name.to_owned(),
         sandbox_name: first.sandbox_name.unwrap_or_default(),
+        worker,
+        task: task.flatten(),
         first_at,
         last_at: last_at.unwrap_or(first_at),
         steps: last.last,

@@ -1,0 +1,199 @@
+//! `/api/v1/trajectories/{id}/export` and steps as JSON lines: files that are written while they are sent.
+
+use std::io::{self, Write};
+
+use arenite_model::TenantId;
+use arenite_trajectory::{Format, Recorder, TrajectoryError};
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
+use http::{HeaderValue, Response};
+use tokio::sync::mpsc;
+
+use crate::path::query_value;
+use crate::refusal::Refusal;
+use crate::trajectories::refused;
+
+/// The most steps that one read answers.
+const PAGE: usize = 1000;
+/// One piece of an export on its way, and how many wait for a slow reader.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECES: usize = 4;
+
+/// A trajectory in the format that `format` names, `jsonl` without one.
+pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) -> Result<Response<Body>, Refusal> {
+    let format: Format = match query_value(parts.uri.query(), "format") {
+        Some(name) => name.parse().map_err(refused)?,
+        None => Format::Jsonl,
+    };
+    let name = match format {
+        Format::Jsonl => format!("{id}.jsonl"),
+        other => format!("{id}.{}.{}", other.name(), other.extension()),
+    };
+    let mut response = streamed(move |out| recorder.export_as(&tenant, &id, format, out).map(|_| ())).await?;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // An id has no sign that a header could take amiss.
+    if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+        headers.insert(CONTENT_DISPOSITION, value);
+    }
+    Ok(response)
+}
+
+/// All steps, one a line, as they are read. `inline` puts bodies in place of their references.
+pub(crate) async fn lines(
+    recorder: Recorder,
+    tenant: TenantId,
+    id: String,
+    after: u64,
+    inline: bool,
+) -> Result<Response<Body>, Refusal> {
+    if inline && after > 0 {
+        return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));
+    }
+    let mut response = streamed(move |out| match inline {
+        true => recorder.export(&tenant, &id, true, out).map(|_| ()),
+        false => pages(&recorder, &tenant, &id, after, out),
+    })
+    .await?;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    Ok(response)
+}
+
+/// An answer that `write` writes, away from the threads that serve. What fails before the first piece is a refusal; later the
+/// answer breaks off.
+async fn streamed(
+    write: impl FnOnce(&mut Pieces) -> Result<(), TrajectoryError> + Send + 'static,
+) -> Result<Response<Body>, Refusal> {
+    let (sender, mut receiver) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut out = Pieces { sender, piece: Vec::with_capacity(PIECE_BYTES) };
+        match write(&mut out) {
+            // A reader who left is nobody to tell.
+            Ok(()) => drop(out.flush()),
+            Err(error) => drop(out.sender.blocking_send(Err(error))),
+        }
+    });
+    let first = receiver.recv().await.transpose().map_err(refused)?;
+    let rest = futures_util::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    let pieces = futures_util::stream::iter(first.map(Ok)).chain(rest.map(|piece| piece.map_err(io::Error::other)));
+    Ok(Response::new(Body::from_stream(pieces)))
+}
+
+fn pages(recorder: &Recorder, tenant: &TenantId, id: &str, mut after: u64, out: &mut Pieces) -> Result<(), TrajectoryError> {
+    loop {
+        let steps = recorder.steps(tenant, id, after, PAGE)?;
+        let Some(last) = steps.last() else {
+            return Ok(());
+        };
+        after = last.step;
+        for step in &steps {
+            let written = serde_json::to_writer(&mut *out, step).map_err(io::Error::from).and_then(|()| out.write_all(b"\n"));
+            written.map_err(|source| TrajectoryError::Io { what: "send", path: id.into(), source })?;
+        }
+        if steps.len() < PAGE {
+            return Ok(());
+        }
+    }
+}
+
+/// A writer into a channel, which waits when the reader is slow.
+struct Pieces {
+    sender: mpsc::Sender<Result<Bytes, TrajectoryError>>,
+    piece: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
+        self.sender.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Harness;
+    use arenite_trajectory::{Intent, Outcome, OutcomeKind, Work};
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    fn record(server: &Harness, trajectory: &str, task: Option<&str>, times: usize) {
+        for n in 0..times {
+            let intent = Intent {
+                tenant: TenantId::default_tenant(),
+                trajectory: trajectory.to_owned(),
+                sandbox_name: String::new(),
+                dialect: "agentflow",
+                action: "bash:run".to_owned(),
+                arguments: Some(json!({ "command": format!("echo {}", "x".repeat(n % 100)) })),
+                origin: None,
+                request_id: String::new(),
+                work: Some(Work {
+                    worker: "solver".to_owned(),
+                    task: task.map(str::to_owned),
+                    parent: None,
+                    trace_id: "t".to_owned(),
+                    queued_at: Timestamp::now(),
+                    sandbox: None,
+                    tokens: None,
+                }),
+            };
+            let mut step = server.gateway.recorder.begin(intent).unwrap();
+            step.response_tap().feed(br#"{"code":0,"message":"success","data":{"stdout":"x\n","return_code":0},"meta":{}}"#);
+            step.finish(Outcome { status: Some(200), result: OutcomeKind::Ok, error: None }).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn exports_are_files_with_names_and_kinds() {
+        let server = Harness::new().await;
+        record(&server, "af-1", Some("one"), 700);
+        for format in Format::ALL {
+            let answer =
+                server.call("GET", &format!("/api/v1/trajectories/af-1/export?format={}", format.name()), Value::Null).await;
+            assert_eq!((answer.status, &answer.headers[CONTENT_TYPE]), (200, &HeaderValue::from_static(format.content_type())));
+            let named = answer.headers[CONTENT_DISPOSITION].to_str().unwrap().to_owned();
+            assert!(
+                named.starts_with("attachment; filename=\"af-1.") && named.ends_with(&format!(".{}\"", format.extension())),
+                "{named}"
+            );
+            assert!(answer.text.ends_with('\n') && answer.text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));
+        }
+        let lines = server.call("GET", "/api/v1/trajectories/af-1/export", Value::Null).await.text;
+        assert_eq!(lines, server.call("GET", "/api/v1/trajectories/af-1?format=jsonl", Value::Null).await.text);
+        assert_eq!(lines.lines().count(), 700);
+        for (path, status) in [("af-1/export?format=pdf", 400), ("af-2/export", 404), ("af-2/export?format=atif", 404)] {
+            let answer = server.call("GET", &format!("/api/v1/trajectories/{path}"), Value::Null).await;
+            assert_eq!(answer.status, status, "{}", answer.text);
+        }
+    }
+
+    #[tokio::test]
+    async fn trajectories_are_listed_by_worker_and_task() {
+        let server = Harness::new().await;
+        record(&server, "af-1", Some("one"), 1);
+        record(&server, "af-2", Some("two"), 1);
+        record(&server, "af-3", None, 1);
+        for (query, wanted) in
+            [("", 3), ("?worker=solver", 3), ("?worker=solver&task=two", 1), ("?task=one", 1), ("?worker=x", 0)]
+        {
+            let listed = server.call("GET", &format!("/api/v1/trajectories{query}"), Value::Null).await.json;
+            assert_eq!(listed["trajectories"].as_array().unwrap().len(), wanted, "{query}: {listed}");
+        }
+    }
+}

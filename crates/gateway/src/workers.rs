@@ -1,0 +1,185 @@
+//! The sandboxes of AgentFlow's workers: made, called and removed as everyone's are, and recorded so.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
+use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
+use arenite_synthesis::{Caller, GuestAnswer, Sandboxes, Wish};
+use async_trait::async_trait;
+use axum::body::Body;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::{Value, json};
+
+use crate::auth::Identity;
+use crate::gateway::{Context, Gateway};
+use crate::guard::{Host, HostKind};
+use crate::lifecycle::{self, Call};
+use crate::path::Path;
+use crate::proxy;
+use crate::refusal::Refusal;
+use crate::target::{Target, Whom};
+use crate::timing::Timing;
+
+const DIALECT: &str = "agentflow";
+/// Bytes of a sandbox's answer to a tool.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Images of workers that name none, the first that is built: they hold what all backends need, and nothing of it runs before
+/// it is used.
+const FULLEST: [&str; 3] = ["aio", "browser", "code"];
+/// For how long it is believed which of them are built.
+const BELIEVED: Duration = Duration::from_secs(10);
+
+/// Holds the gateway weakly: the gateway holds the workers.
+pub(crate) struct WorkerSandboxes {
+    gateway: Weak<Gateway>,
+    image: Mutex<Option<(Instant, Option<&'static str>)>>,
+}
+
+impl WorkerSandboxes {
+    pub(crate) fn new(gateway: &Arc<Gateway>) -> Self {
+        Self { gateway: Arc::downgrade(gateway), image: Mutex::default() }
+    }
+
+    fn gateway(&self) -> Result<Arc<Gateway>, String> {
+        self.gateway.upgrade().ok_or_else(|| "the server is stopping".to_owned())
+    }
+
+    /// The fullest image; none: the server's default.
+    async fn image(&self, gateway: &Gateway) -> Option<String> {
+        let known = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, image)) = known.filter(|(at, _)| at.elapsed() < BELIEVED) {
+            return image.map(str::to_owned);
+        }
+        let catalog = gateway.config.images.clone()?;
+        let listed = tokio::task::spawn_blocking(move || catalog.list()).await.ok()?.unwrap_or_default();
+        let image = FULLEST.into_iter().find(|name| listed.iter().any(|image| image.name == *name));
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), image));
+        image.map(str::to_owned)
+    }
+}
+
+fn context(caller: &Caller) -> Context {
+    Context {
+        tenant: caller.tenant.clone(),
+        dialect: DIALECT,
+        request_id: caller.request_id.clone(),
+        origin: caller.origin.clone(),
+        base_url: "http://localhost".to_owned(),
+    }
+}
+
+fn said(refusal: Refusal) -> String {
+    match refusal.hint {
+        Some(hint) => format!("{}; {hint}", refusal.message),
+        None => refusal.message,
+    }
+}
+
+fn request(wish: &Wish, labels: BTreeMap<String, String>) -> Result<CreateRequest, String> {
+    let image = wish.image.as_deref().map(str::parse).transpose();
+    let network = match wish.network.as_deref() {
+        None => None,
+        Some("none") => Some(NetworkMode::None),
+        Some("open") => Some(NetworkMode::Open),
+        Some(other) => return Err(format!("network is {other:?}, and has to be none or open")),
+    };
+    let cpu_millis = match wish.cpus {
+        None => None,
+        Some(cpus) if cpus > 0.0 && cpus <= 1024.0 => Some((cpus * 1e3).ceil() as u32),
+        Some(cpus) => return Err(format!("cpus is {cpus}, and has to be more than 0 and at most 1024")),
+    };
+    let bytes = |megabytes: Option<u64>| megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20));
+    Ok(CreateRequest {
+        spec: SpecOverlay {
+            image: image.map_err(|error: arenite_model::IdError| error.to_string())?,
+            env: (!wish.env.is_empty()).then(|| wish.env.clone()),
+            network,
+            resources: ResourcesOverlay {
+                memory_bytes: bytes(wish.memory_mb),
+                cpu_millis,
+                pids: wish.pids,
+                disk_bytes: bytes(wish.disk_mb),
+                ..ResourcesOverlay::default()
+            },
+            // It lives as long as its sessions do.
+            timeout_seconds: Some(0),
+            idle_timeout_seconds: Some(0),
+            labels: Some(labels),
+            ..SpecOverlay::default()
+        },
+        origin: DIALECT.to_owned(),
+        ..CreateRequest::default()
+    })
+}
+
+#[async_trait]
+impl Sandboxes for WorkerSandboxes {
+    async fn make(&self, caller: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String> {
+        let gateway = self.gateway()?;
+        let arguments = json!({ "labels": labels, "image": wish.image });
+        let call = Call { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
+        let mut wish = wish.clone();
+        if wish.image.is_none() {
+            wish.image = self.image(&gateway).await;
+        }
+        let request = request(&wish, labels)?;
+        let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
+        let (_, name) = lifecycle::create(&gateway, &context(caller), call, request, answer).await.map_err(said)?;
+        name.as_str().map(str::to_owned).ok_or_else(|| "the sandbox has no name".to_owned())
+    }
+
+    async fn remove(&self, caller: &Caller, name: &str) {
+        let (Ok(gateway), Ok(name)) = (self.gateway(), name.parse::<SandboxName>()) else { return };
+        let call = Call { dialect: DIALECT, action: "a worker's sandbox is removed".to_owned(), arguments: None };
+        let answer = |_| (StatusCode::OK, Value::Null);
+        if let Err(refusal) = lifecycle::delete(&gateway, &context(caller), call, name.clone(), answer).await
+            && refusal.status != StatusCode::NOT_FOUND
+        {
+            tracing::error!(sandbox = %name, error = refusal.message, "a worker's sandbox could not be removed");
+        }
+    }
+
+    async fn is_there(&self, caller: &Caller, name: &str) -> bool {
+        let (Ok(gateway), Ok(name)) = (self.gateway(), name.parse::<SandboxName>()) else { return false };
+        let found = gateway.control.get(&caller.tenant, &name).await;
+        found.is_ok_and(|sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused))
+    }
+
+    async fn labelled(&self, tenant: &TenantId, label: &str) -> Vec<String> {
+        let Ok(gateway) = self.gateway() else { return Vec::new() };
+        let all = gateway.control.list(tenant).await.unwrap_or_default();
+        all.into_iter().filter(|one| one.spec.labels.contains_key(label)).map(|one| one.name.to_string()).collect()
+    }
+
+    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String> {
+        let gateway = self.gateway()?;
+        let whom = Whom::Name(name.parse().map_err(|error: arenite_model::IdError| error.to_string())?);
+        let (method, bytes) = match body {
+            Some(body) => ("POST", serde_json::to_vec(body).map_err(|error| error.to_string())?),
+            None => ("GET", Vec::new()),
+        };
+        let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        let request = request.body(()).map_err(|error| error.to_string())?;
+        let (mut parts, ()) = request.into_parts();
+        if body.is_some() {
+            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let target = Target { whom, path: Path::parse(parts.uri.path()).map_err(said)?, prefix: String::new(), own_host: false };
+        let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
+        let who = Identity { tenant: caller.tenant.clone(), until: None, lasting: false };
+        let mut timing = Timing::start();
+        let (context, bytes) = (context(caller), Body::from(bytes));
+        let called = proxy::forward(&gateway, &context, &host, &who, &target, &mut parts, bytes, &mut timing).await;
+        let (head, body) = called.map_err(said)?.into_parts();
+        let read = Limited::new(body, MAX_ANSWER).collect().await;
+        let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
+        let json = serde_json::from_slice(&bytes).ok();
+        let bytes = if json.is_none() { bytes.to_vec() } else { Vec::new() };
+        Ok(GuestAnswer { status: head.status.as_u16(), json: json.unwrap_or_default(), bytes })
+    }
+}

@@ -1,0 +1,137 @@
+//! What a call comes to: AgentFlow's envelope and its codes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// AgentFlow's codes, as its code has them; its documents number some of them otherwise.
+pub mod code {
+    pub const SUCCESS: i64 = 0;
+    pub const INVALID_INPUT: i64 = 4000;
+    /// The tool worked, and says that it could not do it.
+    pub const BUSINESS_FAILURE: i64 = 4001;
+    pub const INVALID_REQUEST_FORMAT: i64 = 4002;
+    pub const RESOURCE_NOT_INITIALIZED: i64 = 4007;
+    pub const EXECUTION_ERROR: i64 = 5000;
+    pub const UNEXPECTED_ERROR: i64 = 5005;
+    pub const TIMEOUT: i64 = 5006;
+    pub const ALL_FAILED: i64 = 5009;
+    pub const PARTIAL_FAILURE: i64 = 5010;
+    pub const BACKEND_NOT_INITIALIZED: i64 = 5011;
+    pub const DEPENDENCY_FAILURE: i64 = 5012;
+}
+
+/// The envelope. `meta` always has `tool`, `execution_time_ms`, `resource_type`, `session_id` and `trace_id`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    pub code: i64,
+    pub message: String,
+    pub data: Value,
+    pub meta: Map<String, Value>,
+}
+
+impl Answer {
+    pub fn new(code: i64, message: impl Into<String>, data: Value, meta: Meta<'_>) -> Self {
+        Self { code, message: message.into(), data, meta: meta.into_map() }
+    }
+
+    pub fn success(data: Value, meta: Meta<'_>) -> Self {
+        Self::new(code::SUCCESS, "success", data, meta)
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.code == code::SUCCESS
+    }
+
+    /// The HTTP status of an answer of `execute`.
+    pub fn status(&self) -> u16 {
+        match self.code {
+            code::SUCCESS => 200,
+            4000..=4999 => 400,
+            _ => 500,
+        }
+    }
+
+    /// Of those that answer for several: a batch.
+    pub fn status_of_many(&self) -> u16 {
+        if self.code == code::PARTIAL_FAILURE { 207 } else { self.status() }
+    }
+}
+
+/// What is said about a call beside its result.
+#[derive(Debug, Clone, Copy)]
+pub struct Meta<'a> {
+    pub tool: &'a str,
+    pub took: Option<Duration>,
+    pub resource_type: Option<&'a str>,
+    pub session_id: Option<&'a str>,
+    pub trace_id: &'a str,
+}
+
+impl Meta<'_> {
+    pub fn into_map(self) -> Map<String, Value> {
+        let mut meta = Map::new();
+        meta.insert("tool".to_owned(), self.tool.into());
+        meta.insert("execution_time_ms".to_owned(), self.took.map(|took| took.as_secs_f64() * 1e3).into());
+        meta.insert("resource_type".to_owned(), self.resource_type.into());
+        meta.insert("session_id".to_owned(), self.session_id.into());
+        meta.insert("trace_id".to_owned(), self.trace_id.into());
+        meta
+    }
+}
+
+/// What a tool returned.
+#[derive(Debug, Clone)]
+pub enum Returned {
+    /// The `data` of an answer that went well.
+    Data(Value),
+    /// A whole envelope, in which some of `meta` may be missing.
+    Envelope(Map<String, Value>),
+}
+
+/// A tool's failure: what AgentFlow's answer says in its place.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub code: i64,
+    pub message: String,
+    pub data: Value,
+}
+
+impl Failure {
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: json!({}) }
+    }
+
+    #[must_use]
+    pub fn with(mut self, data: Value) -> Self {
+        self.data = data;
+        self
+    }
+}
+
+/// A trace's id: a random UUID of version 4.
+pub fn trace_id() -> String {
+    let mut bytes = [0u8; 16];
+    // Without randomness of the kernel nothing here works.
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes[..8].copy_from_slice(&jiff::Timestamp::now().as_microsecond().to_be_bytes());
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex = hex::encode(bytes);
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Some random hexadecimal digits.
+pub(crate) fn random_hex(digits: usize) -> String {
+    let mut id = trace_id().replace('-', "");
+    // The first digits are all random.
+    id.truncate(digits.min(12));
+    id
+}
+
+/// UTC without saying so, to the microsecond, as Python's `utcnow().isoformat()` writes it.
+pub fn naive(at: jiff::Timestamp) -> String {
+    at.to_zoned(jiff::tz::TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S%.6f").to_string()
+}

@@ -1,0 +1,484 @@
+//! AgentFlow's configuration, as its JSON file has it, and what is ours beside it.
+//!
+//! ```text
+//! server     url, host, port, session_ttl …       resources  {key: {enabled, backend_class | command, config, isolation …}}
+//! apis       {key: {…}}: any of them brings all    warmup     {enabled, resources}
+//! security   allowed_origins, auth                 plugins    [{modules, path}]: tools written in Python; ours
+//! arenite    switches of ours
+//! ```
+//!
+//! `${VAR}` and `${VAR:-default}` are expanded in every string. A variable that is not set and has no default stays as it is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::backend::Backend;
+use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Text2Sql, Web};
+use crate::place::Wish;
+use crate::plugin::{Launch, Plugin, unpack};
+
+/// Seconds, unless the file says otherwise.
+const SESSION_TTL: f64 = 300.0;
+/// Bytes of the file.
+const MAX_BYTES: u64 = 4 << 20;
+/// Backends that are ours, by the last part of the class that AgentFlow's files name.
+const OURS: [(&str, &str); 6] = [
+    ("BashBackend", "bash"),
+    ("CodeBackend", "code"),
+    ("BrowserBackend", "browser"),
+    ("MCPBackend", "mcp"),
+    ("McpBackend", "mcp"),
+    ("ToolathlonGymBackend", "mcp"),
+];
+/// Where AgentFlow keeps its own backends; classes elsewhere are people's own.
+const THEIRS: &str = "sandbox.server.backends.resources.";
+
+/// Why a file is refused.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("could not read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} is no configuration: {reason}", path.display())]
+    Syntax { path: PathBuf, reason: String },
+}
+
+/// The whole file. Fields that nobody knows are passed over, as AgentFlow does.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    pub server: Server,
+    pub resources: Map<String, Value>,
+    pub apis: Map<String, Value>,
+    pub warmup: Warmup,
+    pub security: Security,
+    pub plugins: Vec<Module>,
+    pub arenite: Switches,
+    /// The folder of the file: what it names is looked for there.
+    #[serde(skip)]
+    pub dir: PathBuf,
+    /// The keys of `resources` as they stand in the file: tools are listed in this order.
+    #[serde(skip)]
+    order: Vec<String>,
+}
+
+/// The keys of an object, in their order.
+#[derive(Debug, Default)]
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, _)) = map.next_entry::<String, serde::de::IgnoredAny>()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Order {
+    resources: Keys,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    pub url: Option<String>,
+    pub host: Option<String>,
+    pub port: Option<u16>,
+    /// Seconds.
+    pub session_ttl: Option<f64>,
+    pub log_level: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Warmup {
+    pub enabled: bool,
+    pub resources: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Security {
+    /// `*` is not taken: origins have to be named.
+    pub allowed_origins: Vec<String>,
+    pub auth: Auth,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Auth {
+    pub enabled: bool,
+    pub api_key: Option<String>,
+}
+
+/// Python modules whose `@register_api_tool` tools are offered.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Module {
+    pub modules: Vec<String>,
+    pub path: Vec<PathBuf>,
+    pub python: Option<String>,
+}
+
+/// What AgentFlow's file does not have.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Switches {
+    /// Answer every request with `Connection: close`, which the original client's sync calls need. Its requests are recognised
+    /// and answered so anyway.
+    pub connection_close: bool,
+    /// Answer tools' failures with HTTP 200 and their code in the body, so that rollouts show them to the model.
+    pub failures_as_200: bool,
+    /// The folder under which `init/from-config` may read files; none: nothing.
+    pub config_root: Option<PathBuf>,
+    /// What workers' sandboxes are.
+    pub sandbox: Wish,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Resource {
+    enabled: Option<bool>,
+    backend_class: Option<String>,
+    command: Vec<String>,
+    path: Vec<PathBuf>,
+    python: Option<String>,
+    config: Map<String, Value>,
+}
+
+/// What a server's workers are given.
+#[derive(Clone)]
+pub struct Workers {
+    /// Where their sessions are remembered.
+    pub dir: PathBuf,
+    pub backends: Vec<Arc<dyn Backend>>,
+    pub session_ttl: Duration,
+    pub wish: Wish,
+    /// Names of what has to be warm before the server serves.
+    pub warmup: Vec<String>,
+    pub switches: Switches,
+}
+
+impl Config {
+    /// # Errors
+    /// Why it can't be read.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
+        if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
+            return Err(syntax(format!("it is larger than {} MiB", MAX_BYTES >> 20)));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let mut parsed: Value = serde_json::from_str(&text).map_err(|error| syntax(error.to_string()))?;
+        expand(&mut parsed, &|name| std::env::var(name).ok());
+        let mut config = Self::deserialize(&parsed).map_err(|error| syntax(error.to_string()))?;
+        config.order = serde_json::from_str(&text).map(|order: Order| order.resources.0).unwrap_or_default();
+        config.dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        let problems = config.problems();
+        if problems.is_empty() { Ok(config) } else { Err(syntax(problems.join("; "))) }
+    }
+
+    /// What can be known to be wrong before anything is started.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (key, value) in named(&self.resources) {
+            match Resource::deserialize(value) {
+                Err(error) => problems.push(format!("resources.{key}: {error}")),
+                Ok(resource) if resource.backend_class.is_none() && resource.command.is_empty() => {
+                    problems.push(format!("resources.{key} has neither backend_class nor command"));
+                }
+                Ok(_) => {}
+            }
+        }
+        if self.server.session_ttl.is_some_and(|ttl| !(ttl > 0.0)) {
+            problems.push("server.session_ttl has to be more than 0".to_owned());
+        }
+        problems
+    }
+
+    /// Where the file says that the server listens: the address's own words go before host and port.
+    pub fn listen(&self) -> Option<(String, u16)> {
+        let url = self.server.url.as_deref().and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
+        let authority = url.map(|rest| rest.split('/').next().unwrap_or_default());
+        let (host, port) = match authority.and_then(|authority| authority.rsplit_once(':')) {
+            Some((host, port)) => (Some(host.to_owned()), port.parse().ok()),
+            None => (authority.map(str::to_owned), None),
+        };
+        let port = port.or(self.server.port)?;
+        Some((host.or_else(|| self.server.host.clone()).unwrap_or_else(|| "127.0.0.1".to_owned()), port))
+    }
+
+    /// As it came out, without its secrets.
+    pub fn shown(&self) -> Value {
+        let mut shown = json!({
+            "server": { "listen": self.listen(), "session_ttl": self.server.session_ttl.unwrap_or(SESSION_TTL) },
+            "resources": self.resources,
+            "apis": self.apis,
+            "warmup": { "enabled": self.warmup.enabled, "resources": self.warmup.resources },
+        });
+        hide(&mut shown);
+        shown
+    }
+
+    /// Starts what the file names. A backend that can't be started is left out, and the log says why.
+    ///
+    /// # Errors
+    /// When a file of the server's own can't be written.
+    pub async fn workers(&self, data_dir: &Path) -> Result<Workers, String> {
+        let dir = data_dir.join("synthesis");
+        let package = dir.join("python");
+        unpack(&package).map_err(|error| format!("could not write the plugin host to {}: {error}", package.display()))?;
+        let mut starting = Vec::new();
+        let mut ordered: Vec<(&str, &Value)> = named(&self.resources).collect();
+        ordered.sort_by_key(|(key, _)| self.order.iter().position(|one| one == key));
+        for (key, value) in ordered {
+            let Ok(resource) = Resource::deserialize(value) else { continue };
+            if resource.enabled != Some(false) {
+                starting.push(self.backend(key, resource, &package));
+            }
+        }
+        let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
+        for (key, started) in futures_util::future::join_all(starting).await {
+            match started {
+                Ok(backend) => backends.push(backend),
+                Err(error) => tracing::warn!(resource = key, "a backend is left out: {error}"),
+            }
+        }
+        if self.apis.keys().any(|key| !key.starts_with('_')) {
+            backends.extend(apis(&self.apis));
+        }
+        for module in &self.plugins {
+            let python = module.python.as_deref().unwrap_or("python3");
+            let launch = Launch::python(python, "tools", &module.modules, &package, &self.path(&module.path));
+            let name = module.modules.join(",");
+            match Plugin::start(&name, launch, without_comments(&self.apis)).await {
+                Ok(plugin) => backends.push(plugin),
+                Err(error) => tracing::warn!(modules = name, "tools are left out: {error}"),
+            }
+        }
+        let mut workers = Workers::of(dir, backends);
+        workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
+        workers.wish = self.arenite.sandbox.clone().over(&workers.wish);
+        workers.switches = self.arenite.clone();
+        if self.warmup.enabled {
+            let enabled =
+                |name: &&String| self.resources.get(*name).is_none_or(|resource| resource["enabled"] != Value::Bool(false));
+            workers.warmup = self.warmup.resources.iter().filter(enabled).cloned().collect();
+        }
+        Ok(workers)
+    }
+
+    fn path(&self, more: &[PathBuf]) -> Vec<PathBuf> {
+        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
+        let mut path: Vec<PathBuf> = more.iter().map(|one| dir.join(one)).collect();
+        path.push(dir);
+        path.extend(std::env::current_dir());
+        path
+    }
+
+    async fn backend(&self, key: &str, resource: Resource, package: &Path) -> (String, Result<Arc<dyn Backend>, String>) {
+        let (key, config) = (key.to_owned(), resource.config);
+        let class = resource.backend_class.as_deref().unwrap_or_default();
+        let last = class.rsplit('.').next().unwrap_or_default();
+        let ours = OURS.iter().find(|(name, _)| *name == last && class.starts_with(THEIRS)).map(|(_, ours)| *ours);
+        let launch = match (ours, class.strip_prefix("process:")) {
+            _ if !resource.command.is_empty() => {
+                Launch { command: resource.command, env: Vec::new(), dir: self.path(&[]).into_iter().next() }
+            }
+            (Some(ours), _) => {
+                let backend: Arc<dyn Backend> = match ours {
+                    "bash" => Arc::new(Bash::new(config)),
+                    "code" => Arc::new(Code::new(config)),
+                    "browser" => Arc::new(Browser::new(config)),
+                    _ => Arc::new(Mcp::new(config)),
+                };
+                return (key, Ok(backend));
+            }
+            (None, Some(command)) => {
+                let command = command.split_whitespace().map(str::to_owned).collect();
+                Launch { command, env: Vec::new(), dir: self.path(&[]).into_iter().next() }
+            }
+            (None, None) if class.starts_with(THEIRS) => {
+                return (key, Err(format!("{class} is not one of this server's backends")));
+            }
+            (None, None) => {
+                let python = resource.python.as_deref().unwrap_or("python3");
+                Launch::python(python, "backend", &[class.to_owned()], package, &self.path(&resource.path))
+            }
+        };
+        let started = Plugin::start(&key, launch, config).await;
+        (key, started)
+    }
+}
+
+impl Workers {
+    /// What a server has that was given no file: bash, code and browser, and all APIs, whose keys are in the environment.
+    pub fn default_set(data_dir: &Path) -> Self {
+        let mut backends: Vec<Arc<dyn Backend>> =
+            vec![Arc::new(Bash::new(Map::new())), Arc::new(Code::new(Map::new())), Arc::new(Browser::new(Map::new()))];
+        backends.extend(apis(&Map::new()));
+        Self::of(data_dir.join("synthesis"), backends)
+    }
+
+    fn of(dir: PathBuf, backends: Vec<Arc<dyn Backend>>) -> Self {
+        Self {
+            dir,
+            backends,
+            session_ttl: Duration::from_secs_f64(SESSION_TTL),
+            wish: Wish::default(),
+            warmup: Vec::new(),
+            switches: Switches::default(),
+        }
+    }
+}
+
+/// All of AgentFlow's, in its order.
+fn apis(config: &Map<String, Value>) -> Vec<Arc<dyn Backend>> {
+    let of = |key: &str| without_comments(config.get(key).and_then(Value::as_object).unwrap_or(&Map::new()));
+    vec![
+        Arc::new(Web::new(of("websearch"))),
+        Arc::new(Ds::new(&of("ds"))),
+        Arc::new(Doc::new(&of("doc"))),
+        Arc::new(Text2Sql::new(&of("text2sql"))),
+    ]
+}
+
+/// Keys that begin with an underscore are comments.
+fn named(map: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    map.iter().map(|(key, value)| (key.as_str(), value)).filter(|(key, _)| !key.starts_with('_') && !key.starts_with('$'))
+}
+
+fn without_comments(map: &Map<String, Value>) -> Map<String, Value> {
+    named(map).map(|(key, value)| (key.to_owned(), value.clone())).collect()
+}
+
+/// Puts the environment's values in the place of `${VAR}` and `${VAR:-default}`.
+pub fn expand(value: &mut Value, variable: &dyn Fn(&str) -> Option<String>) {
+    match value {
+        Value::String(text) if text.contains("${") => *text = expanded(text, variable),
+        Value::Array(items) => items.iter_mut().for_each(|item| expand(item, variable)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| expand(field, variable)),
+        _ => {}
+    }
+}
+
+fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let Some(end) = from.find('}') else {
+            rest = from;
+            break;
+        };
+        let (whole, inner) = (&from[..=end], &from[2..end]);
+        let (name, default) = match inner.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inner, None),
+        };
+        match variable(name).filter(|value| default.is_none() || !value.is_empty()) {
+            Some(value) => out.push_str(&value),
+            None => match default {
+                Some(default) => out.push_str(default),
+                None => {
+                    tracing::warn!(variable = name, "a variable of the configuration is not set");
+                    out.push_str(whole);
+                }
+            },
+        }
+        rest = &from[end + 1..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Hides what looks like a secret.
+fn hide(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields.iter_mut() {
+                let secret = ["key", "password", "token", "secret"].iter().any(|word| name.to_ascii_lowercase().contains(word));
+                match field {
+                    Value::String(text) if secret && !text.is_empty() => *field = "(hidden)".into(),
+                    other => hide(other),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(hide),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_expanded_everywhere() {
+        let known = |name: &str| match name {
+            "A" => Some("a".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        for (text, wanted) in [
+            ("${A}", "a"),
+            ("x${A}y${A}", "xaya"),
+            ("${B:-b}", "b"),
+            ("${EMPTY:-c}", "c"),
+            ("${EMPTY}", ""),
+            ("${B}", "${B}"),
+            ("${A", "${A"),
+            ("${B:-}", ""),
+            ("$A {A}", "$A {A}"),
+        ] {
+            assert_eq!(expanded(text, &known), wanted, "{text}");
+        }
+        let mut nested = json!({"a": ["${A}", {"b": "${A}"}], "n": 1});
+        expand(&mut nested, &known);
+        assert_eq!(nested, json!({"a": ["a", {"b": "a"}], "n": 1}));
+    }
+
+    #[test]
+    fn the_address_goes_before_host_and_port() {
+        let listen = |server: Value| Config { server: Server::deserialize(server).unwrap(), ..Config::default() }.listen();
+        let at = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(listen(json!({"url": "http://127.0.0.1:9/x", "host": "h", "port": 1})), at("127.0.0.1", 9));
+        assert_eq!(listen(json!({"url": "http://h", "port": 1})), at("h", 1));
+        assert_eq!(listen(json!({"port": 1})), at("127.0.0.1", 1));
+        assert_eq!(listen(json!({"host": "h"})), None);
+    }
+
+    #[test]
+    fn a_file_is_refused_with_its_reasons_and_shown_without_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.json");
+        std::fs::write(&path, r#"{"resources": {"a": {"enabled": true}, "_c": {"x": 1}}, "server": {"session_ttl": 0}}"#)
+            .unwrap();
+        let said = Config::read(&path).unwrap_err().to_string();
+        assert!(said.contains("resources.a has neither") && said.contains("session_ttl") && !said.contains("_c"), "{said}");
+        std::fs::write(&path, r#"{"apis": {"websearch": {"serper_api_key": "sekrit"}}, "unknown": 1}"#).unwrap();
+        let shown = Config::read(&path).unwrap().shown().to_string();
+        assert!(shown.contains("(hidden)") && !shown.contains("sekrit"), "{shown}");
+    }
+}

@@ -1,0 +1,591 @@
+//! Running tools: one, or a batch of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arenite_trajectory::{Intent, Outcome, OutcomeKind, Work};
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{Answer, Failure, Meta, Returned, code, random_hex, trace_id};
+use crate::backend::Call;
+use crate::catalog::Tool;
+use crate::names::trajectory_id;
+use crate::place::{Caller, Place, Wish};
+use crate::retry::{Request, Running, Waiting};
+use crate::session::Session;
+use crate::synthesis::{Create, Synthesis};
+
+/// What the answer of a call takes from its deadline to be with the client in time.
+const MARGIN: Duration = Duration::from_millis(100);
+/// Parameters that tell a tool of its session: the server's to give.
+const OURS: [&str; 3] = ["worker_id", "session_id", "session_info"];
+/// The most items of a batch that run at the same time.
+const AT_ONCE: usize = 64;
+const DIALECT: &str = "agentflow";
+
+/// One call.
+#[derive(Debug, Clone, Default)]
+pub struct Execute {
+    pub worker: String,
+    pub action: Action,
+    /// The client's own, kept in answer and record.
+    pub trace_id: Option<String>,
+    /// Names the trajectory beside the worker.
+    pub task: Option<String>,
+    /// The step that this one goes on from, where that is not the one before.
+    pub parent: Option<u64>,
+    /// What the client says of its model's tokens.
+    pub tokens: Option<Box<RawValue>>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Default)]
+pub struct Action {
+    pub name: String,
+    /// None, where a batch had null in its place, is refused.
+    pub params: Option<Map<String, Value>>,
+    /// Seconds; 0: none; negative: over already.
+    pub timeout: Option<i64>,
+}
+
+/// Several calls.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// All but its action.
+    pub each: Execute,
+    pub actions: Vec<Action>,
+    pub parallel: bool,
+    pub stop_on_error: bool,
+}
+
+/// An answer, and its JSON.
+#[derive(Debug, Clone)]
+pub struct Done {
+    pub code: i64,
+    pub status: u16,
+    pub json: Arc<RawValue>,
+}
+
+impl Done {
+    fn of(answer: &Answer, status: u16) -> Self {
+        let json = serde_json::value::to_raw_value(answer).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Self { code: answer.code, status, json: json.into() }
+    }
+}
+
+/// A call's way so far, for what is said about it.
+struct Way<'a> {
+    begun: Instant,
+    trace_id: String,
+    tool: &'a str,
+    resource: Option<&'a str>,
+}
+
+impl Way<'_> {
+    fn meta<'a>(&'a self, session: Option<&'a str>) -> Meta<'a> {
+        Meta {
+            tool: self.tool,
+            took: Some(self.begun.elapsed()),
+            resource_type: self.resource,
+            session_id: session,
+            trace_id: &self.trace_id,
+        }
+    }
+
+    fn failed(&self, session: Option<&str>, failure: Failure) -> Answer {
+        Answer::new(failure.code, failure.message, failure.data, self.meta(session))
+    }
+}
+
+/// The session of a call.
+struct Held {
+    session: Arc<Session>,
+    place: Option<Place>,
+    /// Made for this call.
+    temporary: bool,
+    /// Not for a tool that has no session, and only a sandbox from it.
+    shown: bool,
+}
+
+impl Synthesis {
+    /// Runs a tool. `request` names the client's request: when the client leaves and asks the very same again within
+    /// [`crate::GRACE`], it gets the answer of the first.
+    pub async fn execute(
+        self: &Arc<Self>,
+        caller: &Caller,
+        execute: Execute,
+        request: impl Fn() -> Request + Send + Sync + 'static,
+    ) -> Done {
+        let worker = execute.worker.clone();
+        let run = |synthesis: Arc<Self>, caller: Caller, cancel: CancellationToken| async move {
+            synthesis.perform(&caller, execute, Timestamp::now(), &cancel).await
+        };
+        self.found_again(caller, &worker, request, run).await
+    }
+
+    /// Runs a batch, each of its actions as a call of its own.
+    pub async fn execute_batch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        batch: Batch,
+        request: impl Fn() -> Request + Send + Sync + 'static,
+    ) -> Done {
+        let worker = batch.each.worker.clone();
+        let run = |synthesis: Arc<Self>, caller: Caller, cancel: CancellationToken| async move {
+            synthesis.batch(&caller, batch, &cancel).await
+        };
+        self.found_again(caller, &worker, request, run).await
+    }
+
+    /// Runs something as a task of its own, so that it can go on for a moment without its client.
+    async fn found_again<F: Future<Output = Done> + Send + 'static>(
+        self: &Arc<Self>,
+        caller: &Caller,
+        worker: &str,
+        request: impl Fn() -> Request + Send + Sync + 'static,
+        run: impl FnOnce(Arc<Self>, Caller, CancellationToken) -> F,
+    ) -> Done {
+        let left = if self.orphans.is_empty() { None } else { self.orphans.adopt(&request()) };
+        let running = left.unwrap_or_else(|| {
+            let cancel = CancellationToken::new();
+            let (tell, done) = watch::channel(None);
+            let run = run(Arc::clone(self), caller.clone(), cancel.clone());
+            self.tasks.spawn(async move {
+                let done = run.await;
+                let _ = tell.send(Some(done));
+            });
+            Running { done, cancel }
+        });
+        let mut waiting = Waiting { orphans: Arc::clone(&self.orphans), request: Box::new(request), running: Some(running) };
+        match waiting.wait().await {
+            Some(done) => done,
+            None => {
+                tracing::error!(worker, "a call broke off in the server");
+                let way = Way { begun: Instant::now(), trace_id: trace_id(), tool: "", resource: None };
+                let broken = Failure::new(code::UNEXPECTED_ERROR, "the call broke off in the server; its log says why");
+                Done::of(&way.failed(None, broken), 500)
+            }
+        }
+    }
+
+    /// Runs a tool to its end, or until it is cancelled.
+    async fn perform(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut execute: Execute,
+        queued_at: Timestamp,
+        cancel: &CancellationToken,
+    ) -> Done {
+        let begun = Instant::now();
+        let name = std::mem::take(&mut execute.action.name);
+        let params = execute.action.params.take();
+        // What the tool is told, if the client tells it in its parameters, is what everything is called.
+        let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
+        let trace_id = told.map(str::to_owned).or_else(|| execute.trace_id.take()).unwrap_or_else(trace_id);
+        let timeout = execute.action.timeout.filter(|timeout| *timeout != 0);
+        // One that is over already is noticed where the tool would be called.
+        let deadline = timeout.filter(|seconds| *seconds > 0).map(|seconds| {
+            let all = Duration::from_secs(seconds.unsigned_abs().min(10 * 365 * 86_400));
+            begun + all.saturating_sub(MARGIN)
+        });
+        if execute.worker.is_empty() {
+            let meta = Meta { tool: &name, took: None, resource_type: None, session_id: None, trace_id: &trace_id };
+            let answer = Answer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
+            return Done::of(&answer, answer.status());
+        }
+        let found = self.catalog.find(&name);
+        let way = match &found {
+            Ok(tool) => Way { begun, trace_id, tool: &tool.spec.name, resource: tool.spec.resource.as_deref() },
+            Err(_) => Way { begun, trace_id, tool: &name, resource: None },
+        };
+        let refused = match (&found, &params) {
+            (Err(None), _) => {
+                let failure = Failure::new(code::INVALID_REQUEST_FORMAT, format!("Tool not found: {name}"));
+                Some(failure.with(json!({ "action": name })))
+            }
+            (Err(Some(candidates)), _) => {
+                let quoted: Vec<String> = candidates.iter().map(|one| format!("'{one}'")).collect();
+                let message = format!(
+                    "Ambiguous tool name '{name}'. Multiple matches: [{}]. Please use full name with prefix.",
+                    quoted.join(", ")
+                );
+                Some(Failure::new(code::INVALID_REQUEST_FORMAT, message).with(json!({ "candidates": candidates })))
+            }
+            (_, None) => Some(Failure::new(code::UNEXPECTED_ERROR, "params is null, and has to be an object")),
+            _ => None,
+        };
+        let (tool, mut params) = match (refused, found, params) {
+            (None, Ok(tool), Some(params)) => (tool, params),
+            (refused, _, params) => {
+                let answer =
+                    way.failed(None, refused.unwrap_or_else(|| Failure::new(code::UNEXPECTED_ERROR, "it can't be called")));
+                return self.recorded(caller, &execute, &way, None, params, queued_at, answer);
+            }
+        };
+        for ours in OURS {
+            params.remove(ours);
+        }
+        if let Err(failure) = tool.loaded.backend.check(way.tool, &params, &execute.worker) {
+            let answer = way.failed(None, failure);
+            return self.recorded(caller, &execute, &way, None, Some(params), queued_at, answer);
+        }
+
+        let held = tokio::select! {
+            held = self.hold(caller, &execute.worker, tool) => held,
+            () = over(deadline) => return self.recorded(caller, &execute, &way, None, Some(params), queued_at, timed_out(&way, None, timeout)),
+            () = cancel.cancelled() => return self.recorded(caller, &execute, &way, None, Some(params), queued_at, cancelled(&way, None)),
+        };
+        let held = match held {
+            Ok(held) => held,
+            Err((session, failure)) => {
+                let answer = way.failed(session.as_deref(), failure);
+                return self.recorded(caller, &execute, &way, None, Some(params), queued_at, answer);
+            }
+        };
+        let session = held.as_ref().and_then(|held| held.session_id());
+        let place = held.as_ref().and_then(|held| held.place.as_ref());
+        let step = match self.begin(caller, &execute, &way, place, &params, queued_at) {
+            Ok(step) => step,
+            Err(error) => {
+                tracing::error!(%error, "a step could not be recorded, so its call is refused");
+                let message = "the call can't be recorded, so it is not made; the server's log says why";
+                let answer = way.failed(session, Failure::new(code::UNEXPECTED_ERROR, message));
+                let done = Done::of(&answer, answer.status());
+                self.let_go(caller, tool, held);
+                return done;
+            }
+        };
+
+        let ended = held.as_ref().filter(|held| !held.temporary).map(|held| held.session.ended.clone()).unwrap_or_default();
+        let guard = held.as_ref().map(|held| held.session.calls.token());
+        let call = Call {
+            tool: &tool.spec.name,
+            params,
+            worker: &execute.worker,
+            trace_id: &way.trace_id,
+            session: held.as_ref().filter(|held| held.shown).map(|held| &held.session),
+            place,
+            deadline,
+        };
+        let (answer, result) = tokio::select! {
+            biased;
+            () = async {}, if timeout.is_some_and(|timeout| timeout < 0) => (timed_out(&way, session, timeout), None),
+            returned = tool.loaded.backend.call(call) => (self.returned(&way, held.as_ref(), returned), None),
+            () = over(deadline) => (timed_out(&way, session, timeout), None),
+            () = ended.cancelled() => {
+                let failure = Failure::new(code::RESOURCE_NOT_INITIALIZED, "the session was destroyed during the call");
+                (way.failed(session, failure), None)
+            }
+            () = cancel.cancelled() => (cancelled(&way, session), Some(OutcomeKind::Aborted)),
+        };
+        drop(guard);
+        let done = finish(step, &answer, result);
+        self.let_go(caller, tool, held);
+        done
+    }
+
+    /// What an answer makes of what a tool returned.
+    fn returned(&self, way: &Way<'_>, held: Option<&Held>, returned: Result<Returned, Failure>) -> Answer {
+        let session = held.and_then(Held::session_id);
+        let mut answer = match returned {
+            Ok(Returned::Data(data)) => Answer::success(data, way.meta(session)),
+            Ok(Returned::Envelope(envelope)) => match of_envelope(envelope, way.meta(session)) {
+                Ok(answer) => answer,
+                // Not a tool's answer, so nothing is said of its session.
+                Err(failure) => return way.failed(session, failure),
+            },
+            // What broke off tells nothing of a temporary session either; what a tool reports does.
+            Err(failure) if failure.code == code::UNEXPECTED_ERROR => return way.failed(session, failure),
+            Err(failure) => way.failed(session, failure),
+        };
+        if let Some(held) = held {
+            if held.temporary && held.shown {
+                answer.meta.insert("temporary_session".to_owned(), true.into());
+            } else {
+                held.session.used();
+            }
+        }
+        answer
+    }
+
+    /// The session for a call: the worker's own, or one that lives as long as the call. None for a tool that needs neither
+    /// session nor sandbox.
+    async fn hold(
+        self: &Arc<Self>,
+        caller: &Caller,
+        worker: &str,
+        tool: &Tool,
+    ) -> Result<Option<Held>, (Option<String>, Failure)> {
+        let backend = &tool.loaded.backend;
+        let refused = |session: Option<&Session>, kind: &str, error: &str| {
+            let failure = Failure::new(code::RESOURCE_NOT_INITIALIZED, format!("Resource initialization failed: {error}"));
+            let failure = failure.with(json!({ "resource_type": kind, "details": error }));
+            (session.map(|session| session.facts.id.clone()), failure)
+        };
+        let Some(kind) = tool.session_type() else {
+            if !backend.needs_place() {
+                return Ok(None);
+            }
+            // Its sandbox is the one of the worker's sessions, if it has one.
+            let shared = self.worker(&caller.tenant, worker).sessions().into_iter().find(|session| session.sandbox().is_some());
+            if let Some(session) = shared {
+                let known = self.worker(&caller.tenant, worker);
+                self.make_ready(caller, &known, &session).await;
+                let place = self.place(caller, &session);
+                return Ok(Some(Held { session, place, temporary: false, shown: false }));
+            }
+            let create = Create { worker: worker.to_owned(), resource_type: String::new(), ..Create::default() };
+            let session = Arc::new(Session::new(self.facts(&create, 0, true).0, true, false));
+            let place =
+                self.own_place(caller, worker, &Wish::default()).await.map_err(|error| refused(None, backend.name(), &error))?;
+            return Ok(Some(Held { session, place: Some(place), temporary: true, shown: false }));
+        };
+        if backend.is_resource()
+            && let Err(error) = tool.loaded.warm_up().await
+        {
+            tracing::debug!(backend = backend.name(), error, "a backend could not be warmed up; the tool is called all the same");
+        }
+        let known = self.worker(&caller.tenant, worker);
+        if let Some(session) = known.session(kind) {
+            self.make_ready(caller, &known, &session).await;
+            if let Some(error) = session.error() {
+                return Err(refused(Some(&session), kind, error));
+            }
+            let place = self.place(caller, &session);
+            return Ok(Some(Held { session, place, temporary: false, shown: true }));
+        }
+        let create = Create { worker: worker.to_owned(), resource_type: kind.to_owned(), ..Create::default() };
+        let (facts, compatible) = self.facts(&create, known.number(kind), true);
+        let session = Arc::new(Session::new(facts, compatible, false));
+        let place = match backend.wish(&session.facts.config) {
+            None => None,
+            Some(wish) => Some(match Wish::of(&session.facts.config) {
+                Ok(own) => self
+                    .own_place(caller, worker, &own.over(&wish))
+                    .await
+                    .map_err(|error| refused(Some(&session), kind, &error))?,
+                Err(error) => return Err(refused(Some(&session), kind, &error)),
+            }),
+        };
+        let held = Held { session, place, temporary: true, shown: true };
+        if backend.is_resource()
+            && let Err(error) = backend.initialize(&held.session, held.place.as_ref()).await
+        {
+            let refused = refused(Some(&held.session), kind, &error);
+            self.remove_place(caller, held.place);
+            return Err(refused);
+        }
+        Ok(Some(held))
+    }
+
+    /// The call is over: what was made for it goes, without anyone waiting for that.
+    fn let_go(self: &Arc<Self>, caller: &Caller, tool: &Tool, held: Option<Held>) {
+        let Some(held) = held.filter(|held| held.temporary) else { return };
+        let backend = Arc::clone(&tool.loaded.backend);
+        if held.place.is_none() && !backend.is_resource() {
+            return;
+        }
+        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        self.tasks.spawn(async move {
+            if backend.is_resource() {
+                backend.cleanup(&held.session, held.place.as_ref()).await;
+            }
+            synthesis.remove_place(&caller, held.place);
+        });
+    }
+
+    fn remove_place(self: &Arc<Self>, caller: &Caller, place: Option<Place>) {
+        let Some(place) = place else { return };
+        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        self.tasks.spawn(async move { synthesis.sandboxes.remove(&caller, &place.name).await });
+    }
+
+    fn begin(
+        &self,
+        caller: &Caller,
+        execute: &Execute,
+        way: &Way<'_>,
+        place: Option<&Place>,
+        params: &Map<String, Value>,
+        queued_at: Timestamp,
+    ) -> Result<arenite_trajectory::OpenStep, arenite_trajectory::TrajectoryError> {
+        let intent = Intent {
+            tenant: caller.tenant.clone(),
+            trajectory: trajectory_id(&execute.worker, execute.task.as_deref()),
+            sandbox_name: String::new(),
+            dialect: DIALECT,
+            action: way.tool.to_owned(),
+            arguments: None,
+            origin: caller.origin.clone(),
+            request_id: caller.request_id.clone(),
+            work: Some(Work {
+                worker: execute.worker.chars().take(256).collect(),
+                task: execute.task.as_ref().map(|task| task.chars().take(256).collect()),
+                parent: execute.parent,
+                trace_id: way.trace_id.chars().take(256).collect(),
+                queued_at,
+                sandbox: place.map(|place| place.name.clone()),
+                tokens: execute.tokens.clone(),
+            }),
+        };
+        let body = serde_json::to_vec(params).unwrap_or_default();
+        self.recorder.begin_with_body(intent, &body)
+    }
+
+    /// An answer to a call that came to no tool, with its step.
+    #[allow(clippy::too_many_arguments)]
+    fn recorded(
+        &self,
+        caller: &Caller,
+        execute: &Execute,
+        way: &Way<'_>,
+        place: Option<&Place>,
+        params: Option<Map<String, Value>>,
+        queued_at: Timestamp,
+        answer: Answer,
+    ) -> Done {
+        match self.begin(caller, execute, way, place, &params.unwrap_or_default(), queued_at) {
+            Ok(step) => finish(step, &answer, None),
+            Err(error) => {
+                tracing::warn!(%error, "a call that was refused is not recorded");
+                Done::of(&answer, answer.status())
+            }
+        }
+    }
+
+    async fn batch(self: &Arc<Self>, caller: &Caller, batch: Batch, cancel: &CancellationToken) -> Done {
+        let begun = Instant::now();
+        let queued_at = Timestamp::now();
+        let total = batch.actions.len();
+        let one = |action: Action| {
+            let execute = Execute { action, ..batch.each.clone() };
+            async move { self.perform(caller, execute, queued_at, cancel).await }
+        };
+        let mut results = Vec::with_capacity(total.min(10_000));
+        if batch.parallel {
+            let mut running = futures_util::stream::iter(batch.actions.into_iter().map(one)).buffered(AT_ONCE);
+            while let Some(done) = running.next().await {
+                results.push(done);
+            }
+        } else {
+            for action in batch.actions {
+                let done = one(action).await;
+                let stop = done.code != code::SUCCESS && batch.stop_on_error;
+                results.push(done);
+                if stop || cancel.is_cancelled() {
+                    break;
+                }
+            }
+        }
+        let executed = results.len();
+        let success_count = results.iter().filter(|done| done.code == code::SUCCESS).count();
+        let (code, message) = if executed == total && success_count == total {
+            (code::SUCCESS, "success".to_owned())
+        } else if success_count == 0 {
+            (code::ALL_FAILED, "All actions failed".to_owned())
+        } else {
+            (code::PARTIAL_FAILURE, format!("{} out of {executed} actions failed", executed - success_count))
+        };
+        let trace_id = batch.each.trace_id.unwrap_or_else(trace_id);
+        let meta = Meta {
+            tool: "batch:execute",
+            took: Some(begun.elapsed()),
+            resource_type: None,
+            session_id: None,
+            trace_id: &trace_id,
+        };
+        let status = Answer { code, message: String::new(), data: Value::Null, meta: Map::new() }.status_of_many();
+        let results: Vec<&RawValue> = results.iter().map(|done| &*done.json).collect();
+        let data = Results { results, total, executed, success_count };
+        let envelope = Enveloped { code, message, data, meta: meta.into_map() };
+        let json = serde_json::value::to_raw_value(&envelope).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Done { code, status, json: json.into() }
+    }
+}
+
+#[derive(Serialize)]
+struct Enveloped<T> {
+    code: i64,
+    message: String,
+    data: T,
+    meta: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Results<'a> {
+    results: Vec<&'a RawValue>,
+    total: usize,
+    executed: usize,
+    success_count: usize,
+}
+
+impl Held {
+    fn session_id(&self) -> Option<&str> {
+        self.shown.then_some(self.session.facts.id.as_str())
+    }
+}
+
+async fn over(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn timed_out(way: &Way<'_>, session: Option<&str>, timeout: Option<i64>) -> Answer {
+    let timeout = timeout.unwrap_or_default();
+    let failure = Failure::new(code::TIMEOUT, format!("Tool execution timed out after {timeout}s"));
+    way.failed(session, failure.with(json!({ "timeout": timeout })))
+}
+
+fn cancelled(way: &Way<'_>, session: Option<&str>) -> Answer {
+    way.failed(session, Failure::new(code::UNEXPECTED_ERROR, "the client left, so the call was cancelled"))
+}
+
+/// Completes an envelope that a tool made itself. What it says about itself stands, but for the trace.
+fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<Answer, Failure> {
+    let (Some(code), Some(message)) =
+        (envelope.get("code").and_then(Value::as_i64), envelope.get("message").and_then(Value::as_str))
+    else {
+        return Err(legacy("dict"));
+    };
+    let message = message.to_owned();
+    let trace_id = ours.trace_id.to_owned();
+    let mut meta = ours.into_map();
+    if let Some(Value::Object(theirs)) = envelope.remove("meta") {
+        meta.extend(theirs);
+    }
+    meta.insert("trace_id".to_owned(), trace_id.into());
+    Ok(Answer { code, message, data: envelope.remove("data").unwrap_or_default(), meta })
+}
+
+/// A tool returned something that is no envelope.
+pub(crate) fn legacy(returned_type: &str) -> Failure {
+    let message = "Tool returned legacy response format; expected {code, message, data, meta}";
+    Failure::new(code::UNEXPECTED_ERROR, message).with(json!({ "returned_type": returned_type }))
+}
+
+/// Writes the outcome of a step, and answers.
+fn finish(mut step: arenite_trajectory::OpenStep, answer: &Answer, result: Option<OutcomeKind>) -> Done {
+    let done = Done::of(answer, answer.status());
+    step.response_tap().feed(done.json.get().as_bytes());
+    let ok = answer.is_success();
+    let result = result.unwrap_or(if ok { OutcomeKind::Ok } else { OutcomeKind::Error });
+    let outcome = Outcome { status: Some(done.status), result, error: (!ok).then(|| answer.message.clone()) };
+    // It is done; that its outcome could not be written is counted, and the step reads as interrupted.
+    if let Err(error) = step.finish(outcome) {
+        tracing::error!(%error, "the outcome of a step could not be recorded");
+    }
+    done
+}
+
+/// For names that must not meet.
+pub(crate) fn unique(prefix: &str) -> String {
+    format!("{prefix}-{}", random_hex(8))
+}

@@ -1,0 +1,42 @@
+//! Workers and their sessions, tools by name, batches, backends and plugins: what AgentFlow's dialect calls.
+//!
+//! Owns which session a call works in, how long it lives, and how calls are run, bounded and recorded. Never makes a sandbox
+//! itself, and never speaks HTTP to clients: both are the gateway's.
+//!
+//! # A call's way
+//!
+//! ```text
+//!  execute ──► tool found by name ──► session: the worker's own, else one for this call ──► intent in the worker's
+//!  trajectory ──► backend ──► outcome ──► answer
+//! ```
+//!
+//! # Who waits for whom
+//!
+//! A worker waits for its own sandbox to be made, and a session's callers for the session to be ready. No worker ever waits
+//! for another: the table of workers is locked for lookups alone.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+mod backend;
+pub mod backends;
+mod catalog;
+pub mod config;
+mod execute;
+mod names;
+mod place;
+pub mod plugin;
+mod retry;
+mod session;
+mod store;
+mod synthesis;
+mod worker;
+
+pub use backend::{Backend, Call, ToolSpec};
+pub use catalog::Listed;
+pub use execute::{Action, Batch, Done, Execute};
+pub use names::trajectory_id;
+pub use place::{Caller, GuestAnswer, Place, Sandboxes, Wish};
+pub use retry::GRACE;
+pub use session::{Facts, Session};
+pub use synthesis::{Create, Created, Setup, Synthesis};

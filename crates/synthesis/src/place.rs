@@ -1,0 +1,143 @@
+//! The sandboxes that workers work in. Who makes them is the gateway's to say: this crate asks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arenite_model::TenantId;
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Who asks, as a step tells it.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub tenant: TenantId,
+    pub request_id: String,
+    pub origin: Option<String>,
+}
+
+/// What a worker's sandbox is asked to be. Unset: the server's default.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Wish {
+    pub image: Option<String>,
+    /// `none` or `open`.
+    pub network: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub memory_mb: Option<u64>,
+    /// Cores; may be a fraction.
+    pub cpus: Option<f64>,
+    pub disk_mb: Option<u64>,
+    pub pids: Option<u32>,
+}
+
+impl Wish {
+    /// The fields of a session's configuration that are about its sandbox.
+    ///
+    /// # Errors
+    /// Which field is of the wrong type.
+    pub fn of(config: &Map<String, Value>) -> Result<Self, String> {
+        const FIELDS: [&str; 7] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids"];
+        let mut own = Map::new();
+        for field in FIELDS {
+            if let Some(value) = config.get(field).filter(|value| !value.is_null()) {
+                own.insert(field.to_owned(), value.clone());
+            }
+        }
+        // Another name of the same, of AgentFlow's documents.
+        if let Some(limit) = config.get("memory_limit_mb").filter(|limit| limit.is_u64()) {
+            own.entry("memory_mb").or_insert_with(|| limit.clone());
+        }
+        Self::deserialize(Value::Object(own)).map_err(|error| format!("the session's configuration: {error}"))
+    }
+
+    /// What is set here, else what is set there.
+    #[must_use]
+    pub fn over(mut self, under: &Self) -> Self {
+        self.image = self.image.or_else(|| under.image.clone());
+        self.network = self.network.or_else(|| under.network.clone());
+        for (name, value) in &under.env {
+            self.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        self.memory_mb = self.memory_mb.or(under.memory_mb);
+        self.cpus = self.cpus.or(under.cpus);
+        self.disk_mb = self.disk_mb.or(under.disk_mb);
+        self.pids = self.pids.or(under.pids);
+        self
+    }
+}
+
+/// An answer of a sandbox.
+#[derive(Debug, Clone)]
+pub struct GuestAnswer {
+    pub status: u16,
+    /// Null when it is no JSON.
+    pub json: Value,
+    /// What it is in bytes, when it is no JSON: a picture.
+    pub bytes: Vec<u8>,
+}
+
+impl GuestAnswer {
+    /// The `data` of AIO's envelope, or what went wrong, in the sandbox's own words.
+    pub fn data(self) -> Result<Value, String> {
+        let Value::Object(mut answer) = self.json else {
+            return Err(format!("the sandbox answered with status {} and no JSON", self.status));
+        };
+        if self.status < 400 && answer.get("success").is_none_or(|success| success != &Value::Bool(false)) {
+            return Ok(answer.remove("data").unwrap_or_default());
+        }
+        let said = answer.get("message").and_then(Value::as_str).unwrap_or("the sandbox refused the call");
+        Err(match answer.get("hint").and_then(Value::as_str) {
+            Some(hint) if !hint.is_empty() => format!("{said}; {hint}"),
+            _ => said.to_owned(),
+        })
+    }
+}
+
+/// Makes sandboxes, calls them and removes them. Implemented by the gateway.
+#[async_trait]
+pub trait Sandboxes: Send + Sync {
+    /// Makes one, and answers its name. It carries the labels.
+    ///
+    /// # Errors
+    /// Why not, for the client.
+    async fn make(&self, caller: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String>;
+    /// Removes it; one that is gone is fine.
+    async fn remove(&self, caller: &Caller, name: &str);
+    /// Whether it is there, and could answer.
+    async fn is_there(&self, caller: &Caller, name: &str) -> bool;
+    /// Names of all that carry the label.
+    async fn labelled(&self, tenant: &TenantId, label: &str) -> Vec<String>;
+    /// Calls one of the paths of a sandbox's own API. GET without a body.
+    ///
+    /// # Errors
+    /// Why it could not be reached.
+    async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String>;
+}
+
+/// A sandbox, for one call.
+#[derive(Clone)]
+pub struct Place {
+    pub sandboxes: Arc<dyn Sandboxes>,
+    pub caller: Caller,
+    /// The sandbox's name.
+    pub name: String,
+}
+
+impl Place {
+    /// Posts to a path of the sandbox, and answers the `data` of what it says.
+    ///
+    /// # Errors
+    /// What the sandbox says, or why it could not be reached.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        self.sandboxes.call(&self.caller, &self.name, path, Some(body)).await?.data()
+    }
+
+    /// The same with GET.
+    ///
+    /// # Errors
+    /// As [`Place::post`].
+    pub async fn get(&self, path: &str) -> Result<Value, String> {
+        self.sandboxes.call(&self.caller, &self.name, path, None).await?.data()
+    }
+}

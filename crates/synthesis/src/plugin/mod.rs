@@ -1,0 +1,273 @@
+//! Backends and tools that are processes of their own, in any language: see docs/PLUGINS.md for what is spoken.
+//!
+//! ```text
+//!  started ──► described ──► calls ──► ended by itself or us
+//!                              └──► died: calls under way fail ──► started anew by the next call; sessions begin anew too
+//! ```
+
+mod process;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Failure, Returned, code as codes};
+use crate::backend::{Backend, Call, ToolSpec};
+use crate::execute::legacy;
+use crate::place::Place;
+use crate::session::Session;
+
+use process::{Fault, Process, Running};
+
+/// The version of what is spoken.
+const PROTOCOL: u64 = 1;
+/// Until a plugin has said what it is.
+const DESCRIBE: Duration = Duration::from_secs(60);
+/// For its end.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// The most tools of one plugin.
+const MAX_TOOLS: usize = 2000;
+
+/// The Python package: names under which its files are imported, and their text.
+const PACKAGE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/package.rs"));
+
+/// How a plugin is started.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub command: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub dir: Option<PathBuf>,
+}
+
+impl Launch {
+    /// Python's plugin host, which runs what exists for AgentFlow. `kind`: `backend` with a dotted class, or `tools` with modules.
+    pub fn python(python: &str, kind: &str, what: &[String], package: &Path, path: &[PathBuf]) -> Self {
+        let mut command = vec![python.to_owned(), "-m".to_owned(), "sandbox.host".to_owned(), kind.to_owned()];
+        command.extend(what.iter().cloned());
+        let join = |paths: &[PathBuf]| {
+            std::env::join_paths(paths).map(|joined| joined.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        let own = [package.to_owned()];
+        Self {
+            command,
+            env: vec![
+                ("PYTHONPATH".to_owned(), join(&own)),
+                ("ARENITE_PLUGIN_PATH".to_owned(), join(path)),
+                ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()),
+            ],
+            dir: path.first().cloned(),
+        }
+    }
+}
+
+/// Writes the Python package where plugin hosts find it.
+///
+/// # Errors
+/// What could not be written.
+pub fn unpack(into: &Path) -> std::io::Result<()> {
+    for (name, text) in PACKAGE {
+        let path = into.join(name);
+        if std::fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+            continue;
+        }
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(&path, text)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Deserialize)]
+struct Description {
+    protocol: u64,
+    name: String,
+    #[serde(default)]
+    default_config: Map<String, Value>,
+    #[serde(default)]
+    kind: Kind,
+    #[serde(default)]
+    tools: Vec<Described>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    #[default]
+    Backend,
+    Tools,
+}
+
+#[derive(Debug, Deserialize)]
+struct Described {
+    name: String,
+    resource_type: Option<String>,
+    config_key: Option<String>,
+    #[serde(default)]
+    description: String,
+    schema: Option<Value>,
+    #[serde(default)]
+    hidden: bool,
+}
+
+/// A backend in a process of its own.
+pub struct Plugin {
+    name: String,
+    kind: Kind,
+    tools: Vec<ToolSpec>,
+    default_config: Map<String, Value>,
+    process: Process,
+    /// In which of the process's lives each session was made ready.
+    lives: Mutex<HashMap<String, u64>>,
+    stopped: AtomicBool,
+}
+
+impl Plugin {
+    /// Starts the plugin, and asks it what it is. `key`: what the configuration calls it.
+    ///
+    /// # Errors
+    /// Why it can't be used.
+    pub async fn start(key: &str, launch: Launch, config: Map<String, Value>) -> Result<Arc<dyn Backend>, String> {
+        let process = Process::new(key.to_owned(), launch);
+        let running = process.running().await?;
+        let asked = running.ask("describe", json!({ "protocol": PROTOCOL, "config": config }));
+        let told = tokio::time::timeout(DESCRIBE, asked).await;
+        let told = told.map_err(|_| format!("it did not say within {} s what it is", DESCRIBE.as_secs()))?;
+        let told = told.map_err(|fault| fault.message)?;
+        let told: Description =
+            serde_json::from_value(told).map_err(|error| format!("its description can't be read: {error}"))?;
+        if told.protocol != PROTOCOL {
+            return Err(format!("it speaks version {} of the protocol, and not {PROTOCOL}", told.protocol));
+        }
+        if told.tools.len() > MAX_TOOLS {
+            return Err(format!("it has {} tools, and {MAX_TOOLS} is the most", told.tools.len()));
+        }
+        let name = if told.kind == Kind::Backend { told.name.clone() } else { key.to_owned() };
+        let tools = told.tools.into_iter().map(|tool| ToolSpec {
+            resource: tool.config_key.or(tool.resource_type),
+            description: tool.description,
+            parameters: tool.schema.unwrap_or_else(|| json!({"type": "object", "additionalProperties": true})),
+            hidden: tool.hidden,
+            name: tool.name,
+        });
+        let mut default_config = told.default_config;
+        default_config.extend(config.clone());
+        process.remember(json!({ "protocol": PROTOCOL, "config": config }));
+        Ok(Arc::new(Self {
+            name,
+            kind: told.kind,
+            tools: tools.collect(),
+            default_config,
+            process,
+            lives: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        }))
+    }
+
+    /// A session is ready in the process as it lives now.
+    async fn ready(&self, session: &Arc<Session>) -> Result<Running, Fault> {
+        let running = self.process.running().await.map_err(Fault::broken)?;
+        let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(&session.facts.id).copied();
+        if life != Some(running.life) && !session.compatible {
+            let told = json!({ "worker_id": session.facts.worker, "config": session.facts.config, "session": session.info() });
+            running.ask("initialize", told).await?;
+            self.lives.lock().unwrap_or_else(PoisonError::into_inner).insert(session.facts.id.clone(), running.life);
+        }
+        Ok(running)
+    }
+}
+
+#[async_trait]
+impl Backend for Plugin {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn tools(&self) -> Vec<ToolSpec> {
+        self.tools.clone()
+    }
+
+    fn default_config(&self) -> Map<String, Value> {
+        if self.kind == Kind::Backend { self.default_config.clone() } else { Map::new() }
+    }
+
+    fn is_resource(&self) -> bool {
+        self.kind == Kind::Backend
+    }
+
+    async fn warmup(&self) -> Result<(), String> {
+        let running = self.process.running().await?;
+        running.ask("warmup", json!({})).await.map(drop).map_err(|fault| fault.message)
+    }
+
+    async fn initialize(&self, session: &Arc<Session>, _place: Option<&Place>) -> Result<(), String> {
+        self.ready(session).await.map(drop).map_err(|fault| fault.message)
+    }
+
+    async fn call(&self, call: Call<'_>) -> Result<Returned, Failure> {
+        let failed = |fault: Fault| {
+            let data = json!({ "error_type": fault.kind });
+            Failure::new(codes::UNEXPECTED_ERROR, fault.message).with(data)
+        };
+        let running = match call.session.filter(|_| self.kind == Kind::Backend) {
+            Some(session) => self.ready(session).await,
+            None => self.process.running().await.map_err(Fault::broken),
+        };
+        let running = running.map_err(failed)?;
+        let left = call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()).as_millis() as u64);
+        let told = json!({
+            "tool": call.tool,
+            "params": call.params,
+            "timeout_ms": left,
+            "worker_id": call.worker,
+            "trace_id": call.trace_id,
+            "session_id": call.session.map(|session| session.facts.id.as_str()),
+            "session": call.session.map(|session| session.info()),
+        });
+        let mut answer = running.ask("call", told).await.map_err(failed)?;
+        match answer.get_mut("result").map(Value::take).unwrap_or_default() {
+            Value::Object(envelope) => Ok(Returned::Envelope(envelope)),
+            other => Err(legacy(match other {
+                Value::Null => "NoneType",
+                Value::Bool(_) => "bool",
+                Value::Number(number) if number.is_f64() => "float",
+                Value::Number(_) => "int",
+                Value::String(_) => "str",
+                Value::Array(_) => "list",
+                Value::Object(_) => "dict",
+            })),
+        }
+    }
+
+    async fn cleanup(&self, session: &Arc<Session>, _place: Option<&Place>) {
+        let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).remove(&session.facts.id);
+        let Some(running) = self.process.alive().filter(|running| Some(running.life) == life) else { return };
+        let told = json!({
+            "worker_id": session.facts.worker, "session_id": session.facts.id, "session": session.info(),
+        });
+        if let Err(fault) = running.ask("cleanup", told).await {
+            tracing::warn!(
+                plugin = self.name,
+                session = session.facts.id,
+                error = fault.message,
+                "a session could not be cleaned up"
+            );
+        }
+    }
+
+    async fn shutdown(&self) {
+        if self.stopped.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(running) = self.process.alive() {
+            let _ = tokio::time::timeout(FAREWELL, running.ask("shutdown", json!({}))).await;
+        }
+        self.process.end(FAREWELL).await;
+    }
+}

@@ -1,0 +1,304 @@
+//! A plugin's process: requests and answers, one a line.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::Launch;
+
+/// Bytes of one line.
+const MAX_LINE: u64 = 16 << 20;
+/// Requests that wait to be written.
+const WAITING: usize = 256;
+/// Between two starts of a process that dies.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of its log that are taken over in one second; the rest is counted.
+const LOG_BYTES: usize = 16 << 10;
+
+/// Why a request came to nothing.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) message: String,
+    /// The type of the exception, or what else it was.
+    pub(super) kind: String,
+}
+
+impl Fault {
+    pub(super) fn broken(message: String) -> Self {
+        Self { message, kind: "PluginError".to_owned() }
+    }
+}
+
+type Answer = Result<Value, Fault>;
+
+/// One life of the process.
+struct Life {
+    number: u64,
+    requests: mpsc::Sender<Vec<u8>>,
+    pending: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    next: AtomicU64,
+    dead: CancellationToken,
+}
+
+impl Life {
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process that is there.
+#[derive(Clone)]
+pub(super) struct Running {
+    pub(super) life: u64,
+    of: Arc<Life>,
+}
+
+/// A request under way. Dropped before its answer it is cancelled.
+struct Pending<'a> {
+    of: &'a Life,
+    id: u64,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.of.pending().remove(&self.id).is_some() {
+            let cancel = json!({ "jsonrpc": "2.0", "method": "cancel", "params": { "id": self.id } });
+            // One that does not read has nothing more to be told.
+            let _ = self.of.requests.try_send(line(&cancel));
+        }
+    }
+}
+
+fn line(message: &Value) -> Vec<u8> {
+    let mut line = message.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+impl Running {
+    /// One request. Others may be under way at the same time.
+    pub(super) async fn ask(&self, method: &str, params: Value) -> Answer {
+        let life = &*self.of;
+        let id = life.next.fetch_add(1, Ordering::Relaxed);
+        let (tell, told) = oneshot::channel();
+        life.pending().insert(id, tell);
+        let _pending = Pending { of: life, id };
+        let request = line(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let ended = || Fault::broken("the plugin's process ended".to_owned());
+        tokio::select! {
+            biased;
+            sent = life.requests.send(request) => sent.map_err(|_| ended())?,
+            () = life.dead.cancelled() => return Err(ended()),
+        }
+        tokio::select! {
+            biased;
+            told = told => told.unwrap_or_else(|_| Err(ended())),
+            () = life.dead.cancelled() => Err(ended()),
+        }
+    }
+}
+
+pub(super) struct Process {
+    name: String,
+    launch: Launch,
+    state: tokio::sync::Mutex<State>,
+    alive: Mutex<Option<Running>>,
+}
+
+#[derive(Default)]
+struct State {
+    lives: u64,
+    started: Option<Instant>,
+    /// What a process that was started anew is told first.
+    first: Option<Value>,
+}
+
+impl Process {
+    pub(super) fn new(name: String, launch: Launch) -> Self {
+        Self { name, launch, state: tokio::sync::Mutex::default(), alive: Mutex::default() }
+    }
+
+    pub(super) fn remember(&self, first: Value) {
+        if let Ok(mut state) = self.state.try_lock() {
+            state.first = Some(first);
+        }
+    }
+
+    /// The process, if it lives.
+    pub(super) fn alive(&self) -> Option<Running> {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.clone().filter(|running| !running.of.dead.is_cancelled())
+    }
+
+    /// The process, started anew if it died.
+    pub(super) async fn running(&self) -> Result<Running, String> {
+        if let Some(running) = self.alive() {
+            return Ok(running);
+        }
+        let mut state = self.state.lock().await;
+        if let Some(running) = self.alive() {
+            return Ok(running);
+        }
+        if let Some(started) = state.started {
+            tokio::time::sleep(PAUSE.saturating_sub(started.elapsed())).await;
+        }
+        state.started = Some(Instant::now());
+        state.lives += 1;
+        let running = self.start(state.lives)?;
+        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(running.clone());
+        if let Some(first) = &state.first {
+            running.ask("describe", first.clone()).await.map_err(|fault| fault.message)?;
+        }
+        Ok(running)
+    }
+
+    fn start(&self, number: u64) -> Result<Running, String> {
+        let Launch { command, env, dir } = &self.launch;
+        let (program, arguments) = command.split_first().ok_or("its command is empty")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // What the server was told of keys is not the plugin's, unless its configuration says so.
+        command.env_remove("ARENITE_API_KEY").envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
+        if let Some(dir) = dir {
+            command.current_dir(dir);
+        }
+        let mut child = command.spawn().map_err(|error| format!("{program} can't be started: {error}"))?;
+        let (Some(input), Some(output), Some(log)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+            return Err("its standard streams are not there".to_owned());
+        };
+        let (requests, waiting) = mpsc::channel(WAITING);
+        let life = Arc::new(Life {
+            number,
+            requests,
+            pending: Mutex::default(),
+            next: AtomicU64::new(1),
+            dead: CancellationToken::new(),
+        });
+        tokio::spawn(take_over_log(self.name.clone(), log));
+        tokio::spawn(live(self.name.clone(), Arc::clone(&life), child, input, output, waiting));
+        Ok(Running { life: number, of: life })
+    }
+
+    /// Closes its standard input, and kills it if it has not ended in time.
+    pub(super) async fn end(&self, patience: Duration) {
+        let Some(running) = self.alive() else { return };
+        // An empty line stands for the end of what is written to it.
+        let _ = running.of.requests.try_send(Vec::new());
+        if tokio::time::timeout(patience, running.of.dead.cancelled()).await.is_err() {
+            running.of.dead.cancel();
+        }
+    }
+}
+
+/// Serves one life of a process, until it ends, breaks the rules, or is told to end.
+async fn live(
+    name: String,
+    life: Arc<Life>,
+    mut child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    waiting: mpsc::Receiver<Vec<u8>>,
+) {
+    let why = tokio::select! {
+        () = write(input, waiting) => "nothing can be written to it".to_owned(),
+        why = read(&name, &life, output) => why,
+        () = life.dead.cancelled() => "it was told to".to_owned(),
+    };
+    // It may have ended by itself just now.
+    let ended = tokio::time::timeout(Duration::from_millis(200), child.wait()).await;
+    match ended {
+        Ok(Ok(status)) => tracing::info!(plugin = name, life = life.number, %status, "a plugin's process ended: {why}"),
+        _ => {
+            tracing::warn!(plugin = name, life = life.number, "a plugin's process is killed: {why}");
+            if let Some(group) = child.id().and_then(|id| rustix_pid(id)) {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            }
+            let _ = child.kill().await;
+        }
+    }
+    life.dead.cancel();
+    life.pending().clear();
+}
+
+fn rustix_pid(id: u32) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+async fn write(mut input: ChildStdin, mut waiting: mpsc::Receiver<Vec<u8>>) {
+    while let Some(line) = waiting.recv().await {
+        if line.is_empty() {
+            drop(input);
+            // Its end is seen by who reads from it.
+            return std::future::pending().await;
+        }
+        if input.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read(name: &str, life: &Life, output: ChildStdout) -> String {
+    let mut lines = BufReader::with_capacity(64 << 10, output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut lines).take(MAX_LINE).read_until(b'\n', &mut line).await {
+            Ok(0) => return "it closed its standard output".to_owned(),
+            Ok(read) if read as u64 == MAX_LINE && line.last() != Some(&b'\n') => {
+                return format!("it wrote a line of more than {} MiB", MAX_LINE >> 20);
+            }
+            Ok(_) => {}
+            Err(error) => return format!("its output can't be read: {error}"),
+        }
+        let Ok(message) = serde_json::from_slice::<Value>(&line) else {
+            tracing::warn!(plugin = name, "a plugin wrote a line to its standard output that is no JSON");
+            continue;
+        };
+        let Some(id) = message["id"].as_u64() else {
+            let said = message["params"]["message"].as_str().unwrap_or_default();
+            tracing::debug!(plugin = name, method = message["method"].as_str(), "{said}");
+            continue;
+        };
+        // One that nobody waits for any more was cancelled.
+        if let Some(tell) = life.pending().remove(&id) {
+            let answer = match message.get("error").filter(|error| !error.is_null()) {
+                None => Ok(message.get("result").cloned().unwrap_or_default()),
+                Some(error) => Err(Fault {
+                    message: error["message"].as_str().unwrap_or("the plugin failed").to_owned(),
+                    kind: error["data"]["type"].as_str().unwrap_or("PluginError").to_owned(),
+                }),
+            };
+            let _ = tell.send(answer);
+        }
+    }
+}
+
+/// Takes what a plugin writes to its standard error into the server's log, at a bounded rate, and drains the rest.
+async fn take_over_log(name: String, mut log: impl AsyncRead + Unpin) {
+    let mut buffer = vec![0; 4 << 10];
+    let (mut since, mut taken, mut dropped) = (Instant::now(), 0usize, 0usize);
+    while let Ok(read @ 1..) = log.read(&mut buffer).await {
+        if since.elapsed() > Duration::from_secs(1) {
+            if dropped > 0 {
+                tracing::warn!(plugin = name, bytes = dropped, "a plugin's log was too much to be taken over whole");
+            }
+            (since, taken, dropped) = (Instant::now(), 0, 0);
+        }
+        if taken + read > LOG_BYTES {
+            dropped += read;
+            continue;
+        }
+        taken += read;
+        for said in String::from_utf8_lossy(&buffer[..read]).lines().filter(|said| !said.trim().is_empty()) {
+            tracing::info!(plugin = name, "{}", said.chars().filter(|c| !c.is_control()).collect::<String>());
+        }
+    }
+}

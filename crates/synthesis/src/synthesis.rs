@@ -1,0 +1,459 @@
+//! All workers of a server, and their sessions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arenite_model::TenantId;
+use arenite_trajectory::Recorder;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::answer::{naive, random_hex};
+use crate::backend::Backend;
+use crate::catalog::{Catalog, Listed};
+use crate::names::session_name;
+use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::retry::Orphans;
+use crate::session::{Facts, Session};
+use crate::store::Store;
+use crate::worker::{LABEL, TEMPORARY, Worker, label};
+
+/// What AgentFlow's server says of a session that nothing stands behind.
+const COMPATIBLE: &str = "was created for compatibility but no initialization was performed.";
+/// Workers whose numbers are remembered though they have no session.
+const MAX_WORKERS: usize = 100_000;
+/// Sessions of one worker, one for each type of resource.
+const MAX_SESSIONS: usize = 64;
+/// Between two looks for sessions whose time is over.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How the workers' part of a server is set up.
+pub struct Setup {
+    /// Where sessions are remembered.
+    pub dir: PathBuf,
+    pub recorder: Recorder,
+    pub sandboxes: Arc<dyn Sandboxes>,
+    /// In the order in which their tools are listed.
+    pub backends: Vec<Arc<dyn Backend>>,
+    /// Time without a call after which a session ends, unless it names its own.
+    pub session_ttl: Duration,
+    /// What sandboxes of workers are, where their sessions don't say.
+    pub wish: Wish,
+}
+
+/// A session that is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Create {
+    pub worker: String,
+    pub resource_type: String,
+    pub config: Map<String, Value>,
+    pub custom_name: Option<String>,
+    /// Seconds.
+    pub ttl: Option<f64>,
+    pub auto_extend: Option<bool>,
+}
+
+/// A session that was asked for. `new`: it was made now.
+pub struct Created {
+    pub session: Arc<Session>,
+    pub new: bool,
+}
+
+impl Created {
+    pub fn error(&self) -> Option<&str> {
+        self.session.error()
+    }
+
+    pub fn status(&self) -> &'static str {
+        self.session.status()
+    }
+
+    /// What is said of a session that nothing stands behind.
+    pub fn compatibility(&self) -> Option<String> {
+        let kind = &self.session.facts.resource_type;
+        self.session
+            .compatible
+            .then(|| format!("Resource type '{kind}' does not require session initialization. This session {COMPATIBLE}"))
+    }
+}
+
+type Key = (TenantId, String);
+
+/// All workers of a server.
+pub struct Synthesis {
+    pub(crate) catalog: Catalog,
+    pub(crate) recorder: Recorder,
+    pub(crate) sandboxes: Arc<dyn Sandboxes>,
+    pub(crate) orphans: Arc<Orphans>,
+    /// Whatever goes on without its client: calls that end, sandboxes that are removed.
+    pub(crate) tasks: TaskTracker,
+    workers: Mutex<HashMap<Key, Arc<Worker>>>,
+    store: Store,
+    ttl: Duration,
+    wish: Wish,
+}
+
+impl Synthesis {
+    /// Takes over the sessions of before.
+    ///
+    /// # Errors
+    /// Why the file of sessions can't be opened.
+    pub fn start(setup: Setup) -> Result<Arc<Self>, String> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", setup.dir.display());
+        std::fs::create_dir_all(&setup.dir).map_err(|error| failed("could not make", &error))?;
+        let path = setup.dir.join("sessions.db");
+        let store = Store::open(&path).map_err(|error| failed("could not open the workers' sessions in", &error))?;
+        let kept = store.all().map_err(|error| failed("could not read the workers' sessions in", &error))?;
+        let mut catalog = Catalog::default();
+        for backend in setup.backends {
+            catalog.add(backend);
+        }
+        let synthesis = Self {
+            catalog,
+            recorder: setup.recorder,
+            sandboxes: setup.sandboxes,
+            orphans: Arc::default(),
+            tasks: TaskTracker::new(),
+            workers: Mutex::default(),
+            store,
+            ttl: setup.session_ttl,
+            wish: setup.wish,
+        };
+        for kept in kept {
+            let Ok(tenant) = kept.tenant.parse::<TenantId>() else { continue };
+            let worker = synthesis.worker(&tenant, &kept.facts.worker);
+            let session = Session::new(kept.facts, kept.compatible, true);
+            *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = kept.sandbox;
+            worker.restore(Arc::new(session));
+        }
+        Ok(Arc::new(synthesis))
+    }
+
+    /// Removes what a killed server left behind, then ends sessions whose time is over, until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        self.remove_leftovers(&TenantId::default_tenant()).await;
+        while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+            let now = Timestamp::now();
+            for ((tenant, _), worker) in self.all() {
+                for session in worker.sessions().into_iter().filter(|session| session.is_expired(now)) {
+                    let (synthesis, worker, tenant) = (Arc::clone(&self), Arc::clone(&worker), tenant.clone());
+                    self.tasks.spawn(async move {
+                        tracing::info!(session = session.facts.id, "a worker's session was idle for its time and ends");
+                        synthesis.end(&own(tenant), &worker, &session).await;
+                    });
+                }
+            }
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+        for loaded in self.catalog.all() {
+            loaded.backend.shutdown().await;
+        }
+    }
+
+    /// Sandboxes of calls that a killed server had under way, and of sessions that are not remembered.
+    async fn remove_leftovers(&self, tenant: &TenantId) {
+        let caller = own(tenant.clone());
+        let mut wanted: Vec<String> = Vec::new();
+        for (_, worker) in self.all() {
+            wanted.extend(worker.sessions().iter().filter_map(|session| session.sandbox()));
+        }
+        for name in self.sandboxes.labelled(tenant, LABEL).await {
+            if !wanted.contains(&name) {
+                tracing::info!(sandbox = name, "a worker's sandbox that no session uses is removed");
+                self.sandboxes.remove(&caller, &name).await;
+            }
+        }
+    }
+
+    fn workers(&self) -> MutexGuard<'_, HashMap<Key, Arc<Worker>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<(Key, Arc<Worker>)> {
+        self.workers().iter().map(|(key, worker)| (key.clone(), Arc::clone(worker))).collect()
+    }
+
+    fn known(&self, tenant: &TenantId, worker: &str) -> Option<Arc<Worker>> {
+        self.workers().get(&(tenant.clone(), worker.to_owned())).cloned()
+    }
+
+    pub(crate) fn worker(&self, tenant: &TenantId, worker: &str) -> Arc<Worker> {
+        let mut workers = self.workers();
+        if workers.len() >= MAX_WORKERS {
+            // Their numbers begin anew. Their sessions' ids differ all the same.
+            workers.retain(|_, worker| worker.count() > 0 || Arc::strong_count(worker) > 1);
+        }
+        let key = (tenant.clone(), worker.to_owned());
+        Arc::clone(workers.entry(key).or_insert_with(|| Arc::new(Worker::new(worker))))
+    }
+
+    /// How many workers ever had a session and did not leave, and how many sessions there are.
+    pub fn counts(&self) -> (usize, usize) {
+        let workers = self.workers();
+        (workers.len(), workers.values().map(|worker| worker.count()).sum())
+    }
+
+    pub fn tools_count(&self) -> usize {
+        self.catalog.len()
+    }
+
+    pub fn tools(&self, include_hidden: bool) -> impl Iterator<Item = Listed<'_>> {
+        self.catalog.list(include_hidden)
+    }
+
+    /// By its full name, or any other that leads to it alone.
+    pub fn tool(&self, name: &str) -> Option<Listed<'_>> {
+        self.catalog.get(name)
+    }
+
+    /// The facts of a session that is about to be made.
+    pub(crate) fn facts(&self, create: &Create, number: u32, auto_created: bool) -> (Facts, bool) {
+        let loaded = self.catalog.resource(&create.resource_type);
+        let mut config = loaded.map(|loaded| loaded.backend.default_config()).unwrap_or_default();
+        config.extend(create.config.clone());
+        let name = session_name(&create.resource_type, &create.worker, number, create.custom_name.as_deref());
+        let facts = Facts {
+            id: format!("{name}_{}", random_hex(8)),
+            name,
+            worker: create.worker.clone(),
+            resource_type: create.resource_type.clone(),
+            config,
+            custom_name: create.custom_name.clone(),
+            created_at: Timestamp::now(),
+            auto_created,
+            ttl_seconds: create.ttl.unwrap_or(self.ttl.as_secs_f64()),
+            auto_extend: create.auto_extend.unwrap_or(true),
+        };
+        (facts, loaded.is_none())
+    }
+
+    /// The worker's session of this type, made and made ready if there is none. One that could not be made ready before is
+    /// made anew.
+    ///
+    /// # Errors
+    /// When the worker has too many.
+    pub async fn create(self: &Arc<Self>, caller: &Caller, create: Create) -> Result<Created, String> {
+        let worker = self.worker(&caller.tenant, &create.worker);
+        if let Some(session) = worker.session(&create.resource_type) {
+            if session.error().is_none() {
+                self.make_ready(caller, &worker, &session).await;
+            }
+            if session.error().is_none() {
+                return Ok(Created { session, new: false });
+            }
+            self.end(caller, &worker, &session).await;
+        } else if worker.count() >= MAX_SESSIONS {
+            return Err(format!("a worker has at most {MAX_SESSIONS} sessions; destroy some"));
+        }
+        let (session, new) = worker.session_or(&create.resource_type, |number| {
+            let (facts, compatible) = self.facts(&create, number, false);
+            Session::new(facts, compatible, false)
+        });
+        self.make_ready(caller, &worker, &session).await;
+        Ok(Created { session, new })
+    }
+
+    /// Waits until the session is ready, or known to be unusable. The work is a task of its own: a client that leaves in the
+    /// middle of it leaves nothing half done.
+    pub(crate) async fn make_ready(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) {
+        if session.ready.initialized() {
+            return;
+        }
+        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        let (worker, session) = (Arc::clone(worker), Arc::clone(session));
+        let task = self.tasks.spawn(async move {
+            session.ready.get_or_init(|| synthesis.initialize(&caller, &worker, &session)).await;
+        });
+        if let Err(error) = task.await {
+            tracing::error!(%error, "making a worker's session ready broke off");
+        }
+    }
+
+    async fn initialize(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
+        let done = self.prepare(caller, worker, session).await;
+        // One that failed is remembered only while the server lives.
+        if done.is_ok()
+            && let Err(error) =
+                self.store.put(caller.tenant.as_str(), &session.facts, session.sandbox().as_deref(), session.compatible)
+        {
+            tracing::error!(%error, session = session.facts.id, "a worker's session is not remembered over a restart");
+        }
+        done
+    }
+
+    async fn prepare(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
+        let Some(loaded) = self.catalog.resource(&session.facts.resource_type) else { return Ok(()) };
+        let place = match loaded.backend.wish(&session.facts.config) {
+            None => None,
+            Some(wish) => {
+                let before = session.sandbox().filter(|_| session.restored);
+                let place = match before {
+                    Some(name) => worker.reclaim(&self.sandboxes, caller, &name).await,
+                    None => None,
+                };
+                let wish = Wish::of(&session.facts.config)?.over(&wish).over(&self.wish);
+                let place = match place {
+                    Some(place) => place,
+                    None => worker.claim(&self.sandboxes, caller, &wish).await?,
+                };
+                *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.name.clone());
+                Some(place)
+            }
+        };
+        let made = loaded.backend.initialize(session, place.as_ref()).await;
+        if made.is_err() && place.is_some() {
+            *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            worker.release(&self.sandboxes, caller, true).await;
+        }
+        made
+    }
+
+    /// The sandbox of a session, for a call.
+    pub(crate) fn place(&self, caller: &Caller, session: &Session) -> Option<Place> {
+        let name = session.sandbox()?;
+        Some(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
+    }
+
+    /// A sandbox for one call alone.
+    pub(crate) async fn own_place(&self, caller: &Caller, worker: &str, wish: &Wish) -> Result<Place, String> {
+        let labels = BTreeMap::from([(LABEL.to_owned(), label(worker)), (TEMPORARY.to_owned(), "true".to_owned())]);
+        let name = self.sandboxes.make(caller, &wish.clone().over(&self.wish), labels).await?;
+        Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
+    }
+
+    /// Ends a session: no call finds it from here on, those under way are cancelled, and then it is cleaned up. False: someone
+    /// else is at it.
+    async fn end(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> bool {
+        if !worker.take(session) {
+            return false;
+        }
+        session.ended.cancel();
+        session.calls.close();
+        session.calls.wait().await;
+        // One that is still being made ready is waited for.
+        let _ = session.ready.get_or_init(async || Err("the session has ended".to_owned())).await;
+        let place = self.place(caller, session);
+        if session.error().is_none()
+            && let Some(loaded) = self.catalog.resource(&session.facts.resource_type)
+        {
+            loaded.backend.cleanup(session, place.as_ref()).await;
+        }
+        // Sessions that were restored and not used since have not claimed what they have.
+        worker.release(&self.sandboxes, caller, place.is_some()).await;
+        if let Err(error) = self.store.remove(&session.facts.id) {
+            tracing::error!(%error, session = session.facts.id, "a worker's session could not be forgotten");
+        }
+        true
+    }
+
+    /// Ends the worker's session of this type. None when there is none.
+    pub async fn destroy(self: &Arc<Self>, caller: &Caller, worker: &str, resource_type: &str) -> Option<Arc<Session>> {
+        let worker = self.known(&caller.tenant, worker)?;
+        let session = worker.session(resource_type)?;
+        let ended = self.detached_end(caller, &worker, &session).await;
+        ended.then_some(session)
+    }
+
+    /// The same as a task of its own, which goes on without the client.
+    async fn detached_end(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) -> bool {
+        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        let (worker, session) = (Arc::clone(worker), Arc::clone(session));
+        let ending = self.tasks.spawn(async move { synthesis.end(&caller, &worker, &session).await });
+        ending.await.unwrap_or(false)
+    }
+
+    /// Ends all sessions of a worker, and forgets it. Answers how many there were.
+    pub async fn disconnect(self: &Arc<Self>, caller: &Caller, worker: &str) -> usize {
+        let Some(known) = self.known(&caller.tenant, worker) else { return 0 };
+        let ending = known.sessions().into_iter().map(|session| {
+            let known = Arc::clone(&known);
+            async move { self.detached_end(caller, &known, &session).await }
+        });
+        let ended = futures_util::future::join_all(ending).await.into_iter().filter(|ended| *ended).count();
+        let mut workers = self.workers();
+        // Unless it came back meanwhile.
+        if known.count() == 0 {
+            workers.remove(&(caller.tenant.clone(), worker.to_owned()));
+        }
+        ended
+    }
+
+    /// Ends all sessions of a tenant's workers.
+    pub async fn disconnect_all(self: &Arc<Self>, caller: &Caller) -> usize {
+        let mine: Vec<String> =
+            self.all().into_iter().filter(|((tenant, _), _)| *tenant == caller.tenant).map(|((_, id), _)| id).collect();
+        let ending = mine.iter().map(|worker| self.disconnect(caller, worker));
+        futures_util::future::join_all(ending).await.into_iter().sum()
+    }
+
+    /// Sessions of a worker as `session/list` has them.
+    pub fn list(&self, tenant: &TenantId, worker: &str) -> Vec<Value> {
+        self.sessions(tenant, worker).iter().map(|session| session.listed()).collect()
+    }
+
+    /// The types of a worker's sessions, and each as `lifecycle/status` has it.
+    pub fn status(&self, tenant: &TenantId, worker: &str) -> (Vec<String>, Value) {
+        let sessions = self.sessions(tenant, worker);
+        let told = sessions.iter().map(|session| (session.facts.resource_type.clone(), session.told())).collect::<Map<_, _>>();
+        (sessions.iter().map(|session| session.facts.resource_type.clone()).collect(), Value::Object(told))
+    }
+
+    /// Begins the time of one session, or of all, anew: their types, ids, and when they are over.
+    pub fn refresh(&self, tenant: &TenantId, worker: &str, resource_type: Option<&str>) -> Vec<(String, String, String)> {
+        let wanted = |session: &&Arc<Session>| resource_type.is_none_or(|wanted| session.facts.resource_type == wanted);
+        let refreshed =
+            |session: &Arc<Session>| (session.facts.resource_type.clone(), session.facts.id.clone(), naive(session.refresh()));
+        self.sessions(tenant, worker).iter().filter(wanted).map(refreshed).collect()
+    }
+
+    fn sessions(&self, tenant: &TenantId, worker: &str) -> Vec<Arc<Session>> {
+        self.known(tenant, worker).map(|worker| worker.sessions()).unwrap_or_default()
+    }
+
+    /// Warms up the named backends, or all: whether each is warm, and what went wrong.
+    pub async fn warm_up(&self, names: Option<&[String]>) -> Vec<(String, Result<(), String>)> {
+        let all: Vec<String> = self.catalog.resources().map(|loaded| loaded.backend.name().to_owned()).collect();
+        let names = names.filter(|names| !names.is_empty()).unwrap_or(&all);
+        let warming = names.iter().map(|name| {
+            let all = &all;
+            async move {
+                let warmed = match self.catalog.resource(name) {
+                    Some(loaded) => loaded.warm_up().await.map_err(|error| format!("Warmup exception: {error}")),
+                    None => {
+                        let known: Vec<String> = all.iter().map(|name| format!("'{name}'")).collect();
+                        Err(format!("Backend not found: {name}. Available backends: [{}]", known.join(", ")))
+                    }
+                };
+                (name.clone(), warmed)
+            }
+        });
+        futures_util::future::join_all(warming).await
+    }
+
+    /// Whether each backend is warm.
+    pub fn warm(&self) -> Vec<(String, bool)> {
+        self.catalog.resources().map(|loaded| (loaded.backend.name().to_owned(), loaded.is_warm())).collect()
+    }
+
+    /// A worker's state in a few words, for pages.
+    pub fn overview(&self, tenant: &TenantId) -> Value {
+        let mine = self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant);
+        let workers: Vec<Value> = mine
+            .map(|((_, id), worker)| {
+                let sessions: Vec<Value> = worker.sessions().iter().map(|session| session.listed()).collect();
+                json!({ "worker_id": id, "sessions": sessions })
+            })
+            .collect();
+        json!({ "workers": workers })
+    }
+}
+
+/// The server itself asks.
+fn own(tenant: TenantId) -> Caller {
+    Caller { tenant, request_id: String::new(), origin: None }
+}

@@ -1,0 +1,215 @@
+//! `atif`: one document of the Agent Trajectory Interchange Format, version 1.7.
+//!
+//! Each recorded step is one step of the agent with one tool call, under the same number. The message is empty, and of the
+//! agent only its worker's name is known. A call without an answer has no observation, and says so in its `extra`.
+//! Branches stand in the order in which they were made, with `extra.parent`, and `notes` say so.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, iso, tool};
+use super::shown::{TEXT, shown};
+use super::source::Source;
+use super::tree::Tree;
+use super::writer::Writer;
+use crate::{OutcomeKind, TrajectoryError};
+
+const UNKNOWN: &str = "unknown";
+
+#[derive(Serialize)]
+struct Head<'a> {
+    schema_version: &'static str,
+    session_id: &'a str,
+    trajectory_id: &'a str,
+    agent: Agent<'a>,
+}
+
+#[derive(Serialize)]
+struct Agent<'a> {
+    name: &'a str,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Step<'a> {
+    step_id: u64,
+    timestamp: String,
+    source: &'static str,
+    message: &'static str,
+    tool_calls: [ToolCall<'a>; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observation: Option<Observation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<Metrics>,
+    extra: Extra<'a>,
+}
+
+#[derive(Serialize)]
+struct ToolCall<'a> {
+    tool_call_id: String,
+    function_name: String,
+    arguments: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Observation {
+    results: [ObservationResult; 1],
+}
+
+#[derive(Serialize)]
+struct ObservationResult {
+    source_call_id: String,
+    content: String,
+}
+
+#[derive(Serialize)]
+struct Extra<'a> {
+    dialect: &'a str,
+    outcome: Option<OutcomeKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+}
+
+/// What a client told of its model's tokens; what is none of ATIF's own fields stands in `extra`.
+#[derive(Default, Serialize)]
+struct Metrics {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    extra: Map<String, Value>,
+}
+
+/// Sums over the steps that told of any.
+#[derive(Default, Serialize)]
+struct Totals {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_prompt_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_completion_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_cached_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_cost_usd: Option<f64>,
+    total_steps: u64,
+}
+
+pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+    let trajectory_id = source.trajectory();
+    let about = &tree.about;
+    let head = Head {
+        schema_version: "ATIF-v1.7",
+        session_id: about.task.as_deref().unwrap_or(trajectory_id),
+        trajectory_id,
+        agent: Agent { name: about.worker.as_deref().unwrap_or(UNKNOWN), version: UNKNOWN },
+    };
+    out.raw("{")?;
+    out.fields(&head)?;
+    out.raw(",\"steps\":[")?;
+    let mut totals = Totals::default();
+    let mut first = true;
+    for number in 1..=tree.steps() {
+        let Some(call) = source.call(number)? else { continue };
+        let metrics = metrics(&call);
+        totals.add(metrics.as_ref());
+        out.item(&mut first, &step(&call, tree.parent(number), metrics))?;
+    }
+    out.raw("],")?;
+    let mut notes =
+        "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown.";
+    if tree.branches() {
+        notes = "Recorded by the sandbox's server: calls of tools and their answers. What the user and the model said is unknown. \
+                 The steps are a tree: extra.parent is the step that one goes on from where that is not the one before it, 0 for none.";
+    }
+    let extra = json!({ "sandbox": about.sandbox, "recorder": concat!("arenite ", env!("CARGO_PKG_VERSION")) });
+    out.fields(&json!({ "notes": notes, "final_metrics": totals, "extra": extra }))?;
+    out.raw("}\n")
+}
+
+fn step<'a>(call: &'a Call<'_>, parent: u64, metrics: Option<Metrics>) -> Step<'a> {
+    let step = call.step;
+    let work = step.work.as_ref();
+    let unknown = call.unknown();
+    let answered = || Observation { results: [ObservationResult { source_call_id: call.id(), content: shown(call, TEXT) }] };
+    let called = ToolCall { tool_call_id: call.id(), function_name: tool(&step.action), arguments: &call.arguments };
+    let waited = |from: jiff::Timestamp| step.started_at.duration_since(from).as_millis_f64().max(0.0);
+    Step {
+        step_id: step.step,
+        timestamp: iso(step.started_at),
+        source: "agent",
+        message: "",
+        tool_calls: [called],
+        observation: unknown.is_none().then(answered),
+        metrics,
+        extra: Extra {
+            dialect: &step.dialect,
+            outcome: step.outcome,
+            unknown,
+            error: call.error().filter(|_| unknown.is_none()),
+            status: step.status,
+            duration_ms: step.duration_ms,
+            queued_ms: work.map(|work| waited(work.queued_at)),
+            parent: (parent + 1 != step.step).then_some(parent),
+            trace_id: work.map(|work| work.trace_id.as_str()),
+            sandbox: work.and_then(|work| work.sandbox.as_deref()),
+        },
+    }
+}
+
+fn metrics(call: &Call<'_>) -> Option<Metrics> {
+    let raw = call.step.work.as_ref()?.tokens.as_ref()?;
+    let mut told = match serde_json::from_str(raw.get()) {
+        Ok(Value::Object(fields)) => fields,
+        Ok(Value::Null) | Err(_) => return None,
+        Ok(other) => Map::from_iter([("tokens".to_owned(), other)]),
+    };
+    let mut whole = |key: &str| {
+        let number = told.get(key)?.as_i64()?;
+        told.remove(key);
+        Some(number)
+    };
+    let [prompt_tokens, completion_tokens, cached_tokens] =
+        ["prompt_tokens", "completion_tokens", "cached_tokens"].map(&mut whole);
+    let cost_usd = told.get("cost_usd").and_then(Value::as_f64);
+    if cost_usd.is_some() {
+        told.remove("cost_usd");
+    }
+    Some(Metrics { prompt_tokens, completion_tokens, cached_tokens, cost_usd, extra: told })
+}
+
+impl Totals {
+    fn add(&mut self, metrics: Option<&Metrics>) {
+        self.total_steps += 1;
+        let Some(metrics) = metrics else { return };
+        let sum = |total: &mut Option<i64>, more: Option<i64>| {
+            if let Some(more) = more {
+                *total = Some(total.unwrap_or(0).saturating_add(more));
+            }
+        };
+        sum(&mut self.total_prompt_tokens, metrics.prompt_tokens);
+        sum(&mut self.total_completion_tokens, metrics.completion_tokens);
+        sum(&mut self.total_cached_tokens, metrics.cached_tokens);
+        if let Some(cost) = metrics.cost_usd {
+            self.total_cost_usd = Some(self.total_cost_usd.unwrap_or(0.0) + cost);
+        }
+    }
+}

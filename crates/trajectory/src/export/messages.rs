@@ -1,0 +1,105 @@
+//! `openai-messages`: `{messages, tools, …}`, a line for each branch. Every call is a message of the assistant with one tool
+//! call and a message of the tool that answers it.
+//!
+//! Names of functions are made of the tools' names; `tools` tells which is which. What the person and the model said was
+//! never seen and is not there.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::call::{Call, Names, tool};
+use super::shown::{TEXT, shown};
+use super::source::Source;
+use super::tree::Tree;
+use super::writer::Writer;
+use crate::TrajectoryError;
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Message {
+    Assistant {
+        role: &'static str,
+        content: Option<&'static str>,
+        tool_calls: [ToolCall; 1],
+    },
+    Tool {
+        role: &'static str,
+        tool_call_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        content: String,
+    },
+}
+
+#[derive(Serialize)]
+pub(super) struct ToolCall {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function,
+}
+
+#[derive(Serialize)]
+struct Function {
+    name: String,
+    /// JSON in a string, as the API has it.
+    arguments: String,
+}
+
+/// What describes a function to a model.
+#[derive(Serialize)]
+struct Tool<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Described<'a>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Described<'a> {
+    name: &'a str,
+    /// The tool's own name.
+    description: &'a str,
+    parameters: Value,
+}
+
+impl<'a> Described<'a> {
+    pub(super) fn new((tool, name): (&'a str, &'a str)) -> Self {
+        // Which arguments it takes was not recorded.
+        Self { name, description: tool, parameters: serde_json::json!({ "type": "object" }) }
+    }
+}
+
+pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+    for leaf in tree.leaves(source.trajectory())? {
+        out.raw("{\"messages\":[")?;
+        let (mut first, mut names) = (true, Names::default());
+        for step in tree.path(leaf) {
+            let Some(call) = source.call(step)? else { continue };
+            for message in pair(&call, &mut names, TEXT, false) {
+                out.item(&mut first, &message)?;
+            }
+        }
+        out.raw("],\"tools\":[")?;
+        first = true;
+        for described in names.all().map(Described::new) {
+            out.item(&mut first, &Tool { kind: "function", function: described })?;
+        }
+        out.raw("],\"parallel_tool_calls\":false}\n")?;
+    }
+    Ok(())
+}
+
+/// A call and its answer, which AgentFlow has with the function's name and the API without.
+pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
+    let name = names.of(&tool(&call.step.action));
+    let arguments = Value::Object(call.arguments.clone()).to_string();
+    let function = Function { name: name.clone(), arguments };
+    [
+        Message::Assistant {
+            role: "assistant",
+            content: None,
+            tool_calls: [ToolCall { id: call.id(), kind: "function", function }],
+        },
+        Message::Tool { role: "tool", tool_call_id: call.id(), name: named.then_some(name), content: shown(call, most) },
+    ]
+}

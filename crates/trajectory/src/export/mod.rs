@@ -1,0 +1,163 @@
+//! Trajectories as other programs read them. A file per format.
+//!
+//! What formats share: [`tree`] says which step goes on from which, [`source`] reads steps with their large bodies, [`call`]
+//! says of one step what was called and what came of it, [`shown`] makes of an answer the text that a model is shown.
+//! Bodies are read by their shape; no dialect is known here either.
+//!
+//! # Memory
+//!
+//! Steps are read a page at a time, and each is written before the next is read. A body of more than [`MAX_PARSED`] bytes
+//! is referred to instead of shown. What a format needs of the whole is numbers: about 40 bytes a step.
+//!
+//! # What isn't known
+//!
+//! A step under way, interrupted, or left by its client has no answer here. Formats that allow it leave the answer out or
+//! say null, the others have a line in brackets that says why. Questions, reasoning and final answers were never seen by
+//! the server; no format has any.
+
+mod asciicast;
+mod atif;
+mod call;
+mod jsonl;
+mod messages;
+mod rollout;
+mod sharegpt;
+mod shown;
+mod source;
+mod synthesis;
+mod tree;
+mod writer;
+
+use std::io::Write;
+use std::str::FromStr;
+
+use arenite_model::TenantId;
+
+use crate::{Recorder, TrajectoryError};
+pub(crate) use call::is_envelope;
+pub use call::tool;
+pub(crate) use shown::picture;
+use source::Source;
+use tree::Tree;
+use writer::Writer;
+
+/// The most bytes of one body that are read for an export; a larger one is referred to by its hash. JSON in memory may be
+/// sixteen times as large.
+pub const MAX_PARSED: u64 = 4 << 20;
+/// The most branches of one trajectory in formats that repeat for each what leads to it.
+pub const MAX_BRANCHES: usize = 1000;
+
+/// What an export looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One step a line, all that was recorded.
+    Jsonl,
+    /// AgentFlow's rollout: a line for each branch.
+    AgentflowRollout,
+    /// AgentFlow's tree of exploration.
+    AgentflowSynthesis,
+    /// Agent Trajectory Interchange Format 1.7.
+    Atif,
+    /// Messages of the chat API with tool calls: a line for each branch.
+    OpenaiMessages,
+    /// Conversations with function calls: a line for each branch.
+    Sharegpt,
+    /// The commands as a recording of a terminal, version 2.
+    Asciicast,
+}
+
+impl Format {
+    pub const ALL: [Self; 7] = [
+        Self::Jsonl,
+        Self::AgentflowRollout,
+        Self::AgentflowSynthesis,
+        Self::Atif,
+        Self::OpenaiMessages,
+        Self::Sharegpt,
+        Self::Asciicast,
+    ];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jsonl => "jsonl",
+            Self::AgentflowRollout => "agentflow-rollout",
+            Self::AgentflowSynthesis => "agentflow-synthesis",
+            Self::Atif => "atif",
+            Self::OpenaiMessages => "openai-messages",
+            Self::Sharegpt => "sharegpt",
+            Self::Asciicast => "asciicast",
+        }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Jsonl | Self::AgentflowRollout | Self::OpenaiMessages | Self::Sharegpt => "application/x-ndjson",
+            Self::AgentflowSynthesis | Self::Atif => "application/json",
+            Self::Asciicast => "application/x-asciicast",
+        }
+    }
+
+    /// What a file's name ends in, after the format's own name.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Jsonl | Self::AgentflowRollout | Self::OpenaiMessages | Self::Sharegpt => "jsonl",
+            Self::AgentflowSynthesis | Self::Atif => "json",
+            Self::Asciicast => "cast",
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = TrajectoryError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|format| format.name() == text);
+        found.ok_or_else(|| TrajectoryError::BadFormat { given: text.chars().take(80).collect() })
+    }
+}
+
+impl Recorder {
+    /// Writes a trajectory in a format, and answers the number of its steps.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::TooManyBranches`] above [`MAX_BRANCHES`], where branches are written one by one.
+    pub fn export_as(
+        &self,
+        tenant: &TenantId,
+        trajectory: &str,
+        format: Format,
+        out: &mut dyn Write,
+    ) -> Result<u64, TrajectoryError> {
+        let mut out = Writer::new(out, trajectory);
+        if format == Format::Jsonl {
+            return jsonl::write(self, tenant, trajectory, &mut out);
+        }
+        let mut source = Source::new(self, tenant, trajectory);
+        let tree = Tree::read(&mut source)?;
+        match format {
+            Format::Jsonl => {}
+            Format::AgentflowRollout => rollout::write(&mut source, &tree, &mut out)?,
+            Format::AgentflowSynthesis => synthesis::write(&mut source, &tree, &mut out)?,
+            Format::Atif => atif::write(&mut source, &tree, &mut out)?,
+            Format::OpenaiMessages => messages::write(&mut source, &tree, &mut out)?,
+            Format::Sharegpt => sharegpt::write(&mut source, &tree, &mut out)?,
+            Format::Asciicast => asciicast::write(&mut source, &tree, &mut out)?,
+        }
+        Ok(tree.steps())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_found_by_their_names_alone() {
+        for format in Format::ALL {
+            assert_eq!(format.name().parse::<Format>().unwrap(), format);
+        }
+        let error = "ATIF".parse::<Format>().unwrap_err();
+        assert!(error.to_string().contains("openai-messages"), "{error}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `agentflow-synthesis`: one tree of nodes as AgentFlow's sampler writes it.
+//!
+//! The root is the state before the first step, without an action, at depth 0. `observation` is what a model is shown;
+//! `intent` is empty and `seed_data` too, since nobody told them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::call::tool;
+use super::shown::{AGENTFLOW_TEXT, shown};
+use super::source::Source;
+use super::tree::Tree;
+use super::writer::Writer;
+use crate::TrajectoryError;
+
+#[derive(Serialize)]
+struct Head<'a> {
+    trajectory_id: &'a str,
+    source_id: &'a str,
+    seed_data: &'a str,
+    total_depth: u32,
+}
+
+#[derive(Serialize)]
+struct Node<'a> {
+    node_id: String,
+    observation: String,
+    intent: &'a str,
+    action: Option<Action<'a>>,
+    parent_id: Option<String>,
+    children_ids: Vec<String>,
+    depth: u32,
+    /// Ours: `unknown` of a step without an answer; AgentFlow's readers pass over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Action<'a> {
+    tool_name: String,
+    parameters: &'a Map<String, Value>,
+}
+
+pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
+    let trajectory_id = source.trajectory();
+    let total_depth = (1..=tree.steps()).map(|step| tree.depth(step)).max().unwrap_or(0);
+    out.raw("{")?;
+    out.fields(&Head { trajectory_id, source_id: tree.about.task(trajectory_id), seed_data: "", total_depth })?;
+    out.raw(",\"nodes\":[")?;
+    let mut first = true;
+    let root = Node {
+        node_id: id(0),
+        observation: String::new(),
+        intent: "",
+        action: None,
+        parent_id: None,
+        children_ids: tree.children(0).map(id).collect(),
+        depth: 0,
+        outcome: None,
+    };
+    out.item(&mut first, &root)?;
+    for step in 1..=tree.steps() {
+        let Some(call) = source.call(step)? else { continue };
+        let node = Node {
+            node_id: id(step),
+            observation: shown(&call, AGENTFLOW_TEXT),
+            intent: "",
+            action: Some(Action { tool_name: tool(&call.step.action), parameters: &call.arguments }),
+            parent_id: Some(id(tree.parent(step))),
+            children_ids: tree.children(step).map(id).collect(),
+            depth: tree.depth(step),
+            outcome: call.unknown().map(|_| "unknown"),
+        };
+        out.item(&mut first, &node)?;
+    }
+    out.raw("]}\n")
+}
+
+fn id(step: u64) -> String {
+    match step {
+        0 => "root".to_owned(),
+        step => format!("step-{step}"),
+    }
+}

@@ -1,0 +1,38 @@
+//! What a step answered, against what the same step answers when it is run again.
+//!
+//! Pure: bodies go in, a difference comes out. Who runs steps again, and where, is no business of this crate. [`rules`] is the
+//! one table of what is not compared, [`text`] says which words in a text are passed over, [`ids`] translates what the first
+//! run called a session, a command or a sandbox.
+
+mod compare;
+mod ids;
+mod picture;
+mod rules;
+mod text;
+
+pub use compare::{Divergence, compare};
+pub use ids::Ids;
+pub use rules::{Near, RULES, Rule, Treat, VOLATILE, rule};
+
+use crate::{OutcomeKind, Step};
+
+/// Why a step can't be run again; none when it can.
+pub fn skipped(step: &Step) -> Option<&'static str> {
+    match step.outcome {
+        None => return Some("it was still under way"),
+        Some(OutcomeKind::Interrupted) => return Some("the server ended during it, so its answer is not known"),
+        Some(OutcomeKind::Aborted) => return Some("its client left before the answer's end"),
+        Some(OutcomeKind::Failed) => return Some("it never reached the sandbox, or its answer broke off"),
+        Some(OutcomeKind::Ok | OutcomeKind::Error) => {}
+    }
+    if step.dialect == "inside" {
+        return Some("a process in the sandbox made it, and makes it again");
+    }
+    if step.status == Some(101) {
+        return Some("it is a WebSocket");
+    }
+    match rule(&step.action).treat {
+        Treat::Skip(why) => Some(why),
+        Treat::Compare | Treat::Status => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! Exports of recorded trajectories, in every format. The fixtures are logs as a recorder writes them: a worker's with
+//! branches, whose last step was interrupted, and a sandbox's with steps of all other dialects.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arenite_model::TenantId;
+use arenite_trajectory::{Format, Intent, Limits, Outcome, OutcomeKind, Recorder, TrajectoryError, Work};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn tenant() -> TenantId {
+    TenantId::default_tenant()
+}
+
+/// A picture as far as its first bytes tell.
+fn picture() -> Vec<u8> {
+    b"\x89PNG\r\n\x1a\n".iter().copied().chain(0..=255).collect()
+}
+
+fn open(dir: &Path) -> Recorder {
+    let logs = dir.join("logs/default");
+    fs::create_dir_all(&logs).unwrap();
+    let digest = blake3::hash(&picture()).to_string();
+    for fixture in fs::read_dir(tests().join("fixtures")).unwrap() {
+        let fixture = fixture.unwrap();
+        let text = fs::read_to_string(fixture.path()).unwrap().replace("\"BLAKE3\"", &format!("{digest:?}"));
+        fs::write(logs.join(fixture.file_name()), text).unwrap();
+    }
+    let blobs = dir.join("blobs").join(&digest[..2]);
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join(&digest[2..]), picture()).unwrap();
+    Recorder::open(dir.to_owned(), Limits::default()).unwrap()
+}
+
+fn export(recorder: &Recorder, trajectory: &str, format: Format) -> String {
+    let mut out = Vec::new();
+    recorder.export_as(&tenant(), trajectory, format, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn exports_have_the_golden_formats() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    for trajectory in ["af-solver-task-17", "sb-demo"] {
+        for format in Format::ALL {
+            let found = export(&recorder, trajectory, format);
+            lines(&found);
+            let name = format!("{trajectory}.{}.{}", format.name(), format.extension());
+            let golden = tests().join("golden/export").join(&name);
+            if std::env::var_os("ARENITE_BLESS").is_some() {
+                fs::create_dir_all(golden.parent().unwrap()).unwrap();
+                fs::write(&golden, &found).unwrap();
+            }
+            let wanted = fs::read_to_string(&golden).unwrap_or_default();
+            let differs = wanted.lines().zip(found.lines()).find(|(wanted, found)| wanted != found);
+            assert!(
+                wanted == found,
+                "{name} changed, first at {differs:?}, and others read this format; if it is meant, run again with ARENITE_BLESS=1"
+            );
+        }
+    }
+}
+
+/// What trainers check before anything else.
+#[test]
+fn every_call_is_answered_once_in_messages_of_every_branch() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let branches = lines(&export(&recorder, "af-solver-task-17", Format::OpenaiMessages));
+    let steps: Vec<usize> = branches.iter().map(|branch| branch["messages"].as_array().unwrap().len() / 2).collect();
+    // 1-2-3, 1-4-5, 1-4-6-7, and 8, which goes on from nothing.
+    assert_eq!(steps, [3, 3, 4, 1]);
+    for branch in &branches {
+        let described: Vec<&str> =
+            branch["tools"].as_array().unwrap().iter().map(|t| t["function"]["name"].as_str().unwrap()).collect();
+        for pair in branch["messages"].as_array().unwrap().chunks(2) {
+            let call = &pair[0]["tool_calls"][0];
+            assert_eq!((&pair[0]["role"], &pair[1]["role"]), (&json!("assistant"), &json!("tool")));
+            assert_eq!(call["id"], pair[1]["tool_call_id"]);
+            let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+            assert!(arguments.is_object());
+            assert!(described.contains(&call["function"]["name"].as_str().unwrap()));
+        }
+    }
+    let told = |branch: usize, message: usize| branches[branch]["messages"][message]["content"].as_str().unwrap();
+    assert_eq!(told(3, 1), "[no answer: the server ended during the call]");
+    assert!(told(0, 5).contains("[image/png, 264 bytes"), "{}", told(0, 5));
+    assert!(!export(&recorder, "af-solver-task-17", Format::Sharegpt).contains("iVBORw0KGgo"));
+}
+
+#[test]
+fn a_call_under_way_is_unknown_and_never_a_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let intent = |parent| Intent {
+        tenant: tenant(),
+        trajectory: "live".to_owned(),
+        sandbox_name: String::new(),
+        dialect: "agentflow",
+        action: "bash:run".to_owned(),
+        arguments: Some(json!({"command": "make"})),
+        origin: None,
+        request_id: String::new(),
+        work: Some(Work {
+            worker: "w".to_owned(),
+            task: None,
+            parent,
+            trace_id: "t".to_owned(),
+            queued_at: Timestamp::now(),
+            sandbox: None,
+            tokens: None,
+        }),
+    };
+    let open = recorder.begin(intent(None)).unwrap();
+    let rollout = lines(&export(&recorder, "live", Format::AgentflowRollout)).remove(0);
+    assert_eq!(rollout["task_id"], "live");
+    assert_eq!((&rollout["success"], &rollout["trajectory"]["success"]), (&Value::Null, &Value::Null));
+    let call = &rollout["trajectory"]["tool_calls"][0];
+    assert_eq!((&call["success"], &call["result"]), (&Value::Null, &Value::Null));
+    let atif = lines(&export(&recorder, "live", Format::Atif)).remove(0);
+    assert_eq!(atif["steps"][0]["extra"]["unknown"], "the call was still under way");
+    assert!(atif["steps"][0].get("observation").is_none());
+    let tree = lines(&export(&recorder, "live", Format::AgentflowSynthesis)).remove(0);
+    assert_eq!(tree["nodes"][1]["outcome"], "unknown");
+    assert!(export(&recorder, "live", Format::Asciicast).contains("[no answer: the call was still under way]"));
+
+    open.finish(Outcome { status: Some(200), result: OutcomeKind::Ok, error: None }).unwrap();
+    let rollout = lines(&export(&recorder, "live", Format::AgentflowRollout)).remove(0);
+    assert_eq!((&rollout["success"], &rollout["trajectory"]["tool_calls"][0]["success"]), (&json!(true), &json!(true)));
+
+    // A parent that doesn't exist yet is none, whatever a client says.
+    drop(recorder.begin(intent(Some(77))).unwrap());
+    let tree = lines(&export(&recorder, "live", Format::AgentflowSynthesis)).remove(0);
+    assert_eq!((&tree["total_depth"], &tree["nodes"][2]["parent_id"]), (&json!(2), &json!("step-1")));
+
+    for _ in 0..1000 {
+        drop(recorder.begin(intent(Some(0))).unwrap());
+    }
+    let refused = recorder.export_as(&tenant(), "live", Format::Sharegpt, &mut Vec::new()).unwrap_err();
+    assert!(matches!(refused, TrajectoryError::TooManyBranches { branches: 1001, .. }), "{refused}");
+    assert!(recorder.export_as(&tenant(), "none", Format::Atif, &mut Vec::new()).is_err());
+}

@@ -1,0 +1,47 @@
+"""The Python package as it is in the repository, and servers with AgentFlow's own configuration."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arenite_server import REPOSITORY, Server
+from workers import Worker
+
+sys.path.insert(0, str(REPOSITORY / "clients/python/src"))
+
+@pytest.fixture
+def worker(server: Server, request: pytest.FixtureRequest) -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+
+    def make(name: str = "w") -> Worker:
+        # A worker's trajectory outlives the test: no two tests share a name.
+        made.append(Worker(server.url, f"{request.node.name[:40]}-{name}-{len(made)}"))
+        return made[-1]
+
+    yield make
+    if server.process is not None:
+        for one in made:
+            one.leave()
+
+
+@pytest.fixture
+def configured(server: Server, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Server]]:
+    """Restarts the server with a configuration of AgentFlow's, and afterwards without."""
+
+    def configure(configuration: dict[str, Any]) -> Server:
+        file = tmp_path / "sandbox-server.json"
+        file.write_text(json.dumps(configuration))
+        server.restart(("--config", str(file)))
+        return server
+
+    yield configure
+    if server.process is not None and server.process.poll() is not None:
+        server.process = None
+    if server.process is not None:
+        server.stop()
+    server.start()
