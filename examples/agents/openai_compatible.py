@@ -19,6 +19,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
+# A model may be behind a proxy. Arenite's server is on this host or near it, where a proxy would not know it.
+BY_PROXY = urllib.request.build_opener()
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # "Something I need failed for now": the runner tries again, and doesn't count it against the agent.
 EX_TEMPFAIL = 75
 SYSTEM = "You solve the task with the tools you have. When you know the answer, write it, and nothing else."
@@ -29,12 +32,14 @@ def give_up(why: str) -> NoReturn:
     sys.exit(EX_TEMPFAIL)
 
 
-def fetch(url: str, headers: dict[str, str], body: dict[str, Any] | None, seconds: float) -> tuple[int, Any, str | None]:
+def fetch(
+    way: urllib.request.OpenerDirector, url: str, headers: dict[str, str], body: dict[str, Any] | None, seconds: float
+) -> tuple[int, Any, str | None]:
     """Status, JSON and the header Retry-After. Without an answer the status is 0, and in place of the JSON is the reason."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers})
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as response:
+        with way.open(request, timeout=seconds) as response:
             return response.status, json.load(response), None
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace")
@@ -61,7 +66,7 @@ class Model:
             body["tools"] = tools
         why = ""
         for attempt in range(5):
-            status, answer, retry_after = fetch(self.url, self.headers, body, self.seconds)
+            status, answer, retry_after = fetch(BY_PROXY, self.url, self.headers, body, self.seconds)
             if status == 200:
                 try:
                     return answer["choices"][0]["message"]
@@ -96,7 +101,7 @@ class Tools:
         self.sessions: set[str] = set()
 
     def get(self, path: str) -> dict[str, Any]:
-        status, answer, _ = fetch(self.base + path, self.headers, None, 60)
+        status, answer, _ = fetch(DIRECT, self.base + path, self.headers, None, 60)
         if status != 200:
             give_up(f"{path}: the server answered {status}: {str(answer)[:500]}")
         return answer
@@ -104,7 +109,7 @@ class Tools:
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The server's envelope, also of a tool that failed. Ends the agent when there is none."""
         body = {"worker_id": self.worker, "task_id": self.task, **body}
-        status, answer, _ = fetch(self.base + path, self.headers, body, 600)
+        status, answer, _ = fetch(DIRECT, self.base + path, self.headers, body, 600)
         if status == 429 or not isinstance(answer, dict) or "code" not in answer:
             give_up(f"{path}: the server answered {status}: {str(answer)[:500]}")
         return answer

@@ -15,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+# The server is on this host or near it: a proxy for the world outside would not know it.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # "Something I need failed for now": the runner tries again, and doesn't count it against the agent.
 EX_TEMPFAIL = 75
 
@@ -35,7 +37,7 @@ class Server:
         body = {"worker_id": self.worker, "task_id": self.task, **body}
         request = urllib.request.Request(self.base + path, json.dumps(body).encode(), self.headers)
         try:
-            with urllib.request.urlopen(request, timeout=seconds) as response:
+            with DIRECT.open(request, timeout=seconds) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             try:

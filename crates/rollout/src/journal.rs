@@ -317,3 +317,72 @@ pub(crate) fn clear(dir: &Path) -> Result<(), RolloutError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Status;
+
+    fn start(task: usize, attempt: u32) -> Line {
+        Line::Start { task, id: "x".into(), attempt, worker_id: format!("w-{task}-{attempt}"), at: Timestamp::now() }
+    }
+
+    fn end(task: usize, attempt: u32, status: Status, is_final: bool) -> Line {
+        let result = Some(serde_json::json!({"of": attempt}));
+        let (error, exit_code, duration_ms, at) = (None, Some(0), 1, Timestamp::now());
+        let end = End { status, is_final, error, exit_code, result, duration_ms, disconnected: true, at };
+        Line::End { task, attempt, end }
+    }
+
+    /// A journal of two tasks, of which the first is done at its second attempt.
+    async fn written(dir: &Path) {
+        let (journal, history) = open(dir, "tasks", "true").unwrap();
+        assert_eq!((history.run.len(), history.tasks.len()), (8, 0));
+        for line in
+            [start(0, 1), start(1, 1), end(0, 1, Status::Infrastructure, false), start(0, 2), end(0, 2, Status::Success, true)]
+        {
+            journal.append(&line).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_read_again_and_torn_lines_are_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        written(dir.path()).await;
+        let path = dir.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        for torn in ["", "{\"start\":{\"task\":1,", "\0\0\0\0\n", "{\"start\":{}}\n"] {
+            std::fs::write(&path, [&whole, torn.as_bytes()].concat()).unwrap();
+            let (_, history) = open(dir.path(), "tasks", "true").unwrap();
+            let (deciding, end) = history.decided(0).unwrap();
+            assert_eq!((deciding.number, end.status), (2, Status::Success), "{torn:?}");
+            assert_eq!(Results::open(dir.path()).unwrap().of(deciding).unwrap(), Some(serde_json::json!({"of": 2})));
+            assert!(history.decided(1).is_none() && history.tasks[&1][0].end.is_none());
+            let (again, _) = read(dir.path()).unwrap().unwrap();
+            assert_eq!(again.tasks.len(), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_was_changed_is_named_and_not_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        written(dir.path()).await;
+        let path = dir.path().join(FILE);
+        let text = std::fs::read_to_string(&path).unwrap().replacen("\"end\"", "\"ende\"", 1);
+        std::fs::write(&path, text).unwrap();
+        let error = open(dir.path(), "tasks", "true").err().unwrap();
+        assert!(error.to_string().starts_with("line 4 of"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_run_that_died_with_its_first_line_is_begun_once_more() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), "{\"run\":{\"form").unwrap();
+        let (_, history) = open(dir.path(), "tasks", "true").unwrap();
+        assert!(history.tasks.is_empty());
+        assert_eq!(read(dir.path()).unwrap().unwrap().0.run, history.run);
+        let other = |digest, command| open(dir.path(), digest, command).err().unwrap().to_string();
+        assert!(other("others", "true").ends_with("holds a run of other tasks"));
+        assert!(other("tasks", "false").ends_with("holds a run of another --agent"));
+    }
+}

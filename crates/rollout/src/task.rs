@@ -11,6 +11,8 @@ use crate::error::{Fault, RolloutError};
 
 /// Faults of a file that are shown; it may be a file of something else altogether.
 const MOST_FAULTS: usize = 10;
+/// Bytes of an id, which becomes a variable of the agent's environment.
+const MAX_ID: usize = 1024;
 
 /// One task, as its line has it.
 #[derive(Debug, Clone)]
@@ -88,6 +90,8 @@ impl Tasks {
 
 fn parse(line: &[u8], number: usize) -> Result<Task, String> {
     let text = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
+    // Within JSON it is nothing but space, and readers of the results take it for the end of a line.
+    let text = &text.replace('\r', " ");
     let json: Box<RawValue> = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     if !text.starts_with('{') {
         return Err("it is not a JSON object".to_owned());
@@ -96,8 +100,8 @@ fn parse(line: &[u8], number: usize) -> Result<Task, String> {
     let id = match head.id {
         None | Some(Value::Null) => number.to_string(),
         Some(Value::String(id)) if id.is_empty() => return Err("its id is empty".to_owned()),
-        // It becomes a variable of the agent's environment, which can't hold it.
         Some(Value::String(id)) if id.contains('\0') => return Err("its id has a NUL".to_owned()),
+        Some(Value::String(id)) if id.len() > MAX_ID => return Err(format!("its id is longer than {MAX_ID} bytes")),
         Some(Value::String(id)) => return Ok(Task { id, json }),
         Some(Value::Number(id)) => return Ok(Task { id: id.to_string(), json }),
         Some(_) => return Err("its id is neither a text nor a number".to_owned()),
@@ -140,6 +144,8 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         }
         assert!(text.contains("line 5: its id is empty") && text.contains("line 6: its id is neither"), "{text}");
+        let long = format!("{{\"id\": \"{}\"}}", "x".repeat(MAX_ID + 1));
+        assert!(read(&long).unwrap_err().to_string().contains("longer than 1024 bytes"));
         assert!(matches!(read("\n\n"), Err(RolloutError::NoTasks { .. })));
         assert!(read(&"x\n".repeat(25)).unwrap_err().to_string().ends_with("and 15 more"));
         // A line that has no id takes its number, which another may have for its name.

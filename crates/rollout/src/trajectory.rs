@@ -59,15 +59,20 @@ impl Record for ServerRecord {
         let list = self.get(worker, &format!("/api/v1/trajectories?worker={}", encoded(worker))).await?;
         let list: Value = serde_json::from_slice(&list).map_err(not_understood)?;
         let list = list.get("trajectories").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        // A server that doesn't know how to ask for a worker's answers with everybody's.
+        let is_another = |known: &Value| known.get("worker_id").or(known.get("worker")).is_some_and(|w| w != worker);
         let mut whole: Option<Value> = None;
-        for known in list.iter().take(MOST_RECORDS) {
+        let (mut listed, mut exported) = (0, 0);
+        for known in list.iter().filter(|known| !is_another(known)).take(MOST_RECORDS) {
+            listed += 1;
             let Some(id) = known.get("trajectory").and_then(Value::as_str) else { continue };
             let path = format!("/api/v1/trajectories/{}/export?format=agentflow-rollout", encoded(id));
             let body = match self.get(worker, &path).await {
-                // It was removed meanwhile; the list itself is there.
+                // It was removed meanwhile, or there are no such exports.
                 Err(RecordError::Unknown) => continue,
                 body => body?,
             };
+            exported += 1;
             for found in documents(&body).map_err(not_understood)? {
                 whole = Some(match whole {
                     Some(earlier) => joined(earlier, found),
@@ -75,7 +80,7 @@ impl Record for ServerRecord {
                 });
             }
         }
-        Ok(whole)
+        if listed > 0 && exported == 0 { Err(RecordError::Unknown) } else { Ok(whole) }
     }
 }
 

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
 
 mod fake_server;
+mod killed;
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -339,80 +339,6 @@ async fn a_second_runner_in_a_directory_is_refused() {
     }
     stop.gently.cancel();
     assert!(matches!(first.await.unwrap(), Err(RolloutError::Interrupted)));
-}
-
-/// Not a test of its own: the runner that another test kills.
-#[tokio::test]
-async fn runner_that_gets_killed() {
-    let Ok(arguments) = std::env::var("KILLED_RUNNER") else { return };
-    let [tasks, agent, out, server]: [String; 4] = serde_json::from_str(&arguments).unwrap();
-    let mut options = Options::new(tasks, agent, out, server);
-    options.workers = 4;
-    ran(options).await.unwrap();
-}
-
-#[tokio::test]
-async fn killed_runners_lose_nothing_but_what_was_under_way() {
-    let server = FakeServer::start().await;
-    let place = Place::new(24);
-    let agent = r#"echo $ARENITE_TASK_ID $$ >> ../begun; sleep 0.3; echo $ARENITE_TASK_ID >> ../ended; echo 1"#;
-    let options = place.options(&server, agent);
-    let arguments = json!([options.tasks, agent, options.out, options.server]).to_string();
-    let begun = || std::fs::read_to_string(place.out().join("work/begun")).unwrap_or_default();
-    for kill in 1..=3 {
-        let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "runner_that_gets_killed"])
-            .env("KILLED_RUNNER", &arguments)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_for("a few agents", || begun().lines().count() >= 5 * kill).await;
-        child.kill().await.unwrap();
-    }
-    // What it was writing when it died.
-    let journal = place.out().join("journal.jsonl");
-    let mut torn = std::fs::read(&journal).unwrap();
-    torn.extend(b"{\"end\":{\"task\":1,\"att");
-    std::fs::write(&journal, torn).unwrap();
-    let finished = lines_but_the_torn(&journal).iter().filter(|line| line["end"]["final"] == json!(true)).count();
-    assert!(finished > 0);
-
-    let mut options = options;
-    options.workers = 4;
-    let summary = ran(options.clone()).await.unwrap();
-    assert_eq!((summary.count(Status::Success), summary.tasks), (24, 24));
-    assert!((3..=12).contains(&summary.lost), "{summary:?}");
-    // A runner may die between an attempt's line in the journal and its agent.
-    assert!((24..=24 + summary.lost).contains(&begun().lines().count()), "{summary:?}");
-    // Nothing that was finished ran again.
-    let entries = lines(&journal);
-    let mut done = std::collections::HashSet::new();
-    for entry in &entries {
-        if let Some(task) = entry["start"]["task"].as_u64() {
-            assert!(!done.contains(&task), "task {task} ran again");
-        }
-        if entry["end"]["final"] == json!(true) {
-            done.insert(entry["end"]["task"].as_u64().unwrap());
-        }
-    }
-    // Every worker was told of, also those whose runner died.
-    let told = server.disconnected();
-    for entry in entries.iter().filter_map(|entry| entry["start"]["worker_id"].as_str()) {
-        assert!(told.iter().any(|worker| worker == entry), "{entry}");
-    }
-    assert!(!begun().lines().any(|line| lives(line.split(' ').next_back().unwrap())));
-
-    // A run that is done is not run again, and needs no server for its files.
-    std::fs::remove_file(place.out().join("results.jsonl")).unwrap();
-    let mut server = server;
-    server.die().await;
-    let again = ran(options).await.unwrap();
-    assert_eq!((again.attempts, again.with_steps), (summary.attempts, 24));
-    assert_eq!(results(&place.out()).len(), 24);
-}
-
-fn lines_but_the_torn(path: &Path) -> Vec<Value> {
-    std::fs::read_to_string(path).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 #[tokio::test]
