@@ -73,7 +73,8 @@ impl Record for ServerRecord {
                 body => body?,
             };
             exported += 1;
-            for found in documents(&body).map_err(not_understood)? {
+            // A line for each branch; the last one leads to what the agent did last.
+            if let Some(found) = documents(&body).map_err(not_understood)?.pop() {
                 whole = Some(match whole {
                     Some(earlier) => joined(earlier, found),
                     None => found,
@@ -124,16 +125,17 @@ pub(crate) struct Outcome<'a> {
 }
 
 /// A line of AgentFlow's rollouts. The steps are the server's; outcome and times are the runner's; the messages are those that the
-/// agent gives in its result, since nobody else has them.
+/// agent gives in its result, else question, calls and answer: what a model said in between, nobody else has.
 pub(crate) fn line(outcome: &Outcome<'_>, recorded: Option<&Value>) -> Value {
     let in_result = |name: &str| outcome.result.and_then(|result| result.get(name));
     let list = |value: Option<&Value>| value.and_then(Value::as_array).filter(|list| !list.is_empty()).cloned();
     let calls: Vec<Value> =
         list(recorded.and_then(|r| r.get("tool_calls"))).unwrap_or_default().into_iter().map(whole_call).collect();
     let answer = final_answer(outcome.result);
-    let messages = list(in_result("messages")).or_else(|| list(recorded.and_then(|r| r.get("messages"))));
-    let messages = messages.unwrap_or_else(|| {
+    let messages = list(in_result("messages")).unwrap_or_else(|| {
         let mut messages = vec![json!({"role": "user", "content": outcome.question})];
+        // The server saw the calls between question and answer.
+        messages.extend(list(recorded.and_then(|r| r.get("messages"))).unwrap_or_default());
         if !answer.is_empty() {
             messages.push(json!({"role": "assistant", "content": answer}));
         }

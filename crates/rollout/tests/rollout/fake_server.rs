@@ -90,5 +90,9 @@ async fn export(Path(id): Path<String>, Query(query): Query<BTreeMap<String, Str
     assert_eq!(query["format"], "agentflow-rollout");
     let call = json!({"tool_name": "bash:run", "parameters": {"command": id}, "result": {"stdout": "x"}, "success": true,
         "error": null, "execution_time_ms": 1.5});
-    format!("{}\n", json!({"task_id": "?", "success": true, "trajectory": {"tool_calls": [call], "messages": []}}))
+    let messages = json!([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "tool", "content": "x"}]);
+    let branch =
+        |calls: Value| json!({"task_id": "?", "trajectory": {"tool_calls": calls, "messages": messages}, "success": true});
+    // A line for each branch.
+    format!("{}\n{}\n", branch(json!([])), branch(json!([call])))
 }

@@ -147,6 +147,10 @@ async fn one_worker_and_thirty_two_come_to_the_same_results() {
     assert_eq!(rows[8]["result"], json!({"id": "task-8", "question": "q8", "n": 8}));
     assert_eq!((&rows[9]["status"], &rows[9]["attempts"]), (&json!("success"), &json!(2)));
     assert_eq!(found[0].1[0]["trajectory"]["final_answer"], json!("task-0"));
+    let roles = |n: usize| {
+        found[0].1[n]["trajectory"]["messages"].as_array().unwrap().iter().map(|m| m["role"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(roles(0), [json!("user"), json!("assistant"), json!("tool"), json!("assistant")]);
 }
 
 #[tokio::test]
