@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def worker(server: Server, request: pytest.FixtureRequest) -> Iterator[Callable[
 
     def make(name: str = "w") -> Worker:
         # A worker's trajectory outlives the test: no two tests share a name.
-        made.append(Worker(server.url, f"{request.node.name[:40]}-{name}-{len(made)}"))
+        made.append(Worker(server.url, f"{request.node.name[:40]}-{name}-{uuid.uuid4().hex[:8]}"))
         return made[-1]
 
     yield make
@@ -36,6 +37,10 @@ def configured(server: Server, tmp_path: Path) -> Iterator[Callable[[dict[str, A
     def configure(configuration: dict[str, Any]) -> Server:
         file = tmp_path / "sandbox-server.json"
         file.write_text(json.dumps(configuration))
+        # Sessions outlive a server: those of other tests end here.
+        with server.api() as api:
+            for one in api.get("/api/v2/workers").raise_for_status().json()["workers"]:
+                api.post("/api/v1/worker/disconnect", json={"worker_id": one["worker_id"]})
         server.restart(("--config", str(file)))
         return server
 

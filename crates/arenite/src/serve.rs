@@ -41,7 +41,7 @@ pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
     if args.show_config {
         output::line(config::show(matches, &args.settings, &aio, &file, path.as_deref()).trim_end());
         if let Some(agentflow) = &agentflow {
-            output::line(&serde_json::to_string_pretty(&agentflow.shown()).unwrap_or_default());
+            output::line(serde_json::to_string_pretty(&agentflow.shown()).unwrap_or_default());
         }
         // A configuration that would be refused is shown, and then refused.
         args.settings.over(aio).over(file).resolve()?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! GET    /api/v2/info                      {name, version, engine, uptime_seconds, room, warnings}
+//! GET    /api/v2/workers                   {workers: [{worker_id, sessions: [as session/list]}]}: AgentFlow's
 //! GET    /api/v2/templates                 {templates: [{name, description, services, spec}]}
 //! GET    /api/v2/images                    {images: [{name, digest, size_bytes, created_at, layers, labels}]}
 //! GET    /api/v2/sandboxes                 {sandboxes: [Sandbox]}, the oldest first
@@ -145,6 +146,10 @@ pub(crate) async fn serve(
             read_only(parts)?;
             info(gateway).await
         }
+        ["workers"] => {
+            read_only(parts)?;
+            Ok(json_response(StatusCode::OK, &gateway.synthesis()?.overview(&context.tenant)))
+        }
         ["templates"] => {
             read_only(parts)?;
             Ok(json_response(StatusCode::OK, &json!({ "templates": gateway.control.templates() })))
@@ -193,7 +198,7 @@ pub(crate) async fn serve(
             logs(gateway, context, sandbox_name(name)?).await
         }
         _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}"))
-            .hint("there are info, templates, images, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}")),
+            .hint("there are info, templates, images, workers, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}")),
     }
 }
 

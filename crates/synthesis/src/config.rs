@@ -210,7 +210,7 @@ impl Config {
                 Ok(_) => {}
             }
         }
-        if self.server.session_ttl.is_some_and(|ttl| !(ttl > 0.0)) {
+        if self.server.session_ttl.is_some_and(|ttl| ttl <= 0.0) {
             problems.push("server.session_ttl has to be more than 0".to_owned());
         }
         problems

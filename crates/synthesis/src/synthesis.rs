@@ -440,7 +440,7 @@ impl Synthesis {
         self.catalog.resources().map(|loaded| (loaded.backend.name().to_owned(), loaded.is_warm())).collect()
     }
 
-    /// A worker's state in a few words, for pages.
+    /// All workers of a tenant with their sessions.
     pub fn overview(&self, tenant: &TenantId) -> Value {
         let mine = self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant);
         let workers: Vec<Value> = mine

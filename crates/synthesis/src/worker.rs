@@ -126,10 +126,9 @@ impl Worker {
         if used {
             shared.users = shared.users.saturating_sub(1);
         }
-        if shared.users == 0 && self.state().sessions.is_empty() {
-            if let Some(name) = shared.name.take() {
-                sandboxes.remove(caller, &name).await;
-            }
+        let last = shared.users == 0 && self.state().sessions.is_empty();
+        if let Some(name) = shared.name.take_if(|_| last) {
+            sandboxes.remove(caller, &name).await;
         }
     }
 }

@@ -108,7 +108,7 @@ fn failed(error: String) -> Failure {
 }
 
 /// A tool that needs a sandbox, and was called without: its session is of another configuration.
-fn place<'a>(place: Option<&'a Place>) -> Result<&'a Place, Failure> {
+fn place(place: Option<&Place>) -> Result<&Place, Failure> {
     place.ok_or_else(|| Failure::new(codes::RESOURCE_NOT_INITIALIZED, "the session has no sandbox"))
 }
 

@@ -154,7 +154,7 @@ fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fau
         if !statement.readonly() {
             return Ok(Value::Null);
         }
-        let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let (mut rows, mut truncated) = (Vec::new(), false);
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {

@@ -218,7 +218,7 @@ async fn live(
         Ok(Ok(status)) => tracing::info!(plugin = name, life = life.number, %status, "a plugin's process ended: {why}"),
         _ => {
             tracing::warn!(plugin = name, life = life.number, "a plugin's process is killed: {why}");
-            if let Some(group) = child.id().and_then(|id| rustix_pid(id)) {
+            if let Some(group) = child.id().and_then(process_group) {
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
             }
             let _ = child.kill().await;
@@ -228,7 +228,7 @@ async fn live(
     life.pending().clear();
 }
 
-fn rustix_pid(id: u32) -> Option<rustix::process::Pid> {
+fn process_group(id: u32) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(i32::try_from(id).ok()?)
 }
 
