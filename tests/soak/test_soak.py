@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+from agentflow.rollouts import rolled_out
 from arenite_server import Server
 from isolation.browsers import browsers_side_by_side
 from isolation.kills import killed_under_load
@@ -16,6 +18,7 @@ KILLS = int(os.environ.get("ARENITE_SOAK_KILLS", "200"))
 BROWSERS = int(os.environ.get("ARENITE_SOAK_BROWSERS", "10"))
 BROWSER_SECONDS = float(os.environ.get("ARENITE_SOAK_BROWSER_SECONDS", "600"))
 SECONDS = float(os.environ.get("ARENITE_SOAK_SECONDS", "300"))
+TASKS = int(os.environ.get("ARENITE_SOAK_TASKS", "500"))
 
 
 @pytest.mark.soak
@@ -40,3 +43,9 @@ def test_processes_of_sandboxes_killed_at_random_under_load(server: Server) -> N
 @pytest.mark.timeout(3600)
 def test_ten_browsers_side_by_side_while_they_are_killed(server: Server) -> None:
     browsers_side_by_side(server, BROWSER_SECONDS, BROWSERS, pause=3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_five_hundred_tasks_come_to_the_same_however_they_are_run(server: Server, tmp_path: Path) -> None:
+    rolled_out(server, tmp_path, TASKS, 32)
