@@ -95,7 +95,7 @@ async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Conf
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     let workers = match agentflow {
-        Some(agentflow) => agentflow.workers(&config.data_dir).await.map_err(Failure::new)?,
+        Some(agentflow) => agentflow.workers(&config.data_dir).map_err(Failure::new)?,
         None => Workers::default_set(&config.data_dir),
     };
     let listen = listen(&config);

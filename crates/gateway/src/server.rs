@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::Control;
-use arenite_synthesis::{Setup, Synthesis};
+use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -146,11 +146,21 @@ impl Server {
 async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
     let Some(workers) = gateway.config.workers.clone() else { return Ok(()) };
     let warmup = workers.warmup.clone();
+    let sandboxes: Arc<dyn Sandboxes> = Arc::new(WorkerSandboxes::new(gateway));
+    remove_plugins(&sandboxes).await;
+    let starting = workers.parts.into_iter().map(|part| part.start(&sandboxes));
+    let mut backends = Vec::new();
+    for started in futures_util::future::join_all(starting).await {
+        match started {
+            Ok(backend) => backends.push(backend),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
     let setup = Setup {
         dir: workers.dir,
         recorder: gateway.recorder.clone(),
-        sandboxes: Arc::new(WorkerSandboxes::new(gateway)),
-        backends: workers.backends,
+        sandboxes,
+        backends,
         session_ttl: workers.session_ttl,
         wish: workers.wish,
     };

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::backend::Backend;
 use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Text2Sql, Web};
-use crate::place::Wish;
+use crate::place::{Sandboxes, Wish};
 use crate::plugin::{Launch, Plugin, unpack};
 
 /// Seconds, unless the file says otherwise.
@@ -138,6 +138,7 @@ pub struct Module {
     pub modules: Vec<String>,
     pub path: Vec<PathBuf>,
     pub python: Option<String>,
+    pub isolation: Isolation,
 }
 
 /// What AgentFlow's file does not have.
@@ -163,7 +164,41 @@ struct Resource {
     command: Vec<String>,
     path: Vec<PathBuf>,
     python: Option<String>,
+    isolation: Isolation,
     config: Map<String, Value>,
+}
+
+/// Where a plugin runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// As a process of the server.
+    #[default]
+    Process,
+    /// In a sandbox of its own.
+    Sandbox,
+}
+
+/// A backend that is to be there.
+#[derive(Clone)]
+pub enum Part {
+    Ours(Arc<dyn Backend>),
+    Plugin { key: String, launch: Launch, config: Map<String, Value> },
+}
+
+impl Part {
+    /// The backend; a plugin is started.
+    ///
+    /// # Errors
+    /// Why it can't be used.
+    pub async fn start(self, sandboxes: &Arc<dyn Sandboxes>) -> Result<Arc<dyn Backend>, String> {
+        match self {
+            Self::Ours(backend) => Ok(backend),
+            Self::Plugin { key, launch, config } => {
+                Plugin::start(&key, launch, config, sandboxes).await.map_err(|error| format!("{key} is left out: {error}"))
+            }
+        }
+    }
 }
 
 /// What a server's workers are given.
@@ -171,7 +206,7 @@ struct Resource {
 pub struct Workers {
     /// Where their sessions are remembered.
     pub dir: PathBuf,
-    pub backends: Vec<Arc<dyn Backend>>,
+    pub parts: Vec<Part>,
     pub session_ttl: Duration,
     pub wish: Wish,
     /// Names of what has to be warm before the server serves.
@@ -240,45 +275,44 @@ impl Config {
         shown
     }
 
-    /// Starts what the file names. A backend that can't be started is left out, and the log says why.
+    /// What the file names, to be started.
     ///
     /// # Errors
     /// When a file of the server's own can't be written.
-    pub async fn workers(&self, data_dir: &Path) -> Result<Workers, String> {
+    pub fn workers(&self, data_dir: &Path) -> Result<Workers, String> {
         let dir = data_dir.join("synthesis");
         let package = dir.join("python");
         unpack(&package).map_err(|error| format!("could not write the plugin host to {}: {error}", package.display()))?;
-        let mut starting = Vec::new();
         let mut ordered: Vec<(&str, &Value)> = named(&self.resources).collect();
         ordered.sort_by_key(|(key, _)| self.order.iter().position(|one| one == key));
+        let mut parts = Vec::new();
         for (key, value) in ordered {
             let Ok(resource) = Resource::deserialize(value) else { continue };
-            if resource.enabled != Some(false) {
-                starting.push(self.backend(key, resource, &package));
+            if resource.enabled == Some(false) {
+                continue;
             }
-        }
-        let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
-        for (key, started) in futures_util::future::join_all(starting).await {
-            match started {
-                Ok(backend) => backends.push(backend),
+            match self.part(key, resource, &package) {
+                Ok(part) => parts.push(part),
                 Err(error) => tracing::warn!(resource = key, "a backend is left out: {error}"),
             }
         }
         if self.apis.keys().any(|key| !key.starts_with('_')) {
-            backends.extend(apis(&self.apis));
+            parts.extend(apis(&self.apis));
         }
         for module in &self.plugins {
             let python = module.python.as_deref().unwrap_or("python3");
-            let launch = Launch::python(python, "tools", &module.modules, &package, &self.path(&module.path));
-            let name = module.modules.join(",");
-            match Plugin::start(&name, launch, without_comments(&self.apis)).await {
-                Ok(plugin) => backends.push(plugin),
-                Err(error) => tracing::warn!(modules = name, "tools are left out: {error}"),
-            }
+            let mut launch =
+                Launch::python(python, "tools", &module.modules, &package, &self.path(&module.path, module.isolation));
+            launch.sandbox = (module.isolation == Isolation::Sandbox).then(Wish::default);
+            parts.push(Part::Plugin { key: module.modules.join(","), launch, config: without_comments(&self.apis) });
         }
-        let mut workers = Workers::of(dir, backends);
+        let mut workers = Workers::of(dir, parts);
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
-        workers.wish = self.arenite.sandbox.clone().over(&workers.wish);
+        // The first session of a worker makes the sandbox for all that may follow.
+        workers.wish = workers.parts.iter().fold(self.arenite.sandbox.clone(), |wish, part| match part {
+            Part::Ours(backend) => backend.wish(&Map::new()).map_or(wish.clone(), |needed| wish.over(&needed)),
+            Part::Plugin { .. } => wish,
+        });
         workers.switches = self.arenite.clone();
         if self.warmup.enabled {
             let enabled =
@@ -288,62 +322,68 @@ impl Config {
         Ok(workers)
     }
 
-    fn path(&self, more: &[PathBuf]) -> Vec<PathBuf> {
+    /// Where modules are looked for: the folders that are named, and unless they are copied into a sandbox those around the file.
+    fn path(&self, more: &[PathBuf], isolation: Isolation) -> Vec<PathBuf> {
         let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
         let mut path: Vec<PathBuf> = more.iter().map(|one| dir.join(one)).collect();
-        path.push(dir);
-        path.extend(std::env::current_dir());
+        if isolation == Isolation::Process || path.is_empty() {
+            path.push(dir);
+        }
+        if isolation == Isolation::Process {
+            path.extend(std::env::current_dir());
+        }
         path
     }
 
-    async fn backend(&self, key: &str, resource: Resource, package: &Path) -> (String, Result<Arc<dyn Backend>, String>) {
-        let (key, config) = (key.to_owned(), resource.config);
+    fn part(&self, key: &str, resource: Resource, package: &Path) -> Result<Part, String> {
+        let config = resource.config;
         let class = resource.backend_class.as_deref().unwrap_or_default();
         let last = class.rsplit('.').next().unwrap_or_default();
         let ours = OURS.iter().find(|(name, _)| *name == last && class.starts_with(THEIRS)).map(|(_, ours)| *ours);
-        let launch = match (ours, class.strip_prefix("process:")) {
-            _ if !resource.command.is_empty() => {
-                Launch { command: resource.command, env: Vec::new(), dir: self.path(&[]).into_iter().next() }
-            }
+        let program = |command: Vec<String>| {
+            let dir = std::path::absolute(&self.dir).ok();
+            Launch { command, env: Vec::new(), paths: Vec::new(), dir, sandbox: None }
+        };
+        let mut launch = match (ours, class.strip_prefix("process:")) {
+            _ if !resource.command.is_empty() => program(resource.command),
             (Some(ours), _) => {
-                let backend: Arc<dyn Backend> = match ours {
+                return Ok(Part::Ours(match ours {
                     "bash" => Arc::new(Bash::new(config)),
                     "code" => Arc::new(Code::new(config)),
                     "browser" => Arc::new(Browser::new(config)),
                     _ => Arc::new(Mcp::new(config)),
-                };
-                return (key, Ok(backend));
+                }));
             }
-            (None, Some(command)) => {
-                let command = command.split_whitespace().map(str::to_owned).collect();
-                Launch { command, env: Vec::new(), dir: self.path(&[]).into_iter().next() }
-            }
-            (None, None) if class.starts_with(THEIRS) => {
-                return (key, Err(format!("{class} is not one of this server's backends")));
-            }
+            (None, Some(command)) => program(command.split_whitespace().map(str::to_owned).collect()),
+            (None, None) if class.starts_with(THEIRS) => return Err(format!("{class} is not one of this server's backends")),
             (None, None) => {
                 let python = resource.python.as_deref().unwrap_or("python3");
-                Launch::python(python, "backend", &[class.to_owned()], package, &self.path(&resource.path))
+                Launch::python(python, "backend", &[class.to_owned()], package, &self.path(&resource.path, resource.isolation))
             }
         };
-        let started = Plugin::start(&key, launch, config).await;
-        (key, started)
+        if resource.isolation == Isolation::Sandbox {
+            launch.sandbox = Some(Wish::of(&config)?);
+        }
+        Ok(Part::Plugin { key: key.to_owned(), launch, config })
     }
 }
 
 impl Workers {
     /// What a server has that was given no file: bash, code and browser, and all APIs, whose keys are in the environment.
     pub fn default_set(data_dir: &Path) -> Self {
-        let mut backends: Vec<Arc<dyn Backend>> =
-            vec![Arc::new(Bash::new(Map::new())), Arc::new(Code::new(Map::new())), Arc::new(Browser::new(Map::new()))];
-        backends.extend(apis(&Map::new()));
-        Self::of(data_dir.join("synthesis"), backends)
+        let mut parts = vec![
+            Part::Ours(Arc::new(Bash::new(Map::new()))),
+            Part::Ours(Arc::new(Code::new(Map::new()))),
+            Part::Ours(Arc::new(Browser::new(Map::new()))),
+        ];
+        parts.extend(apis(&Map::new()));
+        Self::of(data_dir.join("synthesis"), parts)
     }
 
-    fn of(dir: PathBuf, backends: Vec<Arc<dyn Backend>>) -> Self {
+    fn of(dir: PathBuf, parts: Vec<Part>) -> Self {
         Self {
             dir,
-            backends,
+            parts,
             session_ttl: Duration::from_secs_f64(SESSION_TTL),
             wish: Wish::default(),
             warmup: Vec::new(),
@@ -353,13 +393,13 @@ impl Workers {
 }
 
 /// All of AgentFlow's, in its order.
-fn apis(config: &Map<String, Value>) -> Vec<Arc<dyn Backend>> {
+fn apis(config: &Map<String, Value>) -> Vec<Part> {
     let of = |key: &str| without_comments(config.get(key).and_then(Value::as_object).unwrap_or(&Map::new()));
     vec![
-        Arc::new(Web::new(of("websearch"))),
-        Arc::new(Ds::new(&of("ds"))),
-        Arc::new(Doc::new(&of("doc"))),
-        Arc::new(Text2Sql::new(&of("text2sql"))),
+        Part::Ours(Arc::new(Web::new(of("websearch")))),
+        Part::Ours(Arc::new(Ds::new(&of("ds")))),
+        Part::Ours(Arc::new(Doc::new(&of("doc")))),
+        Part::Ours(Arc::new(Text2Sql::new(&of("text2sql")))),
     ]
 }
 

@@ -342,8 +342,10 @@ impl Synthesis {
             }
             let create = Create { worker: worker.to_owned(), resource_type: String::new(), ..Create::default() };
             let session = Arc::new(Session::new(self.facts(&create, 0, true).0, true, false));
-            let place =
-                self.own_place(caller, worker, &Wish::default()).await.map_err(|error| refused(None, backend.name(), &error))?;
+            let place = self
+                .own_place(caller, worker, &Wish::default(), true)
+                .await
+                .map_err(|error| refused(None, backend.name(), &error))?;
             return Ok(Some(Held { session, place: Some(place), temporary: true, shown: false }));
         };
         if backend.is_resource()
@@ -367,7 +369,7 @@ impl Synthesis {
             None => None,
             Some(wish) => Some(match Wish::of(&session.facts.config) {
                 Ok(own) => self
-                    .own_place(caller, worker, &own.over(&wish))
+                    .own_place(caller, worker, &own.over(&wish), true)
                     .await
                     .map_err(|error| refused(Some(&session), kind, &error))?,
                 Err(error) => return Err(refused(Some(&session), kind, &error)),

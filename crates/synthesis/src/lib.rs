@@ -37,6 +37,7 @@ pub use catalog::Listed;
 pub use execute::{Action, Batch, Done, Execute};
 pub use names::trajectory_id;
 pub use place::{Caller, GuestAnswer, Place, Sandboxes, Wish};
+pub use plugin::remove_plugins;
 pub use retry::GRACE;
 pub use session::{Facts, Session};
 pub use synthesis::{Create, Created, Setup, Synthesis};

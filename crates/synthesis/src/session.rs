@@ -120,6 +120,11 @@ impl Session {
         }
     }
 
+    /// Its configuration asks for a sandbox that it shares with no other session of its worker.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.facts.config.get("sandbox").and_then(Value::as_str) == Some("own")
+    }
+
     pub(crate) fn sandbox(&self) -> Option<String> {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -292,13 +292,18 @@ impl Synthesis {
             None => None,
             Some(wish) => {
                 let before = session.sandbox().filter(|_| session.restored);
+                let wish = Wish::of(&session.facts.config)?.over(&wish).over(&self.wish);
                 let place = match before {
+                    Some(name) if session.is_alone() => {
+                        let there = self.sandboxes.is_there(caller, &name).await;
+                        self.place(caller, session).filter(|_| there)
+                    }
                     Some(name) => worker.reclaim(&self.sandboxes, caller, &name).await,
                     None => None,
                 };
-                let wish = Wish::of(&session.facts.config)?.over(&wish).over(&self.wish);
                 let place = match place {
                     Some(place) => place,
+                    None if session.is_alone() => self.own_place(caller, &session.facts.worker, &wish, false).await?,
                     None => worker.claim(&self.sandboxes, caller, &wish).await?,
                 };
                 *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.name.clone());
@@ -306,9 +311,11 @@ impl Synthesis {
             }
         };
         let made = loaded.backend.initialize(session, place.as_ref()).await;
-        if made.is_err() && place.is_some() {
+        if made.is_err()
+            && let Some(place) = place
+        {
             *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            worker.release(&self.sandboxes, caller, true).await;
+            self.release(caller, worker, session, Some(place)).await;
         }
         made
     }
@@ -319,9 +326,21 @@ impl Synthesis {
         Some(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 
-    /// A sandbox for one call alone.
-    pub(crate) async fn own_place(&self, caller: &Caller, worker: &str, wish: &Wish) -> Result<Place, String> {
-        let labels = BTreeMap::from([(LABEL.to_owned(), label(worker)), (TEMPORARY.to_owned(), "true".to_owned())]);
+    /// The session needs its sandbox no more.
+    async fn release(&self, caller: &Caller, worker: &Worker, session: &Session, place: Option<Place>) {
+        let shared = place.is_some() && !session.is_alone();
+        if let Some(place) = place.filter(|_| session.is_alone()) {
+            self.sandboxes.remove(caller, &place.name).await;
+        }
+        worker.release(&self.sandboxes, caller, shared).await;
+    }
+
+    /// A sandbox for one call, or for one session.
+    pub(crate) async fn own_place(&self, caller: &Caller, worker: &str, wish: &Wish, temporary: bool) -> Result<Place, String> {
+        let mut labels = BTreeMap::from([(LABEL.to_owned(), label(worker))]);
+        if temporary {
+            labels.insert(TEMPORARY.to_owned(), "true".to_owned());
+        }
         let name = self.sandboxes.make(caller, &wish.clone().over(&self.wish), labels).await?;
         Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
@@ -343,8 +362,7 @@ impl Synthesis {
         {
             loaded.backend.cleanup(session, place.as_ref()).await;
         }
-        // Sessions that were restored and not used since have not claimed what they have.
-        worker.release(&self.sandboxes, caller, place.is_some()).await;
+        self.release(caller, worker, session, place).await;
         if let Err(error) = self.store.remove(&session.facts.id) {
             tracing::error!(%error, session = session.facts.id, "a worker's session could not be forgotten");
         }

@@ -69,7 +69,7 @@ impl Worker {
         let number = session.facts.name.split('_').filter_map(|part| part.parse().ok()).next_back().unwrap_or(1);
         state.counters.insert(session.facts.resource_type.clone(), number);
         // Nobody else knows the worker yet.
-        if let (Some(name), Ok(mut shared)) = (session.sandbox(), self.shared.try_lock()) {
+        if let (Some(name), Ok(mut shared)) = (session.sandbox().filter(|_| !session.is_alone()), self.shared.try_lock()) {
             shared.name = Some(name);
             shared.users += 1;
         }

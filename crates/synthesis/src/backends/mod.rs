@@ -121,6 +121,6 @@ fn seconds(wanted: f64, deadline: Option<Instant>) -> f64 {
 }
 
 /// A word for a shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -6,6 +6,7 @@
 //! ```
 
 mod process;
+pub(crate) mod room;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::execute::legacy;
-use crate::place::Place;
+use crate::place::{Place, Sandboxes, Wish};
 use crate::session::Session;
 
 use process::{Fault, Process, Running};
+use room::Rooms;
 
 /// The version of what is spoken.
 const PROTOCOL: u64 = 1;
@@ -42,7 +44,11 @@ const PACKAGE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/package.rs"
 pub struct Launch {
     pub command: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// Variables that hold folders of the host.
+    pub paths: Vec<(String, Vec<PathBuf>)>,
     pub dir: Option<PathBuf>,
+    /// In a sandbox of its own, and of this kind.
+    pub sandbox: Option<Wish>,
 }
 
 impl Launch {
@@ -50,19 +56,22 @@ impl Launch {
     pub fn python(python: &str, kind: &str, what: &[String], package: &Path, path: &[PathBuf]) -> Self {
         let mut command = vec![python.to_owned(), "-m".to_owned(), "sandbox.host".to_owned(), kind.to_owned()];
         command.extend(what.iter().cloned());
-        let join = |paths: &[PathBuf]| {
-            std::env::join_paths(paths).map(|joined| joined.to_string_lossy().into_owned()).unwrap_or_default()
-        };
-        let own = [package.to_owned()];
         Self {
             command,
-            env: vec![
-                ("PYTHONPATH".to_owned(), join(&own)),
-                ("ARENITE_PLUGIN_PATH".to_owned(), join(path)),
-                ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()),
-            ],
+            env: vec![("PYTHONUNBUFFERED".to_owned(), "1".to_owned())],
+            paths: vec![("PYTHONPATH".to_owned(), vec![package.to_owned()]), ("ARENITE_PLUGIN_PATH".to_owned(), path.to_vec())],
             dir: path.first().cloned(),
+            sandbox: None,
         }
+    }
+}
+
+/// Removes sandboxes in which plugins of a killed server ran.
+pub async fn remove_plugins(sandboxes: &Arc<dyn Sandboxes>) {
+    let tenant = arenite_model::TenantId::default_tenant();
+    let caller = crate::place::Caller { tenant: tenant.clone(), request_id: String::new(), origin: None };
+    for name in sandboxes.labelled(&tenant, room::LABEL).await {
+        sandboxes.remove(&caller, &name).await;
     }
 }
 
@@ -133,8 +142,14 @@ impl Plugin {
     ///
     /// # Errors
     /// Why it can't be used.
-    pub async fn start(key: &str, launch: Launch, config: Map<String, Value>) -> Result<Arc<dyn Backend>, String> {
-        let process = Process::new(key.to_owned(), launch);
+    pub async fn start(
+        key: &str,
+        launch: Launch,
+        config: Map<String, Value>,
+        sandboxes: &Arc<dyn Sandboxes>,
+    ) -> Result<Arc<dyn Backend>, String> {
+        let rooms = launch.sandbox.clone().map(|wish| Rooms { sandboxes: Arc::clone(sandboxes), wish });
+        let process = Process::new(key.to_owned(), launch, rooms);
         let running = process.running().await?;
         let asked = running.ask("describe", json!({ "protocol": PROTOCOL, "config": config }));
         let told = tokio::time::timeout(DESCRIBE, asked).await;

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Launch;
+use super::room::{Room, Rooms};
 
 /// Bytes of one line.
 const MAX_LINE: u64 = 16 << 20;
@@ -109,6 +110,8 @@ impl Running {
 pub(super) struct Process {
     name: String,
     launch: Launch,
+    /// Where it runs in a sandbox; none: here.
+    rooms: Option<Rooms>,
     state: tokio::sync::Mutex<State>,
     alive: Mutex<Option<Running>>,
 }
@@ -122,8 +125,8 @@ struct State {
 }
 
 impl Process {
-    pub(super) fn new(name: String, launch: Launch) -> Self {
-        Self { name, launch, state: tokio::sync::Mutex::default(), alive: Mutex::default() }
+    pub(super) fn new(name: String, launch: Launch, rooms: Option<Rooms>) -> Self {
+        Self { name, launch, rooms, state: tokio::sync::Mutex::default(), alive: Mutex::default() }
     }
 
     pub(super) fn remember(&self, first: Value) {
@@ -152,7 +155,7 @@ impl Process {
         }
         state.started = Some(Instant::now());
         state.lives += 1;
-        let running = self.start(state.lives)?;
+        let running = self.start(state.lives).await?;
         *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(running.clone());
         if let Some(first) = &state.first {
             running.ask("describe", first.clone()).await.map_err(|fault| fault.message)?;
@@ -160,19 +163,10 @@ impl Process {
         Ok(running)
     }
 
-    fn start(&self, number: u64) -> Result<Running, String> {
-        let Launch { command, env, dir } = &self.launch;
-        let (program, arguments) = command.split_first().ok_or("its command is empty")?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // What the server was told of keys is not the plugin's, unless its configuration says so.
-        command.env_remove("ARENITE_API_KEY").envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
-        if let Some(dir) = dir {
-            command.current_dir(dir);
-        }
-        let mut child = command.spawn().map_err(|error| format!("{program} can't be started: {error}"))?;
-        let (Some(input), Some(output), Some(log)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
-            return Err("its standard streams are not there".to_owned());
+    async fn start(&self, number: u64) -> Result<Running, String> {
+        let streams = match &self.rooms {
+            Some(rooms) => rooms.start(&self.name, &self.launch).await?,
+            None => self.start_here()?,
         };
         let (requests, waiting) = mpsc::channel(WAITING);
         let life = Arc::new(Life {
@@ -182,9 +176,30 @@ impl Process {
             next: AtomicU64::new(1),
             dead: CancellationToken::new(),
         });
-        tokio::spawn(take_over_log(self.name.clone(), log));
-        tokio::spawn(live(self.name.clone(), Arc::clone(&life), child, input, output, waiting));
+        tokio::spawn(take_over_log(self.name.clone(), streams.log));
+        tokio::spawn(live(self.name.clone(), Arc::clone(&life), streams.body, streams.input, streams.output, waiting));
         Ok(Running { life: number, of: life })
+    }
+
+    fn start_here(&self) -> Result<Streams, String> {
+        let Launch { command, env, paths, dir, .. } = &self.launch;
+        let (program, arguments) = command.split_first().ok_or("its command is empty")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // What the server was told of keys is not the plugin's, unless its configuration says so.
+        command.env_remove("ARENITE_API_KEY").envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
+        for (name, folders) in paths {
+            let joined = std::env::join_paths(folders).map_err(|error| error.to_string())?;
+            command.env(name, joined);
+        }
+        if let Some(dir) = dir {
+            command.current_dir(dir);
+        }
+        let mut child = command.spawn().map_err(|error| format!("{program} can't be started: {error}"))?;
+        let (Some(input), Some(output), Some(log)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+            return Err("its standard streams are not there".to_owned());
+        };
+        Ok(Streams { body: Body::Child(child), input: Box::new(input), output: Box::new(output), log: Box::new(log) })
     }
 
     /// Closes its standard input, and kills it if it has not ended in time.
@@ -198,13 +213,50 @@ impl Process {
     }
 }
 
+/// A process that was started.
+pub(super) struct Streams {
+    pub(super) body: Body,
+    pub(super) input: Box<dyn AsyncWrite + Send + Unpin>,
+    pub(super) output: Box<dyn AsyncRead + Send + Unpin>,
+    pub(super) log: Box<dyn AsyncRead + Send + Unpin>,
+}
+
+pub(super) enum Body {
+    Child(Child),
+    /// In a sandbox, which goes with it.
+    Room(Room),
+}
+
+impl Body {
+    async fn end(&mut self, name: &str, life: u64, why: &str) {
+        let child = match self {
+            Self::Child(child) => child,
+            Self::Room(room) => {
+                tracing::info!(plugin = name, life, "a plugin's sandbox is removed: {why}");
+                return room.remove().await;
+            }
+        };
+        // It may have ended by itself just now.
+        match tokio::time::timeout(Duration::from_millis(200), child.wait()).await {
+            Ok(Ok(status)) => tracing::info!(plugin = name, life, %status, "a plugin's process ended: {why}"),
+            _ => {
+                tracing::warn!(plugin = name, life, "a plugin's process is killed: {why}");
+                if let Some(group) = child.id().and_then(process_group) {
+                    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+                }
+                let _ = child.kill().await;
+            }
+        }
+    }
+}
+
 /// Serves one life of a process, until it ends, breaks the rules, or is told to end.
 async fn live(
     name: String,
     life: Arc<Life>,
-    mut child: Child,
-    input: ChildStdin,
-    output: ChildStdout,
+    mut body: Body,
+    input: Box<dyn AsyncWrite + Send + Unpin>,
+    output: Box<dyn AsyncRead + Send + Unpin>,
     waiting: mpsc::Receiver<Vec<u8>>,
 ) {
     let why = tokio::select! {
@@ -212,18 +264,7 @@ async fn live(
         why = read(&name, &life, output) => why,
         () = life.dead.cancelled() => "it was told to".to_owned(),
     };
-    // It may have ended by itself just now.
-    let ended = tokio::time::timeout(Duration::from_millis(200), child.wait()).await;
-    match ended {
-        Ok(Ok(status)) => tracing::info!(plugin = name, life = life.number, %status, "a plugin's process ended: {why}"),
-        _ => {
-            tracing::warn!(plugin = name, life = life.number, "a plugin's process is killed: {why}");
-            if let Some(group) = child.id().and_then(process_group) {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            }
-            let _ = child.kill().await;
-        }
-    }
+    body.end(&name, life.number, &why).await;
     life.dead.cancel();
     life.pending().clear();
 }
@@ -232,7 +273,7 @@ fn process_group(id: u32) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-async fn write(mut input: ChildStdin, mut waiting: mpsc::Receiver<Vec<u8>>) {
+async fn write(mut input: Box<dyn AsyncWrite + Send + Unpin>, mut waiting: mpsc::Receiver<Vec<u8>>) {
     while let Some(line) = waiting.recv().await {
         if line.is_empty() {
             drop(input);
@@ -245,7 +286,7 @@ async fn write(mut input: ChildStdin, mut waiting: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-async fn read(name: &str, life: &Life, output: ChildStdout) -> String {
+async fn read(name: &str, life: &Life, output: Box<dyn AsyncRead + Send + Unpin>) -> String {
     let mut lines = BufReader::with_capacity(64 << 10, output);
     let mut line = Vec::new();
     loop {
@@ -282,7 +323,7 @@ async fn read(name: &str, life: &Life, output: ChildStdout) -> String {
 }
 
 /// Takes what a plugin writes to its standard error into the server's log, at a bounded rate, and drains the rest.
-async fn take_over_log(name: String, mut log: impl AsyncRead + Unpin) {
+async fn take_over_log(name: String, mut log: Box<dyn AsyncRead + Send + Unpin>) {
     let mut buffer = vec![0; 4 << 10];
     let (mut since, mut taken, mut dropped) = (Instant::now(), 0usize, 0usize);
     while let Ok(read @ 1..) = log.read(&mut buffer).await {

@@ -1,0 +1,172 @@
+//! A plugin in a sandbox of its own: its streams are those of a command there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arenite_model::TenantId;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::Launch;
+use super::process::{Body, Streams};
+use crate::backends::quoted;
+use crate::place::{Caller, Place, Sandboxes, Wish};
+
+/// The label of sandboxes that plugins run in: the plugin's name.
+pub(crate) const LABEL: &str = "agentflow.plugin";
+const SESSION: &str = "plugin";
+/// Where its files are in the sandbox.
+const HOME: &str = "/tmp/plugin";
+/// Bytes between the server and the process that wait.
+const PIPE: usize = 256 << 10;
+/// Seconds that one look for output waits.
+const WAIT: u64 = 300;
+/// Files that a plugin brings, and their bytes in all.
+const MAX_FILES: usize = 2000;
+const MAX_BYTES: u64 = 32 << 20;
+
+/// Makes sandboxes for plugins.
+pub(crate) struct Rooms {
+    pub(crate) sandboxes: Arc<dyn Sandboxes>,
+    pub(crate) wish: Wish,
+}
+
+/// One of them.
+pub(super) struct Room(Place);
+
+impl Room {
+    pub(super) async fn remove(&self) {
+        self.0.sandboxes.remove(&self.0.caller, &self.0.name).await;
+    }
+}
+
+impl Rooms {
+    pub(super) async fn start(&self, name: &str, launch: &Launch) -> Result<Streams, String> {
+        let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
+        let labels = BTreeMap::from([(LABEL.to_owned(), name.chars().filter(|c| !c.is_control()).take(128).collect())]);
+        let sandbox = self.sandboxes.make(&caller, &self.wish, labels).await?;
+        let place = Place { sandboxes: Arc::clone(&self.sandboxes), caller, name: sandbox };
+        match begin(&place, launch).await {
+            Ok(command) => Ok(streams(place, command)),
+            Err(error) => {
+                Room(place).remove().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Puts its files there and starts it; answers the command's id.
+async fn begin(place: &Place, launch: &Launch) -> Result<String, String> {
+    let mut env = BTreeMap::new();
+    for (at, (name, folders)) in launch.paths.iter().enumerate() {
+        let mut there = Vec::new();
+        for (nth, folder) in folders.iter().enumerate() {
+            let target = format!("{HOME}/{at}-{nth}");
+            put(place, folder, &target).await?;
+            there.push(target);
+        }
+        env.insert(name.clone(), there.join(":"));
+    }
+    env.extend(launch.env.iter().cloned());
+    let words: Vec<String> = launch.command.iter().map(|word| quoted(word)).collect();
+    let command = format!("mkdir -p {HOME}; cd {HOME}; exec {}", words.join(" "));
+    let asked = json!({ "session_id": SESSION, "command": command, "env": env, "async_mode": true });
+    let begun = place.post("/v1/bash/exec", &asked).await?;
+    begun["command_id"].as_str().map(str::to_owned).ok_or_else(|| "its command has no id".to_owned())
+}
+
+async fn put(place: &Place, folder: &Path, target: &str) -> Result<(), String> {
+    let from = folder.to_owned();
+    let files = tokio::task::spawn_blocking(move || gather(&from)).await.map_err(|error| error.to_string())??;
+    let mut folders: Vec<&str> = files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0)).collect();
+    folders.sort_unstable();
+    folders.dedup();
+    let made: Vec<String> = folders.iter().map(|folder| quoted(&format!("{target}/{folder}"))).collect();
+    let command = format!("mkdir -p {} {}", quoted(target), made.join(" "));
+    place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
+    for (name, bytes) in files {
+        let kept = json!({ "file": format!("{target}/{name}"), "content": STANDARD.encode(bytes), "encoding": "base64" });
+        place.post("/v1/file/write", &kept).await?;
+    }
+    Ok(())
+}
+
+/// What a plugin needs of its folders: Python, JSON and text, no links, nothing hidden.
+fn gather(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
+    const ENDINGS: [&str; 7] = ["py", "json", "txt", "md", "toml", "yaml", "csv"];
+    let failed = |path: &Path, error: std::io::Error| format!("{} can't be read: {error}", path.display());
+    let (mut files, mut open, mut bytes) = (Vec::new(), vec![PathBuf::from(folder)], 0);
+    while let Some(next) = open.pop() {
+        for entry in std::fs::read_dir(&next).map_err(|error| failed(&next, error))?.flatten() {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            let hidden = entry.file_name().as_encoded_bytes().first().is_some_and(|first| b"._".contains(first));
+            let known = path.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| ENDINGS.contains(&ending));
+            if kind.is_dir() && !hidden {
+                open.push(path);
+            } else if kind.is_file() && known {
+                let content = std::fs::read(&path).map_err(|error| failed(&path, error))?;
+                bytes += content.len() as u64;
+                if files.len() >= MAX_FILES || bytes > MAX_BYTES {
+                    let most = format!("{MAX_FILES} files or {} MiB", MAX_BYTES >> 20);
+                    return Err(format!("{} holds more than {most}, which a sandbox would be given", folder.display()));
+                }
+                files.push((path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned(), content));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Carries what is written and read to and from the command.
+fn streams(place: Place, command: String) -> Streams {
+    let (input, ours) = tokio::io::duplex(PIPE);
+    tokio::spawn(send(place.clone(), command.clone(), ours));
+    let (output, out) = tokio::io::duplex(PIPE);
+    let (log, err) = tokio::io::duplex(PIPE);
+    tokio::spawn(receive(place.clone(), command, out, err));
+    Streams { body: Body::Room(Room(place)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
+}
+
+async fn send(place: Place, command: String, mut input: DuplexStream) {
+    let mut held: Vec<u8> = Vec::new();
+    let mut buffer = vec![0; PIPE];
+    loop {
+        let read = input.read(&mut buffer).await.unwrap_or(0);
+        held.extend_from_slice(&buffer[..read]);
+        // Whole lines are whole characters.
+        let whole = if read == 0 { held.len() } else { held.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+        let text = String::from_utf8_lossy(&held[..whole]).into_owned();
+        held.drain(..whole);
+        let asked = json!({ "session_id": SESSION, "command_id": command, "input": text, "close": read == 0 });
+        if (whole > 0 || read == 0) && place.post("/v1/bash/write", &asked).await.is_err() || read == 0 {
+            return;
+        }
+    }
+}
+
+async fn receive(place: Place, command: String, mut out: DuplexStream, mut err: DuplexStream) {
+    let (mut offset, mut stderr_offset) = (0, 0);
+    loop {
+        let asked = json!({
+            "session_id": SESSION, "command_id": command, "offset": offset, "stderr_offset": stderr_offset,
+            "wait": true, "wait_timeout": WAIT,
+        });
+        let Ok(said) = place.post("/v1/bash/output", &asked).await else { return };
+        let text = |field: &str| said[field].as_str().unwrap_or_default().as_bytes();
+        // What the sandbox could not keep breaks the protocol: the process is ended for it.
+        if said["stdout_gap"].as_u64().is_some_and(|gap| gap > 0) || out.write_all(text("stdout")).await.is_err() {
+            return;
+        }
+        // A log that nobody takes over is no reason to stop.
+        let _ = err.write_all(text("stderr")).await;
+        offset = said["offset"].as_u64().unwrap_or(offset);
+        stderr_offset = said["stderr_offset"].as_u64().unwrap_or(stderr_offset);
+        if said["command"]["status"] != Value::from("running") {
+            return;
+        }
+    }
+}
