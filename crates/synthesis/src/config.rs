@@ -183,7 +183,7 @@ pub enum Isolation {
 #[derive(Clone)]
 pub enum Part {
     Ours(Arc<dyn Backend>),
-    Plugin { key: String, launch: Launch, config: Map<String, Value> },
+    Plugin { key: String, launch: Box<Launch>, config: Map<String, Value> },
 }
 
 impl Part {
@@ -195,7 +195,7 @@ impl Part {
         match self {
             Self::Ours(backend) => Ok(backend),
             Self::Plugin { key, launch, config } => {
-                Plugin::start(&key, launch, config, sandboxes).await.map_err(|error| format!("{key} is left out: {error}"))
+                Plugin::start(&key, *launch, config, sandboxes).await.map_err(|error| format!("{key} is left out: {error}"))
             }
         }
     }
@@ -304,7 +304,11 @@ impl Config {
             let mut launch =
                 Launch::python(python, "tools", &module.modules, &package, &self.path(&module.path, module.isolation));
             launch.sandbox = (module.isolation == Isolation::Sandbox).then(Wish::default);
-            parts.push(Part::Plugin { key: module.modules.join(","), launch, config: without_comments(&self.apis) });
+            parts.push(Part::Plugin {
+                key: module.modules.join(","),
+                launch: Box::new(launch),
+                config: without_comments(&self.apis),
+            });
         }
         let mut workers = Workers::of(dir, parts);
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
@@ -364,7 +368,7 @@ impl Config {
         if resource.isolation == Isolation::Sandbox {
             launch.sandbox = Some(Wish::of(&config)?);
         }
-        Ok(Part::Plugin { key: key.to_owned(), launch, config })
+        Ok(Part::Plugin { key: key.to_owned(), launch: Box::new(launch), config })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arenite_model::TenantId;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::Launch;
@@ -17,7 +17,6 @@ use crate::place::{Caller, Place, Sandboxes, Wish};
 
 /// The label of sandboxes that plugins run in: the plugin's name.
 pub(crate) const LABEL: &str = "agentflow.plugin";
-const SESSION: &str = "plugin";
 /// Where its files are in the sandbox.
 const HOME: &str = "/tmp/plugin";
 /// Bytes between the server and the process that wait.
@@ -59,8 +58,15 @@ impl Rooms {
     }
 }
 
-/// Puts its files there and starts it; answers the command's id.
-async fn begin(place: &Place, launch: &Launch) -> Result<String, String> {
+/// A command of a sandbox.
+#[derive(Clone)]
+struct Command {
+    session: String,
+    id: String,
+}
+
+/// Puts its files there and starts it.
+async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
     let mut env = BTreeMap::new();
     for (at, (name, folders)) in launch.paths.iter().enumerate() {
         let mut there = Vec::new();
@@ -74,9 +80,12 @@ async fn begin(place: &Place, launch: &Launch) -> Result<String, String> {
     env.extend(launch.env.iter().cloned());
     let words: Vec<String> = launch.command.iter().map(|word| quoted(word)).collect();
     let command = format!("mkdir -p {HOME}; cd {HOME}; exec {}", words.join(" "));
-    let asked = json!({ "session_id": SESSION, "command": command, "env": env, "async_mode": true });
+    let asked = json!({ "command": command, "env": env, "async_mode": true });
     let begun = place.post("/v1/bash/exec", &asked).await?;
-    begun["command_id"].as_str().map(str::to_owned).ok_or_else(|| "its command has no id".to_owned())
+    match (begun["session_id"].as_str(), begun["command_id"].as_str()) {
+        (Some(session), Some(id)) => Ok(Command { session: session.to_owned(), id: id.to_owned() }),
+        _ => Err("its command has no id".to_owned()),
+    }
 }
 
 async fn put(place: &Place, folder: &Path, target: &str) -> Result<(), String> {
@@ -122,7 +131,7 @@ fn gather(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
 }
 
 /// Carries what is written and read to and from the command.
-fn streams(place: Place, command: String) -> Streams {
+fn streams(place: Place, command: Command) -> Streams {
     let (input, ours) = tokio::io::duplex(PIPE);
     tokio::spawn(send(place.clone(), command.clone(), ours));
     let (output, out) = tokio::io::duplex(PIPE);
@@ -131,7 +140,7 @@ fn streams(place: Place, command: String) -> Streams {
     Streams { body: Body::Room(Room(place)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
 }
 
-async fn send(place: Place, command: String, mut input: DuplexStream) {
+async fn send(place: Place, command: Command, mut input: DuplexStream) {
     let mut held: Vec<u8> = Vec::new();
     let mut buffer = vec![0; PIPE];
     loop {
@@ -141,18 +150,20 @@ async fn send(place: Place, command: String, mut input: DuplexStream) {
         let whole = if read == 0 { held.len() } else { held.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         let text = String::from_utf8_lossy(&held[..whole]).into_owned();
         held.drain(..whole);
-        let asked = json!({ "session_id": SESSION, "command_id": command, "input": text, "close": read == 0 });
-        if (whole > 0 || read == 0) && place.post("/v1/bash/write", &asked).await.is_err() || read == 0 {
+        let asked = json!({ "session_id": command.session, "command_id": command.id, "input": text, "close": read == 0 });
+        let is_over = read == 0;
+        let sent = if whole > 0 || is_over { place.post("/v1/bash/write", &asked).await.is_ok() } else { true };
+        if is_over || !sent {
             return;
         }
     }
 }
 
-async fn receive(place: Place, command: String, mut out: DuplexStream, mut err: DuplexStream) {
+async fn receive(place: Place, command: Command, mut out: DuplexStream, mut err: DuplexStream) {
     let (mut offset, mut stderr_offset) = (0, 0);
     loop {
         let asked = json!({
-            "session_id": SESSION, "command_id": command, "offset": offset, "stderr_offset": stderr_offset,
+            "session_id": command.session, "command_id": command.id, "offset": offset, "stderr_offset": stderr_offset,
             "wait": true, "wait_timeout": WAIT,
         });
         let Ok(said) = place.post("/v1/bash/output", &asked).await else { return };
@@ -165,7 +176,7 @@ async fn receive(place: Place, command: String, mut out: DuplexStream, mut err: 
         let _ = err.write_all(text("stderr")).await;
         offset = said["offset"].as_u64().unwrap_or(offset);
         stderr_offset = said["stderr_offset"].as_u64().unwrap_or(stderr_offset);
-        if said["command"]["status"] != Value::from("running") {
+        if said["command"]["status"] != "running" {
             return;
         }
     }
