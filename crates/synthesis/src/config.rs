@@ -520,7 +520,10 @@ mod tests {
         std::fs::write(&path, r#"{"resources": {"a": {"enabled": true}, "_c": {"x": 1}}, "server": {"session_ttl": 0}}"#)
             .unwrap();
         let said = Config::read(&path).unwrap_err().to_string();
-        assert!(said.contains("resources.a has neither") && said.contains("session_ttl") && !said.contains("_c"), "{said}");
+        assert!(
+            said.contains("resources.a has neither") && said.contains("session_ttl") && !said.contains("resources._c"),
+            "{said}"
+        );
         std::fs::write(&path, r#"{"apis": {"websearch": {"serper_api_key": "sekrit"}}, "unknown": 1}"#).unwrap();
         let shown = Config::read(&path).unwrap().shown().to_string();
         assert!(shown.contains("(hidden)") && !shown.contains("sekrit"), "{shown}");
