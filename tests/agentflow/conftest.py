@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arenite_server import REPOSITORY, Server
+from arenite_server import REPOSITORY, Server, binary
 from workers import Worker
 
 sys.path.insert(0, str(REPOSITORY / "clients/python/src"))
@@ -50,3 +52,14 @@ def configured(server: Server, tmp_path: Path) -> Iterator[Callable[[dict[str, A
     if server.process is not None:
         server.stop()
     server.start()
+
+
+@pytest.fixture
+def command(server: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [str(binary()), "trajectory", *words, "--server", server.url]
+        return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+    return run

@@ -169,6 +169,9 @@ def test_mcp_servers_run_inside_the_workers_sandbox(configured: Configure, worke
     assert result["content"][0]["text"] == "5", result
     assert "add" in w.http.get("/api/v1/tools/mcp:sums.add/schema").json()["description"].lower()
     assert w.ok("bash:run", command="pgrep -fc '[p]rotocolVersion'")["stdout"].strip() != "0"
+    listed = w.http.get("/api/v1/tools?format=openai").json()["tools"]
+    assert "mcp-sums-add" in [tool["function"]["name"] for tool in listed]
+    assert w.ok("mcp-sums-add", a=1, b=1)["content"][0]["text"] == "2"
     assert w.call("mcp:sums.nothing", a=1)["code"] == 4002
 
 

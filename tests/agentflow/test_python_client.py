@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arenite_server import REPOSITORY, Server
+from arenite_server import REPOSITORY, Server, binary
 from workers import OF_SANDBOXES
 
 PACKAGE = REPOSITORY / "clients/python/src"
@@ -214,6 +216,37 @@ def test_a_backend_and_tools_of_ones_own(server: Server, at_home: Callable[..., 
     tools = {tool["full_name"]: tool for tool in server.api().get("/api/v1/tools").json()["tools"]}
     assert tools["notes:add"]["parameters"]["properties"]["text"]["description"] == "What to remember."
     assert list(tools["notes:add"]["parameters"]["properties"]) == ["text"]
+
+
+def test_a_server_that_is_not_there_is_started(server: Server, tmp_path: Path) -> None:
+    program = """
+from sandbox import Sandbox, SandboxConfig
+
+config = SandboxConfig(auto_start_server=True, server_url="http://127.0.0.1:18891", server_startup_timeout=60)
+with Sandbox(config=config, worker_id="starts") as sandbox:
+    print(sandbox.execute_sync("bash:run", {"command": "echo started"})["data"]["stdout"])
+    assert sandbox.shutdown_server_sync()["status"] == "success"
+"""
+    server.stop()
+    try:
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        # Its data directory is this one's, where the images are.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+        environment |= {"PYTHONPATH": str(PACKAGE), "ARENITE_BIN": str(binary()), "ARENITE_DATA_DIR": str(server.data_dir)}
+        environment["ARENITE_AGENTFLOW_LISTEN"] = "off"
+        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "started" in done.stdout, done.stdout + done.stderr
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", 18891)):
+                    break
+            time.sleep(0.2)
+        # It lets go of the directory a moment after its port.
+        time.sleep(3)
+    finally:
+        server.start()
 
 
 def test_sync_calls_work_inside_a_running_loop(server: Server, at_home: Callable[..., Any]) -> None:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import atif
 import httpx
 import pytest
-from arenite_server import Server, binary
+from arenite_server import Server
 from sandboxes import LiveSandbox
 
 FORMATS = ("jsonl", "agentflow-rollout", "agentflow-synthesis", "atif", "openai-messages", "sharegpt", "asciicast")
-
-
-@pytest.fixture
-def command(server: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [str(binary()), "trajectory", *words, "--server", server.url]
-        return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
-
-    return run
 
 
 def work(live: LiveSandbox) -> None:

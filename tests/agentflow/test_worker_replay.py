@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import atif
 import pytest
-from arenite_server import Server, binary
+from arenite_server import Server
 from workers import Worker
 
 #: Deterministic tasks of several kinds; each is done with other numbers a few times.
@@ -34,17 +32,6 @@ TASKS: list[list[tuple[str, dict[str, Any]]]] = [
     [("bash:run", {"command": f"mktemp; date; echo $$; echo {n}"}), ("nope:nothing", {}), ("text2sql:list_databases", {}), ("bash:run", {})]
     for n in range(5)
 ]
-
-
-@pytest.fixture
-def command(server: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [str(binary()), "trajectory", *words, "--server", server.url]
-        return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
-
-    return run
 
 
 def do(worker: Worker, task: list[tuple[str, dict[str, Any]]], sessions: bool) -> None:

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::backend::{Backend, ToolSpec};
-use crate::names::{Found, Names, prefix, simple};
+use crate::names::{Found, Names, prefix, shown, simple};
 
 /// What is listed hidden stands behind this in its description, as AgentFlow's own tools have it.
 const HIDDEN: &str = "[HIDDEN]";
@@ -73,12 +73,8 @@ impl Listed<'_> {
 
     /// In another's words. None for a format that nobody has.
     pub fn formatted(&self, format: &str) -> Option<Value> {
-        // What the others take for a name: no colons or dots.
-        let fit = |name: &str| -> String {
-            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }).take(64).collect()
-        };
         let spec = self.spec;
-        let (name, description, parameters) = (fit(&spec.name), &spec.description, &spec.parameters);
+        let (name, description, parameters) = (shown(&spec.name), &spec.description, &spec.parameters);
         Some(match format {
             "openai" => {
                 json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})

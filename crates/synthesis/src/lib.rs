@@ -20,6 +20,7 @@
 pub mod answer;
 mod backend;
 pub mod backends;
+mod batch;
 mod catalog;
 pub mod config;
 mod execute;
@@ -33,8 +34,9 @@ mod synthesis;
 mod worker;
 
 pub use backend::{Backend, Call, ToolSpec};
+pub use batch::Batch;
 pub use catalog::Listed;
-pub use execute::{Action, Batch, Done, Execute};
+pub use execute::{Action, Done, Execute};
 pub use names::trajectory_id;
 pub use place::{Caller, GuestAnswer, Place, Sandboxes, Wish};
 pub use plugin::remove_plugins;

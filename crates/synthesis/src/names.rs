@@ -19,6 +19,8 @@ pub(crate) struct Names {
     full: HashMap<String, usize>,
     order: Vec<String>,
     simple: HashMap<String, Vec<usize>>,
+    /// By what models are told, who take no colons and dots.
+    shown: HashMap<String, usize>,
 }
 
 /// What stands behind the colon; the whole name where there is none.
@@ -40,12 +42,13 @@ impl Names {
         }
         self.full.insert(full.to_owned(), at);
         self.order.push(full.to_owned());
+        self.shown.entry(shown(full)).or_insert(at);
         self.simple.entry(simple(full).to_owned()).or_default().push(at);
         true
     }
 
     /// The full name first; of a name without a colon then `prefix.tool`, `prefix_tool` and `prefix-tool`, split at the first
-    /// separator; then a simple name that only one tool has.
+    /// separator; then what models are told; then a simple name that only one tool has.
     pub(crate) fn find(&self, given: &str) -> Found<'_> {
         if let Some(&at) = self.full.get(given) {
             return Found::Tool(&self.order[at]);
@@ -60,12 +63,20 @@ impl Names {
                 return Found::Tool(&self.order[at]);
             }
         }
+        if let Some(&at) = self.shown.get(given) {
+            return Found::Tool(&self.order[at]);
+        }
         match self.simple.get(given).map(Vec::as_slice) {
             Some([at]) => Found::Tool(&self.order[*at]),
             Some(several) => Found::Ambiguous(several.iter().map(|&at| self.order[at].clone()).collect()),
             None => Found::Nothing,
         }
     }
+}
+
+/// A tool's name as models are told it: letters, digits, `_` and `-`, at most 64.
+pub(crate) fn shown(full: &str) -> String {
+    fit(full).chars().take(64).collect()
 }
 
 fn fit(text: &str) -> String {
@@ -110,7 +121,15 @@ mod tests {
     #[test]
     fn names_are_found_as_agentflow_finds_them() {
         let mut names = Names::default();
-        for name in ["web:search", "web:image_search", "doc:search", "text2sql:list_databases", "ds_run_python", "demo:incr"] {
+        for name in [
+            "web:search",
+            "web:image_search",
+            "doc:search",
+            "text2sql:list_databases",
+            "ds_run_python",
+            "demo:incr",
+            "mcp:fs.read_file",
+        ] {
             assert!(names.add(name));
         }
         assert!(!names.add("demo:incr"));
@@ -123,6 +142,7 @@ mod tests {
             ("list_databases", "text2sql:list_databases"),
             ("ds_run_python", "ds_run_python"),
             ("incr", "demo:incr"),
+            ("mcp-fs-read_file", "mcp:fs.read_file"),
         ] {
             assert_eq!(names.find(given), Found::Tool(wanted), "{given}");
         }
