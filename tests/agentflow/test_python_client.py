@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,9 @@ def test_sync_calls_work_inside_a_running_loop(server: Server, at_home: Callable
         with Sandbox(worker_id="in-a-loop") as sandbox:
             return str(sandbox.execute_sync("bash:run", {"command": "echo in"})["data"]["stdout"])
 
-    assert asyncio.run(main()) == "in\n"
+    # In a thread of its own: Playwright's loop runs in this one after its tests.
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, main()).result() == "in\n"
 
 
 @pytest.mark.parametrize("resource", ["bash", "browser"])
