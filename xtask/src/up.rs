@@ -53,6 +53,10 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     println!("  from agent_sandbox import Sandbox");
     println!("  client = Sandbox(base_url=\"http://127.0.0.1:{port}\")");
     println!("  print(client.shell.exec_command(command=\"uname -a\").data.output)");
+    println!("\nWith AgentFlow's client (pip install ./clients/python):\n");
+    println!("  from sandbox import Sandbox");
+    println!("  with Sandbox() as sandbox:");
+    println!("      print(sandbox.execute_sync(\"bash:run\", {{\"command\": \"uname -a\"}})[\"data\"][\"stdout\"])");
     let server = if port == 8080 { String::new() } else { format!(" --server http://127.0.0.1:{port}") };
     println!("\nFrom the command line:\n");
     for words in ["create demo", "exec demo"] {

@@ -98,6 +98,18 @@ impl Row {
         }
     }
 
+    /// At most `most` times what it was before.
+    pub(super) fn growth(name: &str, value: f64, before: f64, unit: &str, most: f64) -> Self {
+        let ratio = value / before;
+        Self {
+            floor: Some(before),
+            ratio: Some(ratio),
+            budget: Some(format!("≤ {most}×")),
+            ok: Some(ratio <= most),
+            ..Self::new(name, value, unit)
+        }
+    }
+
     /// Shown next to another's number, without a budget.
     pub(super) fn beside(mut self, floor: f64) -> Self {
         (self.floor, self.ratio) = (Some(floor), Some(self.value / floor));
@@ -213,5 +225,7 @@ mod tests {
         assert_eq!(Row::faster("", &fast, &slow, 3.0).ok, Some(true));
         assert_eq!(Row::faster("", &slow, &fast, 1.0).ok, Some(false));
         assert_eq!(Row::throughput("", 7.0, 10.0, "", 0.8).ok, Some(false));
+        assert_eq!(Row::growth("", 62.2, 46.5, "MiB", 1.05).ok, Some(false));
+        assert_eq!(Row::growth("", 60.0, 62.2, "MiB", 1.05).ok, Some(true));
     }
 }
