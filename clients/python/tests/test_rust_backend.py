@@ -21,7 +21,7 @@ def program() -> str:
     """In CARGO_TARGET_DIR, else in a temporary directory that the next run finds again."""
     cargo = shutil.which("cargo")
     if cargo is None:
-        pytest.skip("there is no cargo here")
+        pytest.fail("there is no cargo here to build the example with")
     target = os.environ.get("CARGO_TARGET_DIR") or str(Path(tempfile.gettempdir()) / "arenite-backend-rust")
     done = subprocess.run(
         [cargo, "build", "--quiet", "--locked", "--message-format=json"],

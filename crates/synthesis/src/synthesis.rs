@@ -30,6 +30,8 @@ const MAX_WORKERS: usize = 100_000;
 const MAX_SESSIONS: usize = 64;
 /// Between two looks for sessions whose time is over.
 const SWEEP: Duration = Duration::from_secs(1);
+/// For what is under way when the server stops. Calls whose clients are cut off end within [`crate::GRACE`].
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// How the workers' part of a server is set up.
 pub struct Setup {
@@ -149,7 +151,10 @@ impl Synthesis {
             }
         }
         self.tasks.close();
-        self.tasks.wait().await;
+        // What a backend never ends, such as a session that a plugin does not make ready, must not hold the server.
+        if tokio::time::timeout(FAREWELL, self.tasks.wait()).await.is_err() {
+            tracing::warn!("calls and sessions of workers that do not end are left");
+        }
         for loaded in self.catalog.all() {
             loaded.backend.shutdown().await;
         }
