@@ -1,0 +1,271 @@
+//! Queries of many, answered together.
+//!
+//! ```text
+//!  query ──► queue ──► nobody answers: at once, alone
+//!                      somebody does:  what has come until then goes next, together
+//!                      so many wait, or one has waited so long: another begins beside
+//! ```
+//!
+//! A lone query never waits for company, and nothing looks at a clock to see whether there is work.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::search::{Found, Query};
+use crate::{Error, Result};
+
+/// The most queries that wait.
+const MAX_WAITING: usize = 10_000;
+
+/// When queries are answered together. The names are those of AgentFlow's configuration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Knobs {
+    /// So many waiting queries begin another batch beside the one under way.
+    pub trigger_batch_size: usize,
+    pub max_batch_size: usize,
+    /// The longest that a query waits for a batch under way.
+    pub max_wait_time: Duration,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self { trigger_batch_size: 16, max_batch_size: 32, max_wait_time: Duration::from_millis(50) }
+    }
+}
+
+/// As AgentFlow tells of its batcher.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct BatchStats {
+    pub total_queries: u64,
+    pub total_batches: u64,
+    pub avg_batch_size: f64,
+    pub queue_size: usize,
+    pub running: bool,
+    pub trigger_batch_size: usize,
+    pub max_batch_size: usize,
+    /// Seconds.
+    pub max_wait_time: f64,
+}
+
+type Answer = Result<Vec<Found>>;
+type Answering = Box<dyn Fn(&[Query]) -> Vec<Answer> + Send + Sync>;
+
+struct Waiting {
+    query: Query,
+    since: Instant,
+    to: oneshot::Sender<Answer>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiting>,
+    running: usize,
+    queries: u64,
+    batches: u64,
+    /// Whether somebody will look at how long the first has waited.
+    watched: bool,
+}
+
+struct Shared {
+    answer: Answering,
+    knobs: Knobs,
+    most_running: usize,
+    state: Mutex<State>,
+}
+
+/// Has queries answered together that come together. To be used on a runtime.
+#[derive(Clone)]
+pub struct Batcher(Arc<Shared>);
+
+impl Batcher {
+    /// `answer` gets queries, and answers each. It may block.
+    pub fn new(knobs: Knobs, answer: impl Fn(&[Query]) -> Vec<Answer> + Send + Sync + 'static) -> Self {
+        let most_running = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
+        Self(Arc::new(Shared { answer: Box::new(answer), knobs, most_running, state: Mutex::default() }))
+    }
+
+    /// # Errors
+    /// Those of the search, and when more wait than can be answered.
+    pub async fn search(&self, query: Query) -> Answer {
+        let (to, answer) = oneshot::channel();
+        {
+            let mut state = self.0.state();
+            if state.waiting.len() >= MAX_WAITING {
+                return Err(Error::Invalid("too many queries wait already; try again later".to_owned()));
+            }
+            state.queries += 1;
+            state.waiting.push_back(Waiting { query, since: Instant::now(), to });
+            let crowded = state.waiting.len() >= self.0.knobs.trigger_batch_size && state.running < self.0.most_running;
+            if state.running == 0 || crowded {
+                self.begin(&mut state);
+            } else if !state.watched {
+                state.watched = true;
+                let this = self.clone();
+                tokio::spawn(async move { this.watch().await });
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(Error::Invalid("the search ended without an answer".to_owned())))
+    }
+
+    fn begin(&self, state: &mut State) {
+        state.running += 1;
+        let shared = self.0.clone();
+        tokio::task::spawn_blocking(move || shared.run());
+    }
+
+    /// Begins another batch when the first in the queue has waited too long. Ends when nobody waits.
+    async fn watch(self) {
+        loop {
+            let wait = {
+                let mut state = self.0.state();
+                let Some(first) = state.waiting.front() else {
+                    state.watched = false;
+                    return;
+                };
+                let left = self.0.knobs.max_wait_time.saturating_sub(first.since.elapsed());
+                if left.is_zero() && state.running < self.0.most_running {
+                    self.begin(&mut state);
+                }
+                // When all that may run do, the first of them to be done takes the next.
+                if left.is_zero() { self.0.knobs.max_wait_time.max(Duration::from_millis(1)) } else { left }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    pub fn stats(&self) -> BatchStats {
+        let (state, knobs) = (self.0.state(), &self.0.knobs);
+        let answered = state.queries - state.waiting.len() as u64;
+        BatchStats {
+            total_queries: state.queries,
+            total_batches: state.batches,
+            avg_batch_size: if state.batches == 0 { 0.0 } else { answered as f64 / state.batches as f64 },
+            queue_size: state.waiting.len(),
+            running: true,
+            trigger_batch_size: knobs.trigger_batch_size,
+            max_batch_size: knobs.max_batch_size,
+            max_wait_time: knobs.max_wait_time.as_secs_f64(),
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers batches until nobody waits.
+    fn run(&self) {
+        loop {
+            let batch: Vec<Waiting> = {
+                let mut state = self.state();
+                let size = state.waiting.len().min(self.knobs.max_batch_size.max(1));
+                if size == 0 {
+                    // Under the same lock, or a query that comes now would wait for a runner that is leaving.
+                    state.running -= 1;
+                    return;
+                }
+                state.batches += 1;
+                state.waiting.drain(..size).collect()
+            };
+            // Who does not wait any more is not answered.
+            let batch: Vec<Waiting> = batch.into_iter().filter(|one| !one.to.is_closed()).collect();
+            let (queries, senders): (Vec<Query>, Vec<_>) = batch.into_iter().map(|one| (one.query, one.to)).unzip();
+            // Whoever is left without an answer hears so: a panic ends this batch, not those after it.
+            let answers = catch_unwind(AssertUnwindSafe(|| (self.answer)(&queries))).unwrap_or_default();
+            for (to, answer) in senders.into_iter().zip(answers) {
+                let _ = to.send(answer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn query(text: &str) -> Query {
+        Query { text: text.to_owned(), top_k: 1, mode: None, filter: None }
+    }
+
+    fn batcher(knobs: Knobs) -> (Batcher, mpsc::Receiver<Vec<String>>, mpsc::Sender<()>) {
+        let (seen, batches) = mpsc::channel();
+        let (go, gate) = mpsc::channel();
+        let gate = Mutex::new(gate);
+        let batcher = Batcher::new(knobs, move |queries| {
+            seen.send(queries.iter().map(|query| query.text.clone()).collect()).unwrap();
+            gate.lock().unwrap().recv().unwrap();
+            queries
+                .iter()
+                .map(|query| if query.text == "bad" { Err(Error::Invalid("bad".to_owned())) } else { Ok(Vec::new()) })
+                .collect()
+        });
+        (batcher, batches, go)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_comes_while_one_is_answered_goes_together() {
+        let knobs = Knobs { trigger_batch_size: 100, max_batch_size: 3, max_wait_time: Duration::from_secs(3600) };
+        let (batcher, batches, go) = batcher(knobs);
+        let ask = |text: &'static str| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move { batcher.search(query(text)).await })
+        };
+        let first = ask("1");
+        assert_eq!(batches.recv().unwrap(), ["1"], "a lone query does not wait");
+        let mut later = Vec::new();
+        for (text, waiting) in [("2", 1), ("bad", 2), ("4", 3), ("5", 4)] {
+            later.push(ask(text));
+            while batcher.stats().queue_size < waiting {
+                tokio::task::yield_now().await;
+            }
+        }
+        (0..3).for_each(|_| go.send(()).unwrap());
+        assert!(first.await.unwrap().is_ok());
+        assert_eq!(
+            (batches.recv().unwrap(), batches.recv().unwrap()),
+            (vec!["2".into(), "bad".into(), "4".into()], vec!["5".into()])
+        );
+        let mut answers = Vec::new();
+        for one in later {
+            answers.push(one.await.unwrap().is_ok());
+        }
+        assert_eq!(answers, [true, false, true, true]);
+        let stats = batcher.stats();
+        assert_eq!((stats.total_queries, stats.total_batches, stats.queue_size), (5, 3, 0));
+        assert!((stats.avg_batch_size - 5.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_waited_long_is_answered_beside() {
+        let knobs = Knobs { max_wait_time: Duration::from_millis(5), ..Knobs::default() };
+        let (batcher, batches, go) = batcher(knobs);
+        let ask = |text: &'static str| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move { batcher.search(query(text)).await })
+        };
+        let first = ask("1");
+        assert_eq!(batches.recv().unwrap(), ["1"]);
+        let second = ask("2");
+        assert_eq!(batches.recv().unwrap(), ["2"], "while the first is under way still");
+        (0..2).for_each(|_| go.send(()).unwrap());
+        assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_search_that_panics_fails_its_queries_alone() {
+        let batcher = Batcher::new(Knobs::default(), |queries| {
+            assert!(queries[0].text != "bad", "as asked");
+            queries.iter().map(|_| Ok(Vec::new())).collect()
+        });
+        assert!(batcher.search(query("bad")).await.is_err());
+        assert!(batcher.search(query("good")).await.is_ok());
+    }
+}
