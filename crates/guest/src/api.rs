@@ -3,7 +3,9 @@
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-use crate::{bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util};
+use crate::{
+    bash, browser, code, desktop, files, hooks, jupyter, machine, mcp, nodejs, observe, proxy, sandbox, shell, skills, util,
+};
 
 /// All operations of the guest.
 pub fn description() -> Document {
@@ -28,6 +30,7 @@ pub fn description() -> Document {
         browser::StateApi::openapi(),
         browser::NetworkApi::openapi(),
         desktop::DisplayApi::openapi(),
+        machine::MachineApi::openapi(),
         util::UtilApi::openapi(),
     ];
     for part in parts {
@@ -52,6 +55,7 @@ pub fn purpose(tag: &str) -> &'static str {
         "mcp" => "MCP servers in the sandbox, and their tools",
         "browser" => "The browser on the sandbox's screen",
         "display" => "The sandbox's screen",
+        "machine" => "The machine of an image that brings one: how it is, and back to how it was",
         "proxy" => "The forward proxy: which requests go where",
         _ => "",
     }

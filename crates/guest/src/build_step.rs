@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use arenite_isolation::{descriptors, spawner};
 use arenite_model::protocol::GuestConfig;
 
 use crate::Guest;
+use crate::machine;
 use crate::process::{Command, Exit, Processes};
 use crate::users::User;
 
@@ -35,6 +37,21 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let user = user.ok_or_else(|| format!("the image has no user {name:?}"))?;
         let processes = Processes::start(socket, Vec::new()).map_err(|e| e.to_string())?;
         let guest = Guest { user, ..Guest::new(config, processes, Default::default()) };
+        if guest.config().args == [machine::KEEP_READY] {
+            let guest = Arc::new(guest);
+            let mut output = File::from(output);
+            return match machine::keep_ready(&guest).await {
+                // Whether it is heard is the builder's matter.
+                Ok(seconds) => {
+                    drop(writeln!(output, "the machine was ready after {seconds:.1} s; its state is kept"));
+                    Ok(Exit::Code(0))
+                }
+                Err(error) => {
+                    drop(writeln!(output, "{error}"));
+                    Ok(Exit::Code(1))
+                }
+            };
+        }
         let stdio =
             || -> io::Result<[OwnedFd; 3]> { Ok([File::open("/dev/null")?.into(), output.try_clone()?, output.try_clone()?]) };
         let command = Command {

@@ -23,6 +23,7 @@ pub mod http;
 mod inside;
 pub mod jupyter;
 mod log;
+pub mod machine;
 mod main_command;
 pub mod mcp;
 pub mod nodejs;
@@ -91,6 +92,8 @@ pub struct Guest {
     pub desktop: desktop::DesktopService,
     /// The browser on it.
     pub browser: browser::BrowserService,
+    /// The machine, which is the screen in its place.
+    pub machine: machine::MachineService,
     /// VS Code and JupyterLab.
     pub pages: pages::PagesService,
     /// What runs at the sandbox's end.
@@ -144,6 +147,7 @@ impl Guest {
             files: Arc::default(),
             desktop: Default::default(),
             browser: Default::default(),
+            machine: Default::default(),
             pages: Default::default(),
             hooks: Default::default(),
             observe: observe::Observer::new(counters),

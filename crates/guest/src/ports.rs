@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::SharedGuest;
+use crate::http::whole;
 
 /// Such connections at a time; one more is refused.
 const MOST: usize = 256;
@@ -44,6 +45,10 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     let Ok(place) = places.try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
+    // The agent in a machine is there when the machine is, and that goes on booting when the caller leaves.
+    if let Err(error) = whole(async move { guest.machine.ready_for(&guest, port).await }).await {
+        return (StatusCode::BAD_GATEWAY, error.message).into_response();
+    }
     let mut local = match timeout(CONNECT, dial(port)).await {
         Ok(Ok(local)) => local,
         Ok(Err(error)) => return (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),

@@ -10,14 +10,14 @@ use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
 use crate::{
-    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, pages, proxy, sandbox, shell, skills,
-    util,
+    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, machine, mcp, nodejs, observe, pages, proxy, sandbox,
+    shell, skills, util,
 };
 
 type Build = fn() -> Router<SharedGuest>;
 
 /// How the paths of a service begin, and its routes.
-const SERVICES: [(&str, Build); 22] = [
+const SERVICES: [(&str, Build); 23] = [
     ("/v1/bash/", bash::router),
     ("/v1/shell/", shell::router),
     ("/v1/file/", files::router),
@@ -36,6 +36,7 @@ const SERVICES: [(&str, Build); 22] = [
     ("/json", browser::router),
     ("/v1/display/", desktop::router),
     ("/websockify", desktop::router),
+    ("/v1/machine", machine::router),
     ("/code-server", pages::router),
     ("/jupyter", pages::router),
     ("/opencode", pages::router),

@@ -169,6 +169,10 @@ fn some<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     if keys.is_empty() { Err(serde::de::Error::custom("List should have at least 1 item")) } else { Ok(keys) }
 }
 
+async fn wait(seconds: f64) {
+    tokio::time::sleep(process::seconds(seconds.min(MAX_WAIT))).await;
+}
+
 /// An action that fails has an error's status, and no such answer.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -203,7 +207,7 @@ impl ActionData {
 }
 
 impl ActionResponse {
-    pub(super) fn done(action: &Action) -> Self {
+    pub(crate) fn done(action: &Action) -> Self {
         let data = ActionData::of(action);
         Self {
             success: true,
@@ -239,14 +243,26 @@ impl Action {
         }
     }
 
-    /// Does it on the screen that shows the browser.
+    /// Does it on the screen that shows the browser, or that of the sandbox's machine.
     pub(crate) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
         if let Self::Wait { duration } = self {
-            tokio::time::sleep(process::seconds(duration.min(MAX_WAIT))).await;
+            wait(*duration).await;
             return Ok(());
         }
-        let control = Control::over(guest, guest.browser.shown(guest).await?);
+        let control = match Control::machine(guest).await? {
+            Some(machine) => machine,
+            None => Control::over(guest, guest.browser.shown(guest).await?),
+        };
         Ok(self.on(&control).await?)
+    }
+
+    /// Does it on the screen as it is: no browser is started for it.
+    pub(crate) async fn perform_on_desktop(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
+        if let Self::Wait { duration } = self {
+            wait(*duration).await;
+            return Ok(());
+        }
+        self.on(&Control::start(guest).await?).await
     }
 
     async fn on(&self, control: &Control) -> Result<(), DesktopError> {

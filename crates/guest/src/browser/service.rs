@@ -19,7 +19,7 @@ use super::policy::Policy;
 use super::start::{self, Started};
 use super::types::{BrowserInfoResult, BrowserViewport, RestartMode, RestartRequest};
 use crate::SharedGuest;
-use crate::desktop::{Desktop, DesktopError, Format, Picture, Region};
+use crate::desktop::{Control, Desktop, DesktopError, Format, Picture, Region, View};
 use crate::http::Address;
 use crate::process::{Kept, told};
 
@@ -155,8 +155,11 @@ impl BrowserService {
         })
     }
 
-    /// A picture of the whole screen that shows the browser, and its file.
+    /// A picture of the whole screen that shows the browser, or of the machine's, and its file.
     pub(crate) async fn picture(&self, guest: &SharedGuest, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
+        if let Some(machine) = Control::machine(guest).await? {
+            return Ok(machine.picture(View::default(), format).await?);
+        }
         let desktop = self.shown(guest).await?;
         let picture = desktop.run(|screen| screen.picture(None)).await?;
         Ok(picture.encoded(format).await?)

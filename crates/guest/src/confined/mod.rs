@@ -20,6 +20,32 @@ pub(crate) use job::{Answer, Fault, FoundSkill, Job};
 pub use run::Confined;
 pub(crate) use run::{ConfinedError, Input, run};
 
+use std::process::Command;
+
+/// The longest answer, in bytes: the longest Markdown with every character escaped, and what goes with it.
+pub const MAX_ANSWER_BYTES: u64 = 8 << 20;
+
+/// Reads the document at descriptor 0 as Markdown and writes its answer to 1, outside a sandbox: for who indexes documents of
+/// the host's. Without an environment, and with its limits.
+///
+/// # Errors
+/// When what is asked can't be written down.
+pub fn reader(name: &str) -> std::io::Result<Command> {
+    let job = serde_json::to_string(&Job::Markdown { name: name.to_owned() })?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["guest", ARGUMENT]).env_clear().env(JOB, job);
+    Ok(command)
+}
+
+/// What [`reader`] answered. None: it is no answer.
+pub fn markdown_of(answer: &[u8]) -> Option<Result<String, String>> {
+    match serde_json::from_slice::<Result<Answer, Fault>>(answer).ok()? {
+        Ok(Answer::Content(content)) => Some(Ok(content.text)),
+        Ok(Answer::Skills(_)) => None,
+        Err(fault) => Some(Err(fault.to_string())),
+    }
+}
+
 /// The argument, after `guest`, that makes a process one of these.
 pub(crate) const ARGUMENT: &str = "confined";
 /// The variable that holds the job.

@@ -17,14 +17,12 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::job::{Answer, Fault, Job};
-use super::{ARGUMENT, JOB};
+use super::{ARGUMENT, JOB, MAX_ANSWER_BYTES};
 use crate::Guest;
 use crate::process::{Command, Exit, Signal};
 
 /// How many run at once; the next ones wait in order.
 const MAX_RUNNING: usize = 2;
-/// The longest answer, in bytes: the longest Markdown with every character escaped, and what goes with it.
-const MAX_ANSWER_BYTES: u64 = 8 << 20;
 /// What of the sandbox's environment concerns such a process: the way out, and whom to trust there.
 const VARIABLES: [&str; 9] =
     ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];

@@ -15,6 +15,7 @@ use super::screen::{Screen, ScreenError};
 use super::service::{Desktop, DesktopError};
 use super::windows::{Window, WindowClosed};
 use crate::SharedGuest;
+use crate::machine::{Machine, MachineError};
 
 /// Characters on no key that are typed one by one; with more the text goes over the clipboard, if it may.
 const MAX_FOREIGN: usize = 32;
@@ -37,78 +38,191 @@ pub struct View {
     pub height: Option<u32>,
 }
 
+/// A screen in use: the sandbox's own, or that of its machine.
+#[derive(Debug, Clone)]
+pub enum Control {
+    Desktop(OnDesktop),
+    Machine(Arc<Machine>),
+}
+
 /// A desktop in use.
 #[derive(Debug, Clone)]
-pub struct Control {
+pub struct OnDesktop {
     guest: SharedGuest,
     desktop: Arc<Desktop>,
 }
 
+/// Does the same on whichever screen it is.
+macro_rules! on_either {
+    ($self:ident, $desktop:ident => $there:expr, $machine:ident => $here:expr) => {
+        match $self {
+            Self::Desktop($desktop) => $there,
+            Self::Machine($machine) => Ok($here?),
+        }
+    };
+}
+
 impl Control {
-    /// On the sandbox's desktop, which is started when it is not there.
+    /// On the sandbox's screen, which is started when it is not there: a machine's, if its image has one.
     pub async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
-        Ok(Self::over(guest, guest.desktop.ready(guest).await?))
+        match Self::machine(guest).await? {
+            Some(machine) => Ok(machine),
+            None => Ok(Self::over(guest, guest.desktop.ready(guest).await?)),
+        }
+    }
+
+    /// On the screen of the sandbox's machine, which is started when it is not there; none: its image has no machine.
+    pub async fn machine(guest: &SharedGuest) -> Result<Option<Self>, DesktopError> {
+        if !guest.machine.is_there(guest)? {
+            return Ok(None);
+        }
+        Ok(Some(Self::Machine(guest.machine.ready(guest).await?)))
     }
 
     /// On a desktop that runs already.
     pub fn over(guest: &SharedGuest, desktop: Arc<Desktop>) -> Self {
-        Self { guest: guest.clone(), desktop }
+        Self::Desktop(OnDesktop { guest: guest.clone(), desktop })
+    }
+
+    /// Where the pointer is, and the size of the screen.
+    pub async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), DesktopError> {
+        on_either!(self,
+            on => on.look(|screen| Ok((screen.position()?, screen.size()?))).await,
+            machine => machine.pointer().await)
     }
 
     /// Moves the pointer to a place on the screen.
     pub async fn move_to(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.move_to(x, y)).await
+        on_either!(self, on => on.desktop.run(move |screen| screen.move_to(x, y)).await, machine => machine.move_to(x, y).await)
     }
 
     /// Moves the pointer from where it is, at most to the edge.
     pub async fn move_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.move_by(x, y)).await
+        on_either!(self, on => on.desktop.run(move |screen| screen.move_by(x, y)).await, machine => machine.move_by(x, y).await)
     }
 
     /// Clicks where the pointer is, or at a place; one that is half given keeps the pointer's other coordinate.
     pub async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.click(x, y, button, times)).await
+        on_either!(self,
+            on => on.desktop.run(move |screen| screen.click(x, y, button, times)).await,
+            machine => machine.click(x, y, button, times).await)
     }
 
     /// Presses or releases a button of the mouse.
     pub async fn button(&self, button: Button, down: bool) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.button(button, down)).await
+        on_either!(self,
+            on => on.desktop.run(move |screen| screen.button(button, down)).await,
+            machine => machine.button(button, down).await)
     }
 
     /// Moves the pointer with the left button held.
     pub async fn drag_to(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.drag_to(x, y)).await
+        on_either!(self, on => on.desktop.run(move |screen| screen.drag_to(x, y)).await, machine => machine.drag_to(x, y).await)
     }
 
     /// The same from where the pointer is.
     pub async fn drag_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.drag_by(x, y)).await
+        on_either!(self, on => on.desktop.run(move |screen| screen.drag_by(x, y)).await, machine => machine.drag_by(x, y).await)
     }
 
     /// Turns the wheel: `dy` above 0 is up, `dx` above 0 is right.
     pub async fn scroll(&self, dx: i64, dy: i64) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.scroll(dx, dy)).await
+        on_either!(self, on => on.desktop.run(move |screen| screen.scroll(dx, dy)).await, machine => machine.scroll(dx, dy).await)
     }
 
     /// Presses keys in this order, and releases them in the other. One key is a stroke of it.
     pub async fn hotkey(&self, names: Vec<String>) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.hotkey(&names)).await
+        on_either!(self,
+            on => on.desktop.run(move |screen| screen.hotkey(&names)).await,
+            machine => machine.hotkey(&names).await)
     }
 
     /// Presses or releases a key.
     pub async fn key(&self, name: String, down: bool) -> Result<(), DesktopError> {
-        self.desktop.run(move |screen| screen.key_by_name(&name, down)).await
+        on_either!(self,
+            on => on.desktop.run(move |screen| screen.key_by_name(&name, down)).await,
+            machine => machine.press(&name, down).await)
     }
 
     /// Types a text by keys; a long one, or one with much that is on no key, goes over the clipboard where it may.
     pub async fn type_text(&self, text: &str, may_paste: bool) -> Result<(), DesktopError> {
-        if may_paste && self.is_better_pasted(text).await? {
+        if text.len() > MAX_TYPED_BYTES && !may_paste {
+            return Err(DesktopError::LongText(MAX_TYPED_BYTES));
+        }
+        let is_pasted = may_paste
+            && match self {
+                Self::Desktop(on) => on.is_better_pasted(text).await?,
+                Self::Machine(_) => text.chars().nth(MAX_TYPED).is_some() || Machine::can_type(text).is_err(),
+            };
+        if is_pasted {
             self.copy(text).await?;
             return self.hotkey(["ctrl", "v"].map(str::to_owned).into()).await;
         }
-        if text.len() > MAX_TYPED_BYTES {
-            return Err(DesktopError::LongText(MAX_TYPED_BYTES));
+        on_either!(self,
+            on => on.type_keys(text).await,
+            machine => machine.type_keys(&text.replace("\r\n", "\n")).await)
+    }
+
+    /// Copies a text to the clipboard.
+    pub async fn copy(&self, text: &str) -> Result<(), DesktopError> {
+        on_either!(self, on => on.desktop.copy(&on.guest, text).await, machine => machine.copy(text).await)
+    }
+
+    /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
+    pub async fn clipboard(&self) -> Result<String, DesktopError> {
+        on_either!(self, on => on.look(|screen| screen.clipboard()).await, machine => machine.clipboard().await)
+    }
+
+    /// All windows that programs show, the oldest first.
+    pub async fn windows(&self) -> Result<Vec<Window>, DesktopError> {
+        self.windowed()?.look(|screen| screen.windows()).await
+    }
+
+    /// Has a window shown before all others, also a minimised one, and keys go to it.
+    pub async fn activate(&self, id: u32) -> Result<Window, DesktopError> {
+        self.windowed()?.activate(id).await
+    }
+
+    /// Asks a window to close, as its frame's button does.
+    pub async fn close(&self, id: u32) -> Result<WindowClosed, DesktopError> {
+        self.windowed()?.desktop.run(move |screen| screen.close(id)).await
+    }
+
+    /// Whose windows are known here.
+    fn windowed(&self) -> Result<&OnDesktop, DesktopError> {
+        match self {
+            Self::Desktop(on) => Ok(on),
+            Self::Machine(_) => Err(MachineError::NoWindows.into()),
         }
+    }
+
+    /// A picture, and its file.
+    pub async fn picture(&self, view: View, format: Format) -> Result<(Picture, Vec<u8>), DesktopError> {
+        let picture = match self {
+            Self::Desktop(on) => on.look(move |screen| view.taken(screen)).await?,
+            Self::Machine(_) if view.window.is_some() => return Err(MachineError::NoWindows.into()),
+            Self::Machine(machine) => {
+                let whole = machine.picture().await?;
+                let (width, height) = whole.screen;
+                whole.cut(view.part(Region { x: 0, y: 0, width: width.into(), height: height.into() }))?
+            }
+        };
+        picture.encoded(format).await
+    }
+
+    /// What programs say that they show: all of them, or one window. At most so many nodes, so many levels below the root.
+    pub async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
+        match self {
+            Self::Desktop(on) => on.accessibility(window, depth, nodes).await,
+            Self::Machine(_) if window.is_some() => Err(MachineError::NoWindows.into()),
+            Self::Machine(machine) => Ok(machine.accessibility(depth, nodes).await?),
+        }
+    }
+}
+
+impl OnDesktop {
+    /// Types a text by keys alone.
+    async fn type_keys(&self, text: &str) -> Result<(), DesktopError> {
         // None of it is typed when a part can't be.
         if let Some(character) = text.chars().find(|character| keys::of_character(*character).is_none()) {
             return Err(ScreenError::NoCharacter(character).into());
@@ -130,23 +244,8 @@ impl Control {
         Ok(self.desktop.run(move |screen| screen.foreign(&text)).await? > MAX_FOREIGN)
     }
 
-    /// Copies a text to the clipboard.
-    pub async fn copy(&self, text: &str) -> Result<(), DesktopError> {
-        self.desktop.copy(&self.guest, text).await
-    }
-
-    /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
-    pub async fn clipboard(&self) -> Result<String, DesktopError> {
-        self.look(|screen| screen.clipboard()).await
-    }
-
-    /// All windows that programs show, the oldest first.
-    pub async fn windows(&self) -> Result<Vec<Window>, DesktopError> {
-        self.look(|screen| screen.windows()).await
-    }
-
     /// Has a window shown before all others, also a minimised one, and keys go to it.
-    pub async fn activate(&self, id: u32) -> Result<Window, DesktopError> {
+    async fn activate(&self, id: u32) -> Result<Window, DesktopError> {
         match self.look(move |screen| screen.activate(id)).await {
             Err(DesktopError::Screen(ScreenError::NoManager)) => {}
             outcome => return outcome,
@@ -159,19 +258,8 @@ impl Control {
         }
     }
 
-    /// Asks a window to close, as its frame's button does.
-    pub async fn close(&self, id: u32) -> Result<WindowClosed, DesktopError> {
-        self.desktop.run(move |screen| screen.close(id)).await
-    }
-
-    /// A picture, and its file.
-    pub async fn picture(&self, view: View, format: Format) -> Result<(Picture, Vec<u8>), DesktopError> {
-        let picture = self.look(move |screen| view.taken(screen)).await?;
-        picture.encoded(format).await
-    }
-
     /// What programs say that they show: all of them, or one window. At most so many nodes, so many levels below the root.
-    pub async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
+    async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
         let window = match window {
             Some(id) => Some(self.look(move |screen| screen.window(id)).await?),
             None => None,

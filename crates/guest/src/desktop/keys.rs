@@ -68,7 +68,7 @@ pub fn keysym(name: &str) -> Option<Keysym> {
 }
 
 /// The symbol that types a character. None: nothing does, as with control characters.
-pub(super) fn of_character(character: char) -> Option<Keysym> {
+pub(crate) fn of_character(character: char) -> Option<Keysym> {
     Some(match character {
         '\n' | '\r' => 0xff0d,
         '\t' => 0xff09,

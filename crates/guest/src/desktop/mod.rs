@@ -12,6 +12,8 @@
 //!
 //! Nothing of it runs before the first call. The X server listens on sockets' files alone, never on a port. One that
 //! ended, or stands still, is replaced at the next call; one that nobody uses ends.
+//!
+//! In a sandbox whose image has a machine, `control` does the same on the machine's screen, and no X server is started.
 
 mod accessibility;
 mod bus;
@@ -31,10 +33,12 @@ mod vnc;
 mod windows;
 
 pub use accessibility::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox};
+pub(crate) use accessibility::{known_state, place_of};
 pub use bus::BusError;
-pub use control::{Control, View};
+pub use control::{Control, OnDesktop, View};
 pub use keyboard::Keyboard;
 pub use keys::keysym;
+pub(crate) use keys::of_character as character_keysym;
 pub use picture::{Format, Picture, Region};
 pub use pointer::Button;
 pub(crate) use record::positive;

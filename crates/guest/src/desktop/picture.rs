@@ -83,6 +83,35 @@ impl Screen {
 }
 
 impl Picture {
+    /// Of a whole screen.
+    pub(crate) fn of_pixels(width: u16, height: u16, pixels: Vec<u8>) -> Self {
+        debug_assert_eq!(pixels.len(), usize::from(width) * usize::from(height) * 3);
+        Self { width, height, screen: (width, height), pixels }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    pub(crate) fn into_pixels(self) -> Vec<u8> {
+        self.pixels
+    }
+
+    /// A part of it.
+    pub(super) fn cut(self, region: Region) -> Result<Self, ScreenError> {
+        let (width, height) = (self.width, self.height);
+        let outside = || ScreenError::Outside { x: region.x.into(), y: region.y.into(), width, height };
+        let (x, y, part_width, part_height) = region.on((width, height)).ok_or_else(outside)?;
+        if (part_width, part_height) == (width, height) {
+            return Ok(self);
+        }
+        let (from, length) = (x as usize * 3, usize::from(part_width) * 3);
+        let rows = self.pixels.chunks_exact(usize::from(width) * 3).skip(y as usize).take(part_height.into());
+        let pixels = rows.flat_map(|row| &row[from..from + length]).copied().collect();
+        Ok(Self { width: part_width, height: part_height, screen: self.screen, pixels })
+    }
+
     /// The file beside the picture, made off the runtime's thread.
     pub async fn encoded(self, format: Format) -> Result<(Self, Vec<u8>), DesktopError> {
         let encoded = tokio::task::spawn_blocking(move || self.encode(format).map(|file| (self, file))).await;
@@ -129,6 +158,15 @@ mod tests {
         assert_eq!(region(0, 0, 0, 10), None);
         assert_eq!(region(i32::MAX, 0, u32::MAX, 10), None);
         assert_eq!(region(i32::MIN, i32::MIN, u32::MAX, u32::MAX), Some((0, 0, 100, 50)));
+    }
+
+    #[test]
+    fn parts_are_cut_out_of_a_whole_screen() {
+        let screen = Picture::of_pixels(3, 2, (0..18).collect());
+        let part = screen.clone().cut(Region { x: 1, y: 1, width: 9, height: 9 }).unwrap();
+        assert_eq!((part.width, part.height, part.screen), (2, 1, (3, 2)));
+        assert_eq!(part.pixels(), [12, 13, 14, 15, 16, 17]);
+        assert!(screen.cut(Region { x: 3, y: 0, width: 1, height: 1 }).is_err());
     }
 
     #[test]

@@ -9,11 +9,12 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
-use super::service::{Desktop, DesktopError, DesktopService};
+use super::service::{DesktopError, DesktopService};
 use super::start;
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 use crate::http::{optional_within, within};
+use crate::machine::Film;
 use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
 
 /// Until ffmpeg says that it works.
@@ -47,6 +48,10 @@ pub struct DisplayRecordRequest {
     #[serde(default = "usual_duration", deserialize_with = "positive")]
     #[schema(default = 600.0, exclusive_minimum = 0)]
     pub max_duration: f64,
+    /// Bytes of the file after which it stops by itself, about. Absent: as many as come.
+    #[serde(default, deserialize_with = "optional_within::<_, 1, { i64::MAX }>")]
+    #[schema(minimum = 1)]
+    pub max_bytes: Option<i64>,
     /// Of the video, in pixels. Absent: the screen's. Odd ones are made even.
     #[serde(default, deserialize_with = "optional_within::<_, 1, 8192>")]
     #[schema(exclusive_minimum = 0)]
@@ -158,39 +163,32 @@ async fn make_room(guest: &SharedGuest, path: &str) -> Result<(), DesktopError> 
 
 async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Recording, DesktopError> {
     let program = start::locate(guest, "ffmpeg").ok_or(DesktopError::NoRecorder)?;
-    let desktop = guest.desktop.get(guest).await?;
+    let source = Source::of(guest, request.fps).await?;
     let path = match request.save_path.as_deref().filter(|path| !path.is_empty()) {
         Some(path) => guest.absolute(path).display().to_string(),
         None => format!("/tmp/recordings/recording_{}.mp4", jiff::Zoned::now().strftime("%Y%m%d_%H%M%S")),
     };
     make_room(guest, &path).await?;
-    let (width, height) = desktop.run(|screen| screen.size()).await?;
+    let (width, height) = source.size;
     let limit = process::seconds(request.max_duration);
     let side = |wanted: Option<i64>, own: u16| (wanted.unwrap_or(own.into()).max(2) / 2 * 2).to_string();
     let scale = format!("scale={}:{}", side(request.width, width), side(request.height, height));
-    let argv = [
-        &program,
-        "-hide_banner",
-        "-nostdin",
-        "-loglevel",
-        "error",
-        "-y",
-        "-f",
-        "x11grab",
-        "-framerate",
-        &request.fps.to_string(),
-        "-video_size",
-        &format!("{width}x{height}"),
-        "-i",
-        desktop.display(),
+    let limit_text = limit.as_secs_f64().to_string();
+    let most = request.max_bytes.unwrap_or(i64::MAX).to_string();
+    let (crf, file) = (request.crf.to_string(), format!("file:{path}"));
+    let mut argv = [program.as_str(), "-hide_banner", "-nostdin", "-loglevel", "error", "-y"].map(str::to_owned).to_vec();
+    argv.extend(source.input.iter().cloned());
+    let output = [
         "-t",
-        &limit.as_secs_f64().to_string(),
+        &limit_text,
+        "-fs",
+        &most,
         "-vf",
         &scale,
         "-preset",
         "veryfast",
         "-crf",
-        &request.crf.to_string(),
+        &crf,
         "-pix_fmt",
         "yuv420p",
         // Its first line says that it works.
@@ -198,23 +196,68 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
         "pipe:1",
         "-stats_period",
         "0.2",
-        &format!("file:{path}"),
+        &file,
     ];
-    let process = spawn(guest, &desktop, argv.map(str::to_owned).into()).await?;
+    argv.extend(output.map(str::to_owned));
+    let process = spawn(guest, source, argv).await?;
     Ok(Recording::Running { process, path, begun: Instant::now(), limit })
 }
 
-async fn spawn(guest: &SharedGuest, desktop: &Desktop, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
+/// What is recorded.
+struct Source {
+    size: (u16, u16),
+    /// What ffmpeg is told of it.
+    input: Vec<String>,
+    screen: Recorded,
+}
+
+enum Recorded {
+    /// ffmpeg looks at the display itself.
+    Display(String),
+    /// It is given pictures of the machine's screen.
+    Machine(Film),
+}
+
+impl Source {
+    async fn of(guest: &SharedGuest, fps: i64) -> Result<Self, DesktopError> {
+        if guest.machine.is_there(guest)? {
+            let machine = guest.machine.ready(guest).await?;
+            let film = Film { size: machine.size().await?, machine, fps };
+            return Ok(Self { size: film.size, input: film.input(), screen: Recorded::Machine(film) });
+        }
+        let desktop = guest.desktop.get(guest).await?;
+        let size = desktop.run(|screen| screen.size()).await?;
+        let display = desktop.display().to_owned();
+        let area = format!("{}x{}", size.0, size.1);
+        let input = ["-f", "x11grab", "-framerate", &fps.to_string(), "-video_size", &area, "-i", &display].map(str::to_owned);
+        Ok(Self { size, input: input.into(), screen: Recorded::Display(display) })
+    }
+}
+
+async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result<OwnedProcess, DesktopError> {
     let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
     let dir = ScratchDir::new(&guest.user).map_err(at)?;
     let (mut progress, stdout) = process::output_pipe(&guest.user).map_err(at)?;
     let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let mut env = Vec::new();
+    let stdin = match source.screen {
+        Recorded::Display(display) => {
+            env.push(("DISPLAY".to_owned(), display));
+            process::dev_null().map_err(at)?
+        }
+        Recorded::Machine(film) => {
+            let (stdin, input) = process::input_pipe(&guest.user).map_err(at)?;
+            // It ends when ffmpeg does, or the machine.
+            tokio::spawn(film.run(input));
+            stdin
+        }
+    };
     let command = Command {
         argv,
-        env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), desktop.display().to_owned())]),
+        env: guest.environment(&guest.user, &env),
         cwd: guest.default_dir().display().to_string(),
         user: &guest.user,
-        stdio: [process::dev_null().map_err(at)?, stdout, stderr],
+        stdio: [stdin, stdout, stderr],
         controlling_tty: false,
     };
     let child = guest.processes.spawn(command).await.map_err(DesktopError::NotSpawned)?;

@@ -18,7 +18,7 @@ use super::service::DesktopError;
 use super::vnc;
 use super::windows::{Window, WindowClosed};
 use crate::SharedGuest;
-use crate::browser::PictureFormat;
+use crate::browser::{Action, ActionResponse, PictureFormat};
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, optional_within, whole, within};
 
 /// Said with an error that another image would not have.
@@ -26,7 +26,7 @@ pub(crate) const OTHER_IMAGE: &str = "make the sandbox of the image `browser`";
 
 /// Its part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
-#[openapi(paths(record, screenshot, windows, activate, close, read_clipboard, write_clipboard, accessibility))]
+#[openapi(paths(record, screenshot, act, pointer, windows, activate, close, read_clipboard, write_clipboard, accessibility))]
 pub struct DisplayApi;
 
 /// Its routes.
@@ -34,6 +34,8 @@ pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/display/record", post(record))
         .route("/v1/display/screenshot", get(screenshot))
+        .route("/v1/display/actions", post(act))
+        .route("/v1/display/pointer", get(pointer))
         .route("/v1/display/windows", get(windows))
         .route("/v1/display/windows/{id}", delete(close))
         .route("/v1/display/windows/{id}/activate", post(activate))
@@ -51,6 +53,7 @@ impl From<DesktopError> for ApiError {
                 ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE)
             }
             DesktopError::RecordsAlready => ApiError::new(StatusCode::CONFLICT, message).hint("stop it first"),
+            DesktopError::Machine(error) => error.into(),
             DesktopError::LongText(_) | DesktopError::Screen(ScreenError::LongClipboard) => {
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
             }
@@ -176,6 +179,35 @@ pub(crate) fn picture_answer(picture: &Picture, file: Vec<u8>, format: Format) -
         headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
     }
     answer
+}
+
+/// Does with mouse and keyboard what a person would do, as `/v1/browser/actions` does, on the screen as it is: the browser is
+/// not started for it.
+#[utoipa::path(post, path = "/v1/display/actions", tag = "display", operation_id = "act_v1_display_actions_post",
+    request_body = Action, responses((status = 200, body = ActionResponse)))]
+async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Result<axum::Json<ActionResponse>, ApiError> {
+    let done = whole(async move { action.perform_on_desktop(&guest).await.map(|()| ActionResponse::done(&action)) });
+    Ok(axum::Json(done.await?))
+}
+
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct PointerPlace {
+    /// Pixels from the left edge of the screen.
+    pub x: i16,
+    /// Pixels from its upper edge.
+    pub y: i16,
+    /// Of the screen, in pixels.
+    pub screen_width: u16,
+    /// Of the screen, in pixels.
+    pub screen_height: u16,
+}
+
+/// Where the pointer is, and how large the screen is.
+#[utoipa::path(get, path = "/v1/display/pointer", tag = "display", operation_id = "pointer_v1_display_pointer_get",
+    responses((status = 200, body = Envelope<PointerPlace>)))]
+async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPlace> {
+    let ((x, y), (screen_width, screen_height)) = whole(async move { Control::start(&guest).await?.pointer().await }).await?;
+    ok(PointerPlace { x, y, screen_width, screen_height })
 }
 
 /// The windows that programs show, the oldest first.

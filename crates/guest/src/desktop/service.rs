@@ -16,6 +16,7 @@ use super::clipboard;
 use super::record::Recording;
 use super::screen::{Screen, ScreenError};
 use super::start::{self, Server};
+use crate::machine::MachineError;
 use crate::process::{Kept, told};
 use crate::{Guest, SharedGuest, dial};
 
@@ -55,7 +56,19 @@ pub enum DesktopError {
     #[error("the program of the window {0} tells nothing of what it shows")]
     NoTree(u32),
     #[error(transparent)]
+    Machine(MachineError),
+    #[error(transparent)]
     Screen(#[from] ScreenError),
+}
+
+impl From<MachineError> for DesktopError {
+    fn from(error: MachineError) -> Self {
+        match error {
+            // What is no fault of the machine's is the same on either screen.
+            MachineError::Screen(error) => Self::Screen(error),
+            error => Self::Machine(error),
+        }
+    }
 }
 
 impl From<BusError> for DesktopError {

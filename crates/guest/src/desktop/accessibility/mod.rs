@@ -7,6 +7,7 @@ mod tree;
 mod walk;
 
 pub use tree::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox};
+pub(crate) use tree::{known_state, place as place_of};
 pub(super) use walk::{Wanted, read};
 
 /// Levels of a tree, the programs being the first.

@@ -83,8 +83,13 @@ pub(super) fn states(words: &[u32]) -> Vec<&'static str> {
     STATES.iter().enumerate().filter(|(bit, _)| is_set(*bit)).map(|(_, name)| *name).collect()
 }
 
+/// A state by its name, if AT-SPI has one of that name.
+pub(crate) fn known_state(name: &str) -> Option<&'static str> {
+    STATES.into_iter().find(|known| *known == name)
+}
+
 /// Where a node with these states is on the screen, if it is.
-pub(super) fn place(states: &[&'static str], [x, y, width, height]: [i32; 4]) -> Option<ScreenBox> {
+pub(crate) fn place(states: &[&'static str], [x, y, width, height]: [i32; 4]) -> Option<ScreenBox> {
     let is_place = |at: i32| (-FARTHEST..=FARTHEST).contains(&at);
     let is_length = |length: i32| (1..=FARTHEST).contains(&length);
     let is_there = states.contains(&SHOWING) && is_place(x) && is_place(y) && is_length(width) && is_length(height);

@@ -1,0 +1,99 @@
+//! HTTP to the agent in the machine, by OSWorld's protocol.
+
+use std::io;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{Method, Request};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::service::MachineError;
+
+/// Bytes of an answer: a tree of many elements is the largest.
+const MAX_ANSWER: usize = 32 << 20;
+/// For an answer, unless the caller has less time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the agent is reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Agent {
+    pub(super) port: u16,
+}
+
+/// How a command in the machine ended.
+#[derive(Debug, Deserialize)]
+struct Ran {
+    #[serde(default)]
+    output: String,
+    #[serde(default)]
+    error: String,
+    returncode: i64,
+}
+
+impl Agent {
+    /// Whether its screen is up: it gives a picture of it.
+    pub(super) async fn is_ready(self, patience: Duration) -> bool {
+        self.send(Method::GET, "/screenshot", None, patience).await.is_ok()
+    }
+
+    /// What programs say that they show, as XML.
+    pub(super) async fn tree(self) -> Result<String, MachineError> {
+        #[derive(Deserialize)]
+        struct Tree {
+            #[serde(rename = "AT")]
+            tree: String,
+        }
+        let answer = self.send(Method::GET, "/accessibility", None, PATIENCE).await?;
+        let tree: Tree = serde_json::from_slice(&answer).map_err(|error| MachineError::Agent(error.to_string()))?;
+        Ok(tree.tree)
+    }
+
+    /// Runs a command of the machine's shell to its end, and answers what it wrote.
+    pub(super) async fn run(self, command: &str) -> Result<String, MachineError> {
+        let answer = self.send(Method::POST, "/execute", Some(json!({"command": command, "shell": true})), PATIENCE).await?;
+        let ran: Ran = serde_json::from_slice(&answer).map_err(|error| MachineError::Agent(error.to_string()))?;
+        if ran.returncode != 0 {
+            let said: String = ran.error.trim().chars().take(300).collect();
+            return Err(MachineError::Agent(format!("a command ended with exit code {}: {said}", ran.returncode)));
+        }
+        Ok(ran.output)
+    }
+
+    async fn send(self, method: Method, path: &str, body: Option<Value>, patience: Duration) -> Result<Bytes, MachineError> {
+        let broken = |error: io::Error| MachineError::Agent(error.to_string());
+        let exchange = async {
+            let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+            let driving = tokio::spawn(connection);
+            let text = body.map(|body| body.to_string()).unwrap_or_default();
+            let request =
+                Request::builder().method(method).uri(path).header(HOST, "127.0.0.1").header(CONTENT_TYPE, "application/json");
+            let request = request.body(Full::new(Bytes::from(text))).map_err(io::Error::other)?;
+            let answered = async {
+                let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+                let status = answer.status();
+                let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(io::Error::other)?.to_bytes();
+                Ok::<_, io::Error>((status, body))
+            };
+            let outcome = answered.await;
+            driving.abort();
+            outcome
+        };
+        let (status, body) = timeout(patience, exchange)
+            .await
+            .map_err(|_| MachineError::Agent(format!("it did not answer {path} within {} s", patience.as_secs())))?
+            .map_err(broken)?;
+        if !status.is_success() {
+            let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
+            return Err(MachineError::Agent(format!("it answered {path} with {status}: {said}")));
+        }
+        Ok(body)
+    }
+}

@@ -1,0 +1,54 @@
+//! Pictures of the machine's screen, as a recorder takes them in: one after the other, each as raw pixels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::Sender;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::service::Machine;
+
+/// A film that is being made.
+#[derive(Debug)]
+pub(crate) struct Film {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) fps: i64,
+    /// Of each picture. When the screen has another size, the last one that had this stands still.
+    pub(crate) size: (u16, u16),
+}
+
+impl Film {
+    /// What the recorder is told of what it reads.
+    pub(crate) fn input(&self) -> Vec<String> {
+        let (width, height) = self.size;
+        let size = format!("{width}x{height}");
+        let fps = self.fps.to_string();
+        ["-f", "rawvideo", "-pix_fmt", "rgb24", "-framerate", &fps, "-video_size", &size, "-i", "pipe:0"]
+            .map(str::to_owned)
+            .into()
+    }
+
+    /// Writes a picture at every tick, until the recorder reads no more or the machine has ended.
+    pub(crate) async fn run(self, mut input: Sender) {
+        let gap = Duration::from_secs_f64(1.0 / self.fps.max(1) as f64);
+        let mut ticks = interval(gap);
+        // The video lasts as long as what it shows, also when the machine is busy.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut latest = vec![0; usize::from(self.size.0) * usize::from(self.size.1) * 3];
+        loop {
+            let due = ticks.tick().await;
+            // Ticks that were missed are made up for with the picture that there is.
+            if Instant::now().duration_since(due) < gap {
+                match self.machine.picture().await {
+                    Ok(picture) if picture.screen == self.size => latest = picture.into_pixels(),
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+            if input.write_all(&latest).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! From an image's disk to a running QEMU.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::qmp::Qmp;
+use super::service::MachineError;
+use super::settings::{Devices, Settings};
+use crate::SharedGuest;
+use crate::desktop::locate;
+use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir, told};
+
+/// What the machine writes is kept here, in the sandbox's own layer.
+const STATE: &str = "/var/lib/machine/state";
+const PROGRAM: &str = "qemu-system-x86_64";
+const TOOL: &str = "qemu-img";
+/// For `qemu-img` to make a layer, which is some hundred kilobytes.
+const MAKE: Duration = Duration::from_secs(60);
+/// Of translated code, in MiB. QEMU's own choice would be a gigabyte.
+const TRANSLATED_MIB: u32 = 256;
+/// The name of the state that was kept when the machine was ready for the first time.
+pub(super) const READY: &str = "ready";
+
+/// A started QEMU, with its monitor.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) process: Kept,
+    pub(super) qmp: Qmp,
+    /// A directory that it may write to; it goes with the process.
+    pub(super) dir: PathBuf,
+    pub(super) said: Said,
+}
+
+/// Files of the machine in the sandbox's layer.
+#[derive(Debug, Clone)]
+pub(super) struct State(PathBuf);
+
+impl State {
+    /// Makes their directory, which is the sandbox's user's.
+    pub(super) fn open(guest: &SharedGuest) -> io::Result<Self> {
+        let dir = PathBuf::from(STATE);
+        if dir.is_dir() {
+            return Ok(Self(dir));
+        }
+        dir.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
+        if rustix::process::geteuid().is_root() {
+            chown(&dir, Some(guest.user.uid), Some(guest.user.gid))?;
+        }
+        Ok(Self(dir))
+    }
+
+    /// The disk that the machine writes to: a layer over the image's.
+    fn disk(&self) -> PathBuf {
+        self.0.join("overlay.qcow2")
+    }
+
+    /// What the machine was made of when its state was kept in the disk.
+    fn ready(&self) -> PathBuf {
+        self.0.join("ready.json")
+    }
+
+    /// Tells that the machine was started in this sandbox: its disk is not as the image brought it.
+    fn started(&self) -> PathBuf {
+        self.0.join("started")
+    }
+
+    /// Where the last screen of a machine that did not get ready is put.
+    pub(super) fn last_screen(&self) -> PathBuf {
+        self.0.join("last-screen.png")
+    }
+
+    /// Whether a kept state is in the disk that fits these settings.
+    pub(super) fn has_ready(&self, settings: &Settings) -> bool {
+        std::fs::read_to_string(self.ready()).is_ok_and(|text| text.trim() == settings.fingerprint())
+    }
+
+    pub(super) fn note_ready(&self, settings: &Settings) -> io::Result<()> {
+        std::fs::write(self.ready(), settings.fingerprint())
+    }
+
+    /// Whether the image brought a machine that is running already, so to speak, and nobody has used it yet.
+    pub(super) fn is_warm(&self, settings: &Settings) -> bool {
+        self.has_ready(settings) && self.disk().exists() && !self.started().exists()
+    }
+
+    /// Forgets that it was started: an image's machine is fresh in each of its sandboxes.
+    pub(super) fn forget_started(&self) -> io::Result<()> {
+        std::fs::remove_file(self.started())
+    }
+
+    pub(super) fn note_started(&self) -> io::Result<()> {
+        std::fs::write(self.started(), "")
+    }
+
+    /// Removes all that the machine has written.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        for file in [self.ready(), self.disk()] {
+            match std::fs::remove_file(file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// What a kept state depends on: with other devices or another size of memory it can't be taken up.
+    fn fingerprint(&self) -> String {
+        let Self { disk, memory_mb, cpus, agent_port, devices, width, height, .. } = self;
+        format!("{disk} {memory_mb} {cpus} {agent_port} {devices:?} {width}x{height}")
+    }
+}
+
+/// Runs `qemu-img` to its end.
+async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), MachineError> {
+    let program = locate(guest, TOOL).ok_or(MachineError::NoQemu(TOOL))?;
+    let at = |source| MachineError::Io { what: "qemu-img", source };
+    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let child = guest.processes.spawn(Command {
+        argv: [program.as_str()].iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
+        env: guest.environment(&guest.user, &[]),
+        cwd: "/".to_owned(),
+        user: &guest.user,
+        stdio: [process::dev_null().map_err(at)?, stderr.try_clone().map_err(at)?, stderr],
+        controlling_tty: false,
+    });
+    let child = child.await.map_err(MachineError::NotSpawned)?;
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut process = OwnedProcess::new(child, ScratchDir::new(&guest.user).map_err(at)?);
+    let ended = timeout(MAKE, process.wait()).await;
+    drop(timeout(Duration::from_millis(500), listening).await);
+    match ended {
+        Ok(Exit::Code(0)) => Ok(()),
+        _ => Err(MachineError::NoDisk(told(&said.text()))),
+    }
+}
+
+/// How it is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launch {
+    Boot,
+    /// With the state that was kept.
+    TakeUp,
+    /// In the build of an image, which is on the host's network: the machine reaches nobody, and is reached on this port.
+    Alone(u16),
+}
+
+/// Starts QEMU on the machine's disk, which is made when it is not there.
+pub(super) async fn start(
+    guest: &SharedGuest,
+    settings: &Settings,
+    state: &State,
+    launch: Launch,
+) -> Result<Started, MachineError> {
+    let program = locate(guest, PROGRAM).ok_or(MachineError::NoQemu(PROGRAM))?;
+    if !Path::new(&settings.disk).is_file() {
+        return Err(MachineError::NoDisk(format!(": there is no file {}", settings.disk)));
+    }
+    let disk = state.disk().display().to_string();
+    if !state.disk().exists() {
+        tool(guest, &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &settings.disk, &disk]).await?;
+    }
+    state.note_started().map_err(|source| MachineError::Io { what: "its state", source })?;
+    let at = |source| MachineError::Io { what: "QEMU", source };
+    let dir = ScratchDir::new(&guest.user).map_err(at)?;
+    let path = dir.path().to_owned();
+    let (stdin, writer) = process::input_pipe(&guest.user).map_err(at)?;
+    let (reader, stdout) = process::output_pipe(&guest.user).map_err(at)?;
+    let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
+    let mut argv = arguments(settings, &disk, &path, launch);
+    argv.insert(0, program);
+    let child = guest.processes.spawn(Command {
+        argv,
+        env: guest.environment(&guest.user, &[]),
+        cwd: "/".to_owned(),
+        user: &guest.user,
+        stdio: [stdin, stdout, stderr],
+        controlling_tty: false,
+    });
+    let child = child.await.map_err(MachineError::NotSpawned)?;
+    let said = Said::default();
+    let listening = tokio::spawn(said.clone().listen(output));
+    let mut process = OwnedProcess::new(child, dir);
+    match Qmp::over(reader, writer).await {
+        Ok(qmp) => Ok(Started { process: process.keep(), qmp, dir: path, said }),
+        Err(error) => {
+            drop(timeout(Duration::from_millis(500), listening).await);
+            let how = match timeout(Duration::from_millis(500), process.wait()).await {
+                Ok(Exit::Code(code)) => format!("exit code {code}"),
+                Ok(Exit::Signal(signal)) => format!("signal {signal}"),
+                Err(_) => error.to_string(),
+            };
+            Err(MachineError::Ended { how, said: said.text() })
+        }
+    }
+}
+
+/// QEMU's own words for all this. It starts with no device but those named here.
+fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec<String> {
+    let Settings { memory_mb, cpus, agent_port, width, height, .. } = settings;
+    let mut words = Vec::new();
+    let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+    add("-name", "machine".into());
+    add("-machine", "pc,hpet=off,vmport=off,usb=off".into());
+    add("-accel", format!("tcg,thread=multi,tb-size={TRANSLATED_MIB}"));
+    add("-cpu", "max".into());
+    add("-smp", cpus.to_string());
+    add("-m", format!("{memory_mb}M"));
+    add("-rtc", "base=utc".into());
+    add("-boot", "menu=off,strict=on".into());
+    add("-display", "none".into());
+    add("-device", format!("VGA,edid=on,xres={width},yres={height},xmax={width},ymax={height},vgamem_mb=32"));
+    // Sockets' files and pipes alone: nothing else in the sandbox reaches them by an address.
+    add("-vnc", format!("unix:{}/vnc", dir.display()));
+    add("-chardev", "stdio,id=monitor,signal=off".into());
+    add("-mon", "chardev=monitor,mode=control".into());
+    // The sandbox's disk does not wait for the host's either.
+    add("-blockdev", format!("driver=file,node-name=file0,filename={disk},cache.no-flush=on,discard=unmap"));
+    add("-blockdev", "driver=qcow2,node-name=disk0,file=file0,discard=unmap".into());
+    // Its own network, which reaches what a process of this sandbox reaches.
+    let forward = match (launch, agent_port) {
+        (_, 0) => String::new(),
+        (Launch::Alone(outside), port) => format!(",restrict=on,hostfwd=tcp:127.0.0.1:{outside}-:{port}"),
+        (_, port) => format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"),
+    };
+    add("-netdev", format!("user,id=net0{forward}"));
+    let devices: &[&str] = match settings.devices {
+        Devices::Virtio => &[
+            "virtio-blk-pci,drive=disk0,bootindex=0",
+            "virtio-net-pci,netdev=net0,romfile=",
+            "virtio-keyboard-pci",
+            "virtio-tablet-pci",
+            "virtio-rng-pci",
+        ],
+        Devices::Plain => &["ide-hd,drive=disk0,bootindex=0", "e1000,netdev=net0,romfile=", "qemu-xhci", "usb-tablet"],
+    };
+    devices.iter().for_each(|device| add("-device", (*device).into()));
+    if launch == Launch::TakeUp {
+        add("-loadvm", READY.into());
+    }
+    // Of the kernel, QEMU uses no more than it needs from here on.
+    add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny".into());
+    words.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
+    words
+}
