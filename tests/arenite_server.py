@@ -135,3 +135,11 @@ def ensure_image(data_dir: Path, name: str = "base") -> None:
     built = subprocess.run([str(binary()), "image", "build", *arguments, "--file", str(file)], timeout=1500, cwd=REPOSITORY)
     if built.returncode != 0:
         raise RuntimeError(f"could not build the image {name!r} (exit status {built.returncode})")
+
+
+def ensure_machine(data_dir: Path, name: str) -> None:
+    """Builds the machine that comes with Arenite when the data directory has no image of that name."""
+    arguments = [name, "--data-dir", str(data_dir)]
+    inspected = subprocess.run([str(binary()), "image", "inspect", *arguments, "--json"], capture_output=True, timeout=120)
+    if inspected.returncode != 0:
+        subprocess.run([str(binary()), "vm", "build", *arguments], check=True, timeout=1500)

@@ -10,6 +10,7 @@ mod http;
 mod mcp;
 mod memory;
 mod report;
+mod retrieval;
 mod search;
 mod stream;
 
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         arguments.extend(["--agentflow-config".to_owned(), agentflow::configuration(&work)?.display().to_string()]);
     }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
-    let measured = measure(args, &work, &floors);
+    let measured = measure(args, &arenite, &data_dir, &work, &floors);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
     let report = measured?;
     stopped?;
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     Ok(())
 }
 
-fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Report, Failure> {
+fn measure(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, floors: &floor::Programs) -> Result<Report, Failure> {
     let mut api = Connection::open(args.port)?;
     for name in api.sandboxes()? {
         api.delete(&name)?;
@@ -133,6 +134,11 @@ fn measure(args: &BenchArgs, work: &Path, floors: &floor::Programs) -> Result<Re
     }
     if wanted("agentflow") {
         agentflow::measure(args, &mut api, work, &mut report)?;
+    }
+    if wanted("retrieval") {
+        retrieval::measure(args, arenite, data_dir, work, &mut report)?;
+        // It said nothing for too long.
+        api = Connection::open(args.port)?;
     }
     if wanted("many") {
         many(args, &mut api, &mut report)?;

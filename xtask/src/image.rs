@@ -7,6 +7,9 @@ use clap::Args;
 use crate::failure::Outcome;
 use crate::{binary, command, host};
 
+/// The image with the machine that comes along.
+const MACHINE: &str = "machine";
+
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
     /// Its name
@@ -34,6 +37,11 @@ pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
 /// built before it, when it is missing.
 fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     let of_tree = |name: &str| command::repository().join("images").join(format!("{name}.Imagefile"));
+    if name == MACHINE {
+        // It is made of two Imagefiles, both of which the binary has with it, and stands on the base image.
+        ensure(arenite, "base", data_dir)?;
+        return command::run(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));
+    }
     let imagefile = of_tree(name);
     let text = std::fs::read_to_string(&imagefile).unwrap_or_default();
     let from = text.lines().find_map(|line| line.strip_prefix("FROM ")).map(str::trim);

@@ -1,14 +1,17 @@
 //! The Python environment of the end-to-end tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::command::{self, program, repository, succeeds, target_dir};
 use crate::failure::{Attempt, Failure};
 
-/// The interpreter of an environment that has exactly what `tests/requirements.txt` pins.
+/// The interpreter of an environment that has exactly what `tests/requirements.txt` pins, and what `requirements-alone.txt` does
+/// without what that depends on.
 pub(crate) fn environment() -> Result<PathBuf, Failure> {
     let requirements = repository().join("tests/requirements.txt");
-    let wanted = std::fs::read_to_string(&requirements).attempt(|| format!("could not read {}", requirements.display()))?;
+    let alone = repository().join("tests/requirements-alone.txt");
+    let read = |file: &Path| std::fs::read_to_string(file).attempt(|| format!("could not read {}", file.display()));
+    let wanted = read(&requirements)? + &read(&alone)?;
     let dir = target_dir().join("venv");
     let python = dir.join("bin/python");
     let mark = dir.join("installed-requirements.txt");
@@ -18,9 +21,11 @@ pub(crate) fn environment() -> Result<PathBuf, Failure> {
     }
     // --clear: what an older list wanted must not stay.
     command::run(program("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
-    let mut install = program(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&requirements);
-    command::run(&mut install)?;
+    for (file, with) in [(&requirements, None), (&alone, Some("--no-deps"))] {
+        let mut install = program(&python);
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(with);
+        command::run(install.arg("--requirement").arg(file))?;
+    }
     std::fs::write(&mark, wanted).attempt(|| format!("could not write {}", mark.display()))?;
     Ok(python)
 }

@@ -1,7 +1,9 @@
 //! The command line: what can be said, and its help.
 
+mod rag;
 mod rollout;
 mod trajectory;
+mod vm;
 
 use std::path::PathBuf;
 
@@ -11,10 +13,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+pub(crate) use rag::{
+    RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
+};
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs,
 };
+pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmSettings};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]
@@ -84,12 +90,18 @@ pub(crate) enum Command {
     /// Build and look after images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Build images with a machine in them: a system of its own, run by QEMU
+    #[command(subcommand)]
+    Vm(VmCommand),
     /// See the recorded steps
     #[command(subcommand)]
     Trajectory(TrajectoryCommand),
     /// Run agents over many tasks
     #[command(subcommand)]
     Rollout(RolloutCommand),
+    /// Index, search and measure corpora of passages
+    #[command(subcommand)]
+    Rag(RagCommand),
     /// Speak MCP on standard input and output, for desktop clients
     Mcp(McpArgs),
     /// Check what this host can do

@@ -66,6 +66,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Image(ImageCommand::Rm(args)) => commands::image::rm(&args),
         Command::Image(ImageCommand::Prune(args)) => commands::image::prune(&args),
         Command::Image(ImageCommand::Inspect(args)) => commands::image::inspect(&args),
+        Command::Vm(command) => commands::vm::run(&command),
         Command::Create(args) => on_runtime(commands::sandbox::create(*args)),
         Command::Ls(args) => on_runtime(commands::sandbox::ls(args)),
         Command::Exec(args) => on_runtime(commands::exec::exec(args)),
@@ -76,6 +77,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
+        Command::Rag(command) => commands::rag::run(command),
         Command::Rollout(command) => on_runtime(commands::rollout::rollout(command)),
         Command::Guest | Command::Launcher => unreachable!("dispatched before the parser"),
     }

@@ -15,6 +15,7 @@ use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine};
 use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
 use arenite_image::ImageStore;
 use arenite_model::Resources;
+use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use arenite_trajectory::Recorder;
 use ipnet::{IpNet, Ipv4Net};
@@ -116,6 +117,7 @@ async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Conf
         agent_sandbox_always_200: config.agent_sandbox_always_200,
         workers: Some(workers),
         images: Some(images),
+        corpora: Some(Arc::new(Library::of_data(&config.data_dir))),
         warnings,
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
         ..GatewayConfig::default()

@@ -3,6 +3,7 @@
 //! ```text
 //! GET    /api/v2/info                      {name, version, engine, uptime_seconds, room, warnings}
 //! GET    /api/v2/workers                   {workers: [{worker_id, sessions: [as session/list]}]}: AgentFlow's
+//! GET    /api/v2/corpora, /api/v2/corpora/{name}, POST …/search    see [`crate::corpora`]
 //! GET    /api/v2/templates                 {templates: [{name, description, services, spec}]}
 //! GET    /api/v2/images                    {images: [{name, digest, size_bytes, created_at, layers, labels}]}
 //! GET    /api/v2/sandboxes                 {sandboxes: [Sandbox]}, the oldest first
@@ -61,9 +62,9 @@ use crate::lifecycle::{self, Call, Turn};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
-use crate::{follow, trajectories};
+use crate::{corpora, follow, trajectories};
 
-const PATH: &str = "/api/v2";
+pub(crate) const PATH: &str = "/api/v2";
 const DIALECT: &str = "api";
 /// The largest body, in bytes: far above what a spec's own bounds admit.
 pub(crate) const MAX_BODY: usize = 1 << 20;
@@ -150,6 +151,7 @@ pub(crate) async fn serve(
             read_only(parts)?;
             Ok(json_response(StatusCode::OK, &gateway.synthesis()?.overview(&context.tenant)))
         }
+        ["corpora", ref rest @ ..] => corpora::serve(gateway, rest, parts, body).await,
         ["templates"] => {
             read_only(parts)?;
             Ok(json_response(StatusCode::OK, &json!({ "templates": gateway.control.templates() })))
@@ -197,8 +199,9 @@ pub(crate) async fn serve(
             read_only(parts)?;
             logs(gateway, context, sandbox_name(name)?).await
         }
-        _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}"))
-            .hint("there are info, templates, images, workers, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}")),
+        _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}")).hint(
+            "there are info, templates, images, corpora, workers, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}",
+        )),
     }
 }
 
@@ -211,7 +214,7 @@ fn sandbox_name(text: &str) -> Result<SandboxName, Refusal> {
 }
 
 /// Reads a JSON body; an empty one stands for an object without fields. What is wrong is said with its place.
-async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Result<(T, Value), Refusal> {
+pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Result<(T, Value), Refusal> {
     let bytes = read(body).await?;
     if bytes.trim_ascii().is_empty() {
         return Ok((T::default(), json!({})));

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arenite_retrieval::library::Library;
 use arenite_synthesis::config::Workers;
 use serde::Serialize;
 
@@ -40,6 +41,8 @@ pub struct GatewayConfig {
     pub workers: Option<Workers>,
     /// What images there are, to be listed.
     pub images: Option<Arc<dyn ImageCatalog>>,
+    /// Corpora that are served; none: there is nowhere to look for them.
+    pub corpora: Option<Arc<Library>>,
     /// The engine's name and what it said at the start, for `/api/v2/info`.
     pub warnings: Vec<String>,
     /// The commit that the program was built from, for `/metrics`.
@@ -63,6 +66,7 @@ impl Default for GatewayConfig {
             next_piece: Duration::from_secs(60),
             workers: None,
             images: None,
+            corpora: None,
             warnings: Vec::new(),
             commit: "unknown",
         }

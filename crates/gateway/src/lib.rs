@@ -16,6 +16,7 @@
 mod api;
 mod auth;
 mod config;
+mod corpora;
 mod dialect;
 mod export;
 mod follow;

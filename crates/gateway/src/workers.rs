@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
-use arenite_synthesis::{Caller, GuestAnswer, Sandboxes, Wish};
+use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, Sandboxes, Wish};
 use async_trait::async_trait;
 use axum::body::Body;
 use http::header::{CONTENT_TYPE, HOST};
@@ -19,6 +19,7 @@ use crate::gateway::{Context, Gateway};
 use crate::guard::{Host, HostKind};
 use crate::lifecycle::{self, Call};
 use crate::path::Path;
+use crate::preview::{self, Preview};
 use crate::proxy;
 use crate::refusal::Refusal;
 use crate::target::{Target, Whom};
@@ -178,8 +179,29 @@ impl Sandboxes for WorkerSandboxes {
         let (head, body) = called.map_err(said)?.into_parts();
         let read = Limited::new(body, MAX_ANSWER).collect().await;
         let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
-        let json = serde_json::from_slice(&bytes).ok();
-        let bytes = if json.is_none() { bytes.to_vec() } else { Vec::new() };
-        Ok(GuestAnswer { status: head.status.as_u16(), json: json.unwrap_or_default(), bytes })
+        let json = serde_json::from_slice(&bytes).unwrap_or_default();
+        Ok(GuestAnswer { status: head.status.as_u16(), json, bytes: bytes.into() })
+    }
+
+    async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+        let gateway = self.gateway()?;
+        let whom = Whom::Name(name.parse().map_err(|error: arenite_model::IdError| error.to_string())?);
+        let mut head = Request::builder().method(request.method).uri(request.path).header(HOST, "localhost");
+        if let Some(kind) = request.content_type {
+            head = head.header(CONTENT_TYPE, kind);
+        }
+        let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
+        // The program is spoken to as on a host of its own: nothing is redirected or put into its pages.
+        let (path, prefix) = (request.path.to_owned(), String::new());
+        let preview = Preview { port: request.port, whom, path, prefix, place: preview::Place::Own };
+        let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
+        let who = Identity { tenant: caller.tenant.clone(), until: None, lasting: false };
+        let mut timing = Timing::start();
+        let (context, body) = (context(caller), Body::from(request.body));
+        let called = proxy::preview::forward(&gateway, &context, &host, &who, &preview, &mut parts, body, &mut timing).await;
+        let (head, body) = called.map_err(said)?.into_parts();
+        let read = Limited::new(body, MAX_ANSWER).collect().await;
+        let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
+        Ok((head.status.as_u16(), bytes.into()))
     }
 }

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use crate::answer::{Failure, Returned};
-use crate::place::{Place, Wish};
+use crate::keep::Keep;
+use crate::place::{Caller, Place, Wish};
 use crate::session::Session;
 
 /// A tool as it is listed and called.
@@ -65,6 +66,12 @@ pub trait Backend: Send + Sync {
     /// Refuses a call that can be known to be wrong before anything is made for it.
     fn check(&self, _tool: &str, _params: &Map<String, Value>, _worker: &str) -> Result<(), Failure> {
         Ok(())
+    }
+    /// Gives it what to keep sandboxes ready with, once, before anything else.
+    fn bind(&self, _keep: Keep) {}
+    /// A sandbox that it has kept ready for such a session, which is the session's from here on. None: one is made.
+    async fn spare(&self, _caller: &Caller, _config: &Map<String, Value>, _wish: &Wish) -> Option<String> {
+        None
     }
     /// Makes ready what its sessions share.
     async fn warmup(&self) -> Result<(), String> {

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::backend::Backend;
-use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Text2Sql, Web};
+use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, Text2Sql, Vm, Web};
 use crate::place::{Sandboxes, Wish};
 use crate::plugin::{Launch, Plugin, unpack};
 
@@ -27,13 +27,16 @@ const SESSION_TTL: f64 = 300.0;
 /// Bytes of the file.
 const MAX_BYTES: u64 = 4 << 20;
 /// Backends that are ours, by the last part of the class that AgentFlow's files name.
-const OURS: [(&str, &str); 6] = [
+const OURS: [(&str, &str); 9] = [
     ("BashBackend", "bash"),
     ("CodeBackend", "code"),
     ("BrowserBackend", "browser"),
+    ("VMBackend", "vm"),
+    ("VmBackend", "vm"),
     ("MCPBackend", "mcp"),
     ("McpBackend", "mcp"),
     ("ToolathlonGymBackend", "mcp"),
+    ("RAGBackend", "rag"),
 ];
 /// Where AgentFlow keeps its own backends; classes elsewhere are people's own.
 const THEIRS: &str = "sandbox.server.backends.resources.";
@@ -291,7 +294,7 @@ impl Config {
             if resource.enabled == Some(false) {
                 continue;
             }
-            match self.part(key, resource, &package) {
+            match self.part(key, resource, &package, data_dir) {
                 Ok(part) => parts.push(part),
                 Err(error) => tracing::warn!(resource = key, "a backend is left out: {error}"),
             }
@@ -314,6 +317,8 @@ impl Config {
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
         // The first session of a worker makes the sandbox for all that may follow.
         workers.wish = workers.parts.iter().fold(self.arenite.sandbox.clone(), |wish, part| match part {
+            // Its sessions have sandboxes of their own.
+            Part::Ours(backend) if backend.default_config().get("sandbox") == Some(&"own".into()) => wish,
             Part::Ours(backend) => backend.wish(&Map::new()).map_or(wish.clone(), |needed| wish.over(&needed)),
             Part::Plugin { .. } => wish,
         });
@@ -339,7 +344,7 @@ impl Config {
         path
     }
 
-    fn part(&self, key: &str, resource: Resource, package: &Path) -> Result<Part, String> {
+    fn part(&self, key: &str, resource: Resource, package: &Path, data_dir: &Path) -> Result<Part, String> {
         let config = resource.config;
         let class = resource.backend_class.as_deref().unwrap_or_default();
         let last = class.rsplit('.').next().unwrap_or_default();
@@ -355,6 +360,8 @@ impl Config {
                     "bash" => Arc::new(Bash::new(config)),
                     "code" => Arc::new(Code::new(config)),
                     "browser" => Arc::new(Browser::new(config)),
+                    "rag" => Arc::new(Rag::new(config, data_dir)),
+                    "vm" => Arc::new(Vm::new(config, data_dir)),
                     _ => Arc::new(Mcp::new(config)),
                 }));
             }
@@ -373,12 +380,14 @@ impl Config {
 }
 
 impl Workers {
-    /// What a server has that was given no file: bash, code and browser, and all APIs, whose keys are in the environment.
+    /// What a server has that was given no file: bash, code, browser, rag and vm, and all APIs, whose keys are in the environment.
     pub fn default_set(data_dir: &Path) -> Self {
         let mut parts = vec![
             Part::Ours(Arc::new(Bash::new(Map::new()))),
             Part::Ours(Arc::new(Code::new(Map::new()))),
             Part::Ours(Arc::new(Browser::new(Map::new()))),
+            Part::Ours(Arc::new(Rag::new(Map::new(), data_dir))),
+            Part::Ours(Arc::new(Vm::new(Map::new(), data_dir))),
         ];
         parts.extend(apis(&Map::new()));
         Self::of(data_dir.join("synthesis"), parts)

@@ -341,21 +341,21 @@ impl Synthesis {
             None => None,
             Some(wish) => Some(match Wish::of(&session.facts.config) {
                 Ok(own) => self
-                    .own_place(caller, worker, &own.over(&wish), true)
+                    .spare_place(caller, &session, &own.over(&wish), true)
                     .await
                     .map_err(|error| refused(Some(&session), kind, &error))?,
                 Err(error) => return Err(refused(Some(&session), kind, &error)),
             }),
         };
-        let held = Held { session, place, temporary: true, shown: true };
+        // The call's time may be over before it is ready.
+        let mut unready = Unready { synthesis: self, caller, place };
         if backend.is_resource()
-            && let Err(error) = backend.initialize(&held.session, held.place.as_ref()).await
+            && let Err(error) = backend.initialize(&session, unready.place.as_ref()).await
         {
-            let refused = refused(Some(&held.session), kind, &error);
-            self.remove_place(caller, held.place);
-            return Err(refused);
+            return Err(refused(Some(&session), kind, &error));
         }
-        Ok(Some(held))
+        let place = unready.place.take();
+        Ok(Some(Held { session, place, temporary: true, shown: true }))
     }
 
     /// The call is over: what was made for it goes, without anyone waiting for that.
@@ -431,6 +431,19 @@ impl Synthesis {
                 Done::of(&answer, answer.status())
             }
         }
+    }
+}
+
+/// The sandbox of a session that is being made ready for one call; it goes when that fails or breaks off.
+struct Unready<'a> {
+    synthesis: &'a Arc<Synthesis>,
+    caller: &'a Caller,
+    place: Option<Place>,
+}
+
+impl Drop for Unready<'_> {
+    fn drop(&mut self) {
+        self.synthesis.remove_place(self.caller, self.place.take());
     }
 }
 

@@ -73,11 +73,20 @@ pub struct GuestAnswer {
     pub status: u16,
     /// Null when it is no JSON.
     pub json: Value,
-    /// What it is in bytes, when it is no JSON: a picture.
+    /// As it came: a picture, a file.
     pub bytes: Vec<u8>,
 }
 
 impl GuestAnswer {
+    /// A file or a picture as it came, or what went wrong.
+    pub fn file(self) -> Result<Vec<u8>, String> {
+        if self.status < 400 {
+            return Ok(self.bytes);
+        }
+        let status = self.status;
+        Err(self.data().err().unwrap_or_else(|| format!("the sandbox answered with status {status}")))
+    }
+
     /// The `data` of AIO's envelope, or what went wrong, in the sandbox's own words.
     pub fn data(self) -> Result<Value, String> {
         let Value::Object(mut answer) = self.json else {
@@ -92,6 +101,16 @@ impl GuestAnswer {
             _ => said.to_owned(),
         })
     }
+}
+
+/// A request to a program that listens on a port of a sandbox, with a body of any kind.
+#[derive(Debug)]
+pub struct GuestRequest<'a> {
+    pub port: u16,
+    pub method: &'a str,
+    pub path: &'a str,
+    pub content_type: Option<&'a str>,
+    pub body: Vec<u8>,
 }
 
 /// Makes sandboxes, calls them and removes them. Implemented by the gateway.
@@ -113,6 +132,13 @@ pub trait Sandboxes: Send + Sync {
     /// # Errors
     /// Why it could not be reached.
     async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String>;
+    /// The same with bytes in both directions: the status and the body.
+    ///
+    /// # Errors
+    /// Why it could not be reached.
+    async fn send(&self, _caller: &Caller, _name: &str, _request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+        Err("these sandboxes take JSON alone".to_owned())
+    }
 }
 
 /// A sandbox, for one call.
@@ -139,5 +165,13 @@ impl Place {
     /// As [`Place::post`].
     pub async fn get(&self, path: &str) -> Result<Value, String> {
         self.sandboxes.call(&self.caller, &self.name, path, None).await?.data()
+    }
+
+    /// Gets a file or a picture.
+    ///
+    /// # Errors
+    /// As [`Place::post`].
+    pub async fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.sandboxes.call(&self.caller, &self.name, path, None).await?.file()
     }
 }

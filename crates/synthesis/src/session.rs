@@ -1,5 +1,6 @@
 //! A worker's session with one type of resource.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Session {
     pub(crate) compatible: bool,
     /// Restored after a start of the server: what its backend knew of it is gone.
     pub(crate) restored: bool,
+    /// It goes on in the sandbox that it had before: what was done there to make it ready is done.
+    pub(crate) resumed: AtomicBool,
     /// The sandbox that it works in, by name.
     pub(crate) sandbox: Mutex<Option<String>>,
     /// For backends whose calls in one session go one after the other.
@@ -76,6 +79,7 @@ impl Session {
             ready: OnceCell::new(),
             compatible,
             restored,
+            resumed: AtomicBool::new(false),
             sandbox: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             calls: TaskTracker::new(),
@@ -123,6 +127,11 @@ impl Session {
     /// Its configuration asks for a sandbox that it shares with no other session of its worker.
     pub(crate) fn is_alone(&self) -> bool {
         self.facts.config.get("sandbox").and_then(Value::as_str) == Some("own")
+    }
+
+    /// After a start of the server it goes on in the sandbox that it had.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.resumed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn sandbox(&self) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::answer::{naive, random_hex};
 use crate::backend::Backend;
 use crate::catalog::{Catalog, Listed};
+use crate::keep::Keep;
 use crate::names::session_name;
 use crate::place::{Caller, Place, Sandboxes, Wish};
 use crate::retry::Orphans;
@@ -97,6 +99,8 @@ pub struct Synthesis {
     store: Store,
     ttl: Duration,
     wish: Wish,
+    /// The label of sandboxes that backends keep ready.
+    kept: String,
 }
 
 impl Synthesis {
@@ -111,7 +115,9 @@ impl Synthesis {
         let store = Store::open(&path).map_err(|error| failed("could not open the workers' sessions in", &error))?;
         let kept = store.all().map_err(|error| failed("could not read the workers' sessions in", &error))?;
         let mut catalog = Catalog::default();
+        let keep = Keep::new(Arc::clone(&setup.sandboxes), setup.wish.clone());
         for backend in setup.backends {
+            backend.bind(keep.clone());
             catalog.add(backend);
         }
         let synthesis = Self {
@@ -124,6 +130,7 @@ impl Synthesis {
             store,
             ttl: setup.session_ttl,
             wish: setup.wish,
+            kept: keep.label().to_owned(),
         };
         for kept in kept {
             let Ok(tenant) = kept.tenant.parse::<TenantId>() else { continue };
@@ -167,7 +174,10 @@ impl Synthesis {
         for (_, worker) in self.all() {
             wanted.extend(worker.sessions().iter().filter_map(|session| session.sandbox()));
         }
-        for name in self.sandboxes.labelled(tenant, LABEL).await {
+        // First all, then those that are kept: none that is made meanwhile is only among the first.
+        let all = self.sandboxes.labelled(tenant, LABEL).await;
+        wanted.extend(self.sandboxes.labelled(tenant, &self.kept).await);
+        for name in all {
             if !wanted.contains(&name) {
                 tracing::info!(sandbox = name, "a worker's sandbox that no session uses is removed");
                 self.sandboxes.remove(&caller, &name).await;
@@ -298,6 +308,7 @@ impl Synthesis {
             Some(wish) => {
                 let before = session.sandbox().filter(|_| session.restored);
                 let wish = Wish::of(&session.facts.config)?.over(&wish).over(&self.wish);
+                let resumed = before.clone();
                 let place = match before {
                     Some(name) if session.is_alone() => {
                         let there = self.sandboxes.is_there(caller, &name).await;
@@ -308,9 +319,10 @@ impl Synthesis {
                 };
                 let place = match place {
                     Some(place) => place,
-                    None if session.is_alone() => self.own_place(caller, &session.facts.worker, &wish, false).await?,
+                    None if session.is_alone() => self.spare_place(caller, session, &wish, false).await?,
                     None => worker.claim(&self.sandboxes, caller, &wish).await?,
                 };
+                session.resumed.store(resumed.as_ref() == Some(&place.name), Ordering::Relaxed);
                 *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.name.clone());
                 Some(place)
             }
@@ -338,6 +350,24 @@ impl Synthesis {
             self.sandboxes.remove(caller, &place.name).await;
         }
         worker.release(&self.sandboxes, caller, shared).await;
+    }
+
+    /// A sandbox for one session: one that its backend has ready, or a new one.
+    pub(crate) async fn spare_place(
+        &self,
+        caller: &Caller,
+        session: &Session,
+        wish: &Wish,
+        temporary: bool,
+    ) -> Result<Place, String> {
+        let wish = wish.clone().over(&self.wish);
+        let (kind, config) = (&session.facts.resource_type, &session.facts.config);
+        if let Some(loaded) = self.catalog.resource(kind)
+            && let Some(name) = loaded.backend.spare(caller, config, &wish).await
+        {
+            return Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name });
+        }
+        self.own_place(caller, &session.facts.worker, &wish, temporary).await
     }
 
     /// A sandbox for one call, or for one session.

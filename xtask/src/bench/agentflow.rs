@@ -237,7 +237,7 @@ fn cargo_build() -> Outcome {
 }
 
 /// Where cargo put an example.
-fn example(name: &str) -> Result<std::path::PathBuf, Failure> {
+pub(super) fn example(name: &str) -> Result<std::path::PathBuf, Failure> {
     let target = command::target_dir();
     let places =
         [target.join("x86_64-unknown-linux-gnu/release/examples").join(name), target.join("release/examples").join(name)];

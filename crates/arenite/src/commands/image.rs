@@ -18,9 +18,9 @@ use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
 
 /// The image that comes with Arenite.
-const BASE: &str = include_str!("../../../../images/base.Imagefile");
+pub(super) const BASE: &str = include_str!("../../../../images/base.Imagefile");
 
-fn refused(error: &ImageError) -> Failure {
+pub(super) fn refused(error: &ImageError) -> Failure {
     if let ImageError::Failed { tail, .. } = error {
         for line in tail {
             eprintln!("  {line}");
@@ -29,7 +29,7 @@ fn refused(error: &ImageError) -> Failure {
     Failure::new(error.to_string()).maybe_hint(error.hint())
 }
 
-fn must_be_root() -> Result<(), Failure> {
+pub(super) fn must_be_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub(crate) fn build(args: &BuildArgs) -> Outcome {
 }
 
 /// Ends at SIGINT and SIGTERM, so that a step's sandbox is ended with its build.
-async fn interrupted() {
+pub(super) async fn interrupted() {
     let mut terminate = match signal(SignalKind::terminate()) {
         Ok(terminate) => terminate,
         // The kernel has room for a handler as long as it has room for this process.
@@ -94,7 +94,7 @@ async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Re
     let request = BuildRequest { imagefile, context_dir: context, name: &args.name, env: &env, use_cache: !args.no_cache };
     let mut progress = Progress::new(args.verbose);
     let built = arenite_image::build(builder.images(), request, &builder, &mut |event| progress.show(&event)).await;
-    progress.bar.finish_and_clear();
+    progress.end();
     built.map_err(|error| refused(&error))
 }
 
@@ -102,7 +102,7 @@ async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Re
 const STEP_WIDTH: usize = 100;
 
 /// Tells how a build goes on: a line for each step, and while it runs the last line of its output.
-struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
     verbose: bool,
     /// The step under way was taken from an earlier build, which has been said.
@@ -110,14 +110,19 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(verbose: bool) -> Self {
+    /// Takes the line of the step under way away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    pub(super) fn new(verbose: bool) -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}").expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(120));
         Self { bar, verbose, cached: false }
     }
 
-    fn show(&mut self, event: &BuildEvent<'_>) {
+    pub(super) fn show(&mut self, event: &BuildEvent<'_>) {
         let line = match event {
             BuildEvent::Waiting => "another build or removal is under way; waiting for its end".to_owned(),
             BuildEvent::StepStarted { number, of, text } => {
@@ -149,7 +154,7 @@ impl Progress {
 }
 
 /// The images of a data directory. None: nothing was ever built or served there.
-fn open(data_dir: &Path) -> Result<Option<ImageStore>, Failure> {
+pub(super) fn open(data_dir: &Path) -> Result<Option<ImageStore>, Failure> {
     must_be_root()?;
     if !data_dir.is_dir() {
         return Ok(None);
@@ -255,7 +260,7 @@ pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
 }
 
 /// The digests of layers that sandboxes stand on, by the engine's records: `run/<id>/sandbox.json` lists their directories.
-fn layers_in_use(data_dir: &Path) -> Result<BTreeSet<String>, Failure> {
+pub(super) fn layers_in_use(data_dir: &Path) -> Result<BTreeSet<String>, Failure> {
     #[derive(serde::Deserialize)]
     struct Record {
         layers: Vec<PathBuf>,

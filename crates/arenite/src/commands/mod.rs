@@ -5,11 +5,13 @@ pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod rag;
 mod replay;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;
+pub(crate) mod vm;
 
 use std::collections::BTreeMap;
 

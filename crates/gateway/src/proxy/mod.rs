@@ -13,7 +13,7 @@ mod internal;
 mod link;
 mod outgoing;
 mod pool;
-mod preview;
+pub(crate) mod preview;
 mod preview_headers;
 mod record;
 mod relay;

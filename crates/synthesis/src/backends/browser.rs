@@ -53,7 +53,7 @@ async fn screenshot(call: &Call<'_>, place: &Place) -> Answered {
     let whole = call.params.get("full_page") == Some(&Value::Bool(true));
     let path = format!("/v1/browser/page/screenshot?full_page={whole}");
     let answer = place.sandboxes.call(&place.caller, &place.name, &path, None).await.map_err(failed)?;
-    if answer.status != 200 || answer.bytes.is_empty() {
+    if answer.status != 200 || !answer.json.is_null() || answer.bytes.is_empty() {
         return Err(failed(answer.data().err().unwrap_or_else(|| "no picture came".to_owned())));
     }
     let image = STANDARD.encode(&answer.bytes);

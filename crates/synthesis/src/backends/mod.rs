@@ -7,7 +7,9 @@ mod code;
 mod doc;
 mod ds;
 mod mcp;
+mod rag;
 mod text2sql;
+pub mod vm;
 mod web;
 
 use std::time::{Duration, Instant};
@@ -24,7 +26,9 @@ pub use code::Code;
 pub use doc::Doc;
 pub use ds::Ds;
 pub use mcp::Mcp;
+pub use rag::Rag;
 pub use text2sql::Text2Sql;
+pub use vm::Vm;
 pub use web::Web;
 
 type Params = Map<String, Value>;

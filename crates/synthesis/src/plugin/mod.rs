@@ -5,6 +5,7 @@
 //!                              └──► died: calls under way fail ──► started anew by the next call; sessions begin anew too
 //! ```
 
+pub(crate) mod aside;
 mod process;
 pub(crate) mod room;
 

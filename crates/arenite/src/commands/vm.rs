@@ -1,0 +1,263 @@
+//! `vm build|import|list`: images with a machine in them, made of the steps that every image is made of.
+//!
+//! ```text
+//!  machine-host: base with QEMU ──────────────┬────────────────────────────┐
+//!                                             ▼                            ▼
+//!  NAME-root ──► NAME-tar ──── one file ──► NAME-disk ──── one file ──►  NAME ──► booted, its state kept
+//!  (Imagefile)   (its files)                (a disk that boots)
+//! ```
+//!
+//! Every step runs in a sandbox: the host needs no tool for disks, and never reads one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use arenite_engine::namespace::Builder;
+use arenite_image::{BuildEnv, BuildRequest, Image, Imagefile};
+use arenite_model::ImageName;
+use serde_json::json;
+
+use super::image;
+use crate::cli::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmSettings};
+use crate::config::values::Size;
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::{output, serve};
+
+/// What an image with a machine says of itself.
+const LABEL: &str = "arenite.machine";
+/// The image that those with a machine stand on.
+const HOST: &str = "machine-host";
+
+/// What comes along: its place below the directory that COPY takes from, and its content.
+macro_rules! along {
+    ($($path:literal),*) => { &[$(($path, include_str!(concat!("../../../../images/", $path)))),*] };
+}
+const HOST_FILES: &[(&str, &str)] = along!("machine-host/mkdisk", "machine-host/check");
+const ROOT_FILES: &[(&str, &str)] = along!(
+    "machine/agent.py",
+    "machine/boot",
+    "machine/initrd",
+    "machine/inittab",
+    "machine/jwmrc",
+    "machine/kernel",
+    "machine/screen",
+    "machine/session"
+);
+const HOST_IMAGEFILE: &str = include_str!("../../../../images/machine-host.Imagefile");
+const ROOT_IMAGEFILE: &str = include_str!("../../../../images/machine.Imagefile");
+
+pub(crate) fn run(command: &VmCommand) -> Outcome {
+    match command {
+        VmCommand::Build(args) => worked(&args.settings, build(args)),
+        VmCommand::Import(args) => worked(&args.settings, import(args)),
+        VmCommand::List(args) => list(args),
+    }
+}
+
+/// Does the work, unless it is interrupted.
+fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failure>>) -> Outcome {
+    image::must_be_root()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
+    let image = runtime.block_on(async {
+        tokio::select! {
+            built = work => built,
+            () = image::interrupted() => Err(Failure::new("it was interrupted; the steps that were done are kept").exit_code(130)),
+        }
+    })?;
+    eprintln!(
+        "image {} is built: {}, with a machine of {} memory",
+        image.name,
+        Size(image.size_bytes).short(),
+        settings.memory.short()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds of one command, one after the other.
+struct Work<'a> {
+    builder: Builder,
+    env: BuildEnv,
+    settings: &'a VmSettings,
+}
+
+impl<'a> Work<'a> {
+    async fn begin(settings: &'a VmSettings) -> Result<Self, Failure> {
+        let config = serve::namespace_config(&settings.data_dir.data_dir)?;
+        let builder = Builder::open(config)
+            .await
+            .map_err(|error| Failure::new(format!("the build could not begin: {error}")).maybe_hint(error.hint()))?;
+        Ok(Self { builder, env: BuildEnv::of_host(), settings })
+    }
+
+    async fn image(&self, name: &ImageName, file: &Imagefile, context: &Path, use_cache: bool) -> Result<Image, Failure> {
+        eprintln!("image {name}");
+        let request = BuildRequest { imagefile: file, context_dir: context, name, env: &self.env, use_cache };
+        let mut progress = image::Progress::new(self.settings.verbose);
+        let built = arenite_image::build(self.builder.images(), request, &self.builder, &mut |event| progress.show(&event)).await;
+        progress.end();
+        built.map_err(|error| image::refused(&error))
+    }
+
+    /// Builds of a text that comes along or was put together here, with files that do.
+    async fn of_text(&self, name: &ImageName, text: &str, files: &[(&str, &str)], use_cache: bool) -> Result<Image, Failure> {
+        let context = tempfile::tempdir().attempt(|| "could not make a directory".into())?;
+        for (path, content) in files {
+            let path = context.path().join(path);
+            let parent = path.parent().unwrap_or(context.path());
+            std::fs::create_dir_all(parent).attempt(|| format!("could not make {}", parent.display()))?;
+            std::fs::write(&path, content).attempt(|| format!("could not write {}", path.display()))?;
+        }
+        self.image(name, &parsed(text)?, context.path(), use_cache).await
+    }
+
+    /// The image that those with a machine stand on, and the one that it stands on.
+    async fn host(&self) -> Result<(), Failure> {
+        let base = named("base")?;
+        if self.builder.images().get(&base).is_err() {
+            self.of_text(&base, image::BASE, &[], true).await?;
+        }
+        self.of_text(&named(HOST)?, HOST_IMAGEFILE, HOST_FILES, !self.settings.no_cache).await?;
+        Ok(())
+    }
+
+    /// The image with the disk in it. It is looked at first, and booted at last.
+    async fn machine(&self, name: &ImageName, disk: &Path, devices: &str, is_own: bool) -> Result<Image, Failure> {
+        let VmSettings { memory, cpus, agent_port, boot_seconds, cold, no_cache, .. } = self.settings;
+        let memory_mb = memory.0 >> 20;
+        let file = disk.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(char::is_control));
+        let file = file.ok_or_else(|| Failure::new(format!("{} is no file that can be copied", disk.display())))?;
+        let settings = json!({
+            "disk": "/var/lib/machine/disk.qcow2", "memory_mb": memory_mb, "cpus": cpus, "agent_port": agent_port,
+            "boot_seconds": boot_seconds, "devices": devices,
+        });
+        let copy = json!([file, "/var/lib/machine/disk.qcow2"]);
+        let write = json!([
+            "/bin/sh",
+            "-c",
+            "mkdir -p /etc/arenite && printf '%s\\n' \"$0\" >/etc/arenite/machine.json",
+            settings.to_string()
+        ]);
+        let told = format!("{}, {cpus} cores, {}", memory.short(), if *cold { "boots" } else { "booted" });
+        let mut text = format!("FROM {HOST}\nUSER root\nCOPY --chmod=644 {copy}\n");
+        if !is_own {
+            text += "RUN [\"/usr/local/lib/machine/check\", \"/var/lib/machine/disk.qcow2\"]\n";
+        }
+        text += &format!("RUN {write}\nLABEL {LABEL}=\"{told}\"\nUSER gem\n");
+        if !cold && *agent_port != 0 {
+            text += &format!("RUN [\"{}\"]\n", arenite_guest::machine::KEEP_READY);
+        }
+        self.image(name, &parsed(&text)?, disk.parent().unwrap_or(Path::new("/")), !no_cache).await
+    }
+
+    /// Removes an image that was a step on the way, with the layers that no other has.
+    fn drop_step(&self, name: &ImageName) {
+        let used = image::layers_in_use(&self.settings.data_dir.data_dir).unwrap_or_default();
+        // What stays takes room and does no harm; `image rm` removes it.
+        drop(self.builder.images().remove(name, &|digest| used.contains(digest)));
+    }
+}
+
+fn parsed(text: &str) -> Result<Imagefile, Failure> {
+    Imagefile::parse(text.as_bytes()).map_err(|error| image::refused(&error.into()))
+}
+
+fn named(name: &str) -> Result<ImageName, Failure> {
+    name.parse().map_err(|error: arenite_model::IdError| Failure::new(format!("{name:?} can't be an image's name: {error}")))
+}
+
+/// The one file that the last step of an image has made.
+fn made(image: &Image, path: &str) -> Result<PathBuf, Failure> {
+    let layer = image.layers.last().ok_or_else(|| Failure::new(format!("image {} has no layer", image.name)))?;
+    Ok(layer.dir.join(path))
+}
+
+async fn build(args: &VmBuildArgs) -> Result<Image, Failure> {
+    let VmBuildArgs { name, file, context, size, settings } = args;
+    let step = |suffix: &str| named(&format!("{name}-{suffix}"));
+    let (root, tar, disk) = (step("root")?, step("tar")?, step("disk")?);
+    let work = Work::begin(settings).await?;
+    work.host().await?;
+    match file {
+        None => work.of_text(&root, ROOT_IMAGEFILE, ROOT_FILES, !settings.no_cache).await?,
+        Some(path) => {
+            let imagefile = Imagefile::read(path).map_err(|error| {
+                Failure::new(format!("{}: {}", path.display(), image::refused(&error))).maybe_hint(error.hint())
+            })?;
+            let beside = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            work.image(&root, &imagefile, context.as_deref().unwrap_or(beside), !settings.no_cache).await?
+        }
+    };
+    let pack = "tar --one-file-system --exclude=./machine-root.tar --exclude='./run/*' --exclude='./tmp/*' --exclude='./var/cache/apt/*.bin' \
+        -C / -cf /machine-root.tar .";
+    let packed = work.of_text(&tar, &format!("FROM {root}\nUSER root\nRUN {pack}\n"), &[], true).await?;
+    let archive = made(&packed, "machine-root.tar")?;
+    let make = format!(
+        "FROM {HOST}\nUSER root\nCOPY machine-root.tar /var/tmp/\n\
+         RUN set -eu; mkdir /var/tmp/root; tar -C /var/tmp/root -xf /var/tmp/machine-root.tar; \
+         /usr/local/lib/machine/mkdisk /var/tmp/root {} /machine-disk.qcow2; rm -rf /var/tmp/root /var/tmp/machine-root.tar\n",
+        size.0
+    );
+    let context = archive.parent().unwrap_or(Path::new("/"));
+    let made_disk = work.image(&disk, &parsed(&make)?, context, true).await?;
+    work.drop_step(&tar);
+    let built = work.machine(name, &made(&made_disk, "machine-disk.qcow2")?, "virtio", true).await?;
+    work.drop_step(&disk);
+    Ok(built)
+}
+
+async fn import(args: &VmImportArgs) -> Result<Image, Failure> {
+    let path = args.path.canonicalize().attempt(|| format!("could not find {}", args.path.display()))?;
+    let work = Work::begin(&args.settings).await?;
+    work.host().await?;
+    work.machine(&args.name, &path, &args.devices, false).await
+}
+
+fn list(args: &VmListArgs) -> Outcome {
+    let images = match image::open(&args.data_dir.data_dir)? {
+        Some(store) => store.list().map_err(|error| image::refused(&error))?,
+        None => Vec::new(),
+    };
+    let machines: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(LABEL)).collect();
+    if args.format.json {
+        let value = serde_json::to_value(&machines).attempt(|| "could not write the list".into())?;
+        output::json(&json!({ "machines": value }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if machines.is_empty() {
+        eprintln!("no machine is built here; build one with: arenite vm build");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = jiff::Timestamp::now();
+    let mut rows = output::table(&["image", "machine", "size", "built"]);
+    for image in machines {
+        rows.add_row([
+            image.name.to_string(),
+            output::harmless(&image.config.labels[LABEL]),
+            Size(image.size_bytes).short(),
+            format!("{} ago", output::distance(image.created_at, now)),
+        ]);
+    }
+    output::rows(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_along_is_valid_and_whole() {
+        for (text, files) in [(HOST_IMAGEFILE, HOST_FILES), (ROOT_IMAGEFILE, ROOT_FILES)] {
+            Imagefile::parse(text.as_bytes()).unwrap();
+            let directory = files[0].0.split('/').next().unwrap();
+            let there = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images").join(directory)).unwrap();
+            let mut there: Vec<String> =
+                there.map(|entry| format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy())).collect();
+            there.sort();
+            assert_eq!(
+                there,
+                files.iter().map(|(path, _)| *path).collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+            );
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A machine that runs OSWorld's agent: a small HTTP server inside, which does what it is told on the screen that it is on.
+//!
+//! Nothing that the machine says is believed beyond its size: it runs what an agent made of it.
+
+pub(super) mod http;
+mod python;
+pub(super) mod table;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::machine::{Action, Machine, Output, Recording};
+use http::{Http, Reply, Request};
+
+/// Bytes of a picture, of a tree or a command's output, of a file, and of a film.
+const MAX_PICTURE: usize = 64 << 20;
+const MAX_JSON: usize = 32 << 20;
+const MAX_FILE: usize = 256 << 20;
+/// For what takes a moment, for trees of large windows, and for files.
+const MOMENT: Duration = Duration::from_secs(30);
+const TREE: Duration = Duration::from_secs(120);
+const FILE: Duration = Duration::from_secs(600);
+/// The agent itself gives up on a command after two minutes.
+const AGENT_PATIENCE: Duration = Duration::from_secs(115);
+/// For an answer to come after a command's time is over.
+const GRACE: Duration = Duration::from_secs(10);
+/// Characters of an agent's own words in an error.
+const MAX_SAID: usize = 500;
+
+/// A machine with OSWorld's agent.
+pub(super) struct OsWorld {
+    http: Box<dyn Http>,
+    /// `Linux`, `Windows` or `Darwin`.
+    platform: OnceCell<String>,
+}
+
+impl OsWorld {
+    pub(super) fn new(http: Box<dyn Http>) -> Self {
+        Self { http, platform: OnceCell::new() }
+    }
+
+    async fn get(&self, path: &str, timeout: Duration, most: usize) -> Result<Reply, String> {
+        self.http.send(Request { method: "GET", path, content_type: None, body: Vec::new(), timeout, most }).await
+    }
+
+    async fn post(&self, path: &str, body: &Value, timeout: Duration, most: usize) -> Result<Reply, String> {
+        let body = body.to_string().into_bytes();
+        let content_type = Some("application/json");
+        self.http.send(Request { method: "POST", path, content_type, body, timeout, most }).await
+    }
+
+    /// Whether it has a screen already: what OSWorld waits for.
+    pub(super) async fn is_ready(&self, timeout: Duration) -> bool {
+        self.get("/screenshot", timeout, MAX_PICTURE).await.is_ok_and(|reply| reply.status == 200)
+    }
+
+    async fn platform(&self) -> Result<&str, String> {
+        let asked = self.platform.get_or_try_init(|| async {
+            let reply = self.get("/platform", MOMENT, 1 << 10).await?;
+            Ok::<_, String>(String::from_utf8_lossy(&good("its platform", reply)?).trim().to_owned())
+        });
+        asked.await.map(String::as_str)
+    }
+
+    /// Runs a command of the agent's: its own words when it can't be started.
+    async fn execute(&self, path: &str, body: &Value, timeout: Duration) -> Result<Output, String> {
+        let said = object("the command", self.post(path, body, timeout, MAX_JSON).await?)?;
+        let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
+        let code = said["returncode"].as_i64().ok_or("the agent's answer has no return code")?;
+        Ok(Output { stdout: text("output"), stderr: text("error"), code })
+    }
+}
+
+/// The body of an answer that is not an error.
+fn good(what: &str, reply: Reply) -> Result<Vec<u8>, String> {
+    if (200..300).contains(&reply.status) {
+        return Ok(reply.body);
+    }
+    let text = String::from_utf8_lossy(&reply.body);
+    let told = serde_json::from_slice::<Value>(&reply.body).ok();
+    let told = told.as_ref().and_then(|told| told["message"].as_str().or(told["error"].as_str())).unwrap_or(&text);
+    let told: String = told.trim().chars().filter(|c| !c.is_control()).take(MAX_SAID).collect();
+    Err(format!("the machine refused {what} (status {}): {told}", reply.status))
+}
+
+fn object(what: &str, reply: Reply) -> Result<Value, String> {
+    let body = good(what, reply)?;
+    serde_json::from_slice(&body).map_err(|error| format!("the machine's answer to {what} is no JSON: {error}"))
+}
+
+fn whole(value: &Value) -> Option<u32> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u32::try_from(number).ok())
+}
+
+/// A form with a file in it, and what its content type is.
+fn form(path: &str, content: &[u8]) -> (String, Vec<u8>) {
+    // By chance: no content can know it.
+    let boundary = format!("arenite-{}", crate::answer::random_hex(12));
+    let mut body = Vec::with_capacity(content.len() + path.len() + 400);
+    let field = |name: &str| format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"");
+    body.extend_from_slice(format!("{}\r\n\r\n{path}\r\n", field("file_path")).as_bytes());
+    body.extend_from_slice(field("file_data").as_bytes());
+    body.extend_from_slice(b"; filename=\"file\"\r\nContent-Type: application/octet-stream\r\n\r\n");
+    body.extend_from_slice(content);
+    body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+    (format!("multipart/form-data; boundary={boundary}"), body)
+}
+
+#[async_trait]
+impl Machine for OsWorld {
+    async fn size(&self) -> Result<(u32, u32), String> {
+        let said = object("its screen's size", self.post("/screen_size", &json!({}), MOMENT, 1 << 16).await?)?;
+        let size = whole(&said["width"]).zip(whole(&said["height"])).filter(|(width, height)| *width > 0 && *height > 0);
+        size.ok_or_else(|| "the machine does not say how large its screen is".to_owned())
+    }
+
+    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+        let picture = good("a screenshot", self.get("/screenshot", MOMENT, MAX_PICTURE).await?)?;
+        let is_png = picture.starts_with(b"\x89PNG\r\n\x1a\n");
+        if is_png { Ok(picture) } else { Err("the machine's screenshot is no PNG".to_owned()) }
+    }
+
+    async fn tree(&self) -> Result<Option<String>, String> {
+        let Some(xml) = self.accessibility().await? else { return Ok(None) };
+        // A large tree is work for a processor, and the threads that serve have better to do.
+        let made = tokio::task::spawn_blocking(move || table::table(&xml)).await;
+        made.map_err(|error| error.to_string())?.map(Some)
+    }
+
+    async fn accessibility(&self) -> Result<Option<String>, String> {
+        let reply = self.get("/accessibility", TREE, MAX_JSON).await?;
+        if matches!(reply.status, 404 | 405 | 501) {
+            return Ok(None);
+        }
+        match object("its accessibility tree", reply)?["AT"].take() {
+            Value::String(xml) => Ok(Some(xml)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn terminal(&self) -> Result<Option<String>, String> {
+        let reply = self.get("/terminal", TREE, MAX_JSON).await?;
+        Ok(object("its terminal's text", reply)?["output"].as_str().map(str::to_owned))
+    }
+
+    async fn act(&self, action: &Action) -> Result<(), String> {
+        let takes = match action {
+            Action::Drag { takes, .. } => *takes,
+            Action::Type { text, interval } => interval.saturating_mul(u32::try_from(text.chars().count()).unwrap_or(u32::MAX)),
+            _ => Duration::ZERO,
+        };
+        if takes > AGENT_PATIENCE {
+            return Err(format!("an action of more than {} s is given up by the machine; split it", AGENT_PATIENCE.as_secs()));
+        }
+        let interpreter = if self.platform().await? == "Windows" { "python" } else { "python3" };
+        let asked = json!({ "command": [interpreter, "-c", python::program(action)?], "shell": false });
+        let done = self.execute("/execute", &asked, takes + MOMENT).await?;
+        if done.code == 0 {
+            return Ok(());
+        }
+        let why = done.stderr.trim().lines().last().unwrap_or("it does not say why");
+        Err(format!("the machine could not do it: {}", why.chars().take(MAX_SAID).collect::<String>()))
+    }
+
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+        if command.is_empty() {
+            return Err("the command is empty".to_owned());
+        }
+        let is_linux = self.platform().await? == "Linux";
+        let seconds = timeout.as_secs_f64().max(0.001);
+        if is_linux && timeout > AGENT_PATIENCE {
+            let words: Vec<String> = command.iter().map(|word| crate::backends::quoted(word)).collect();
+            let asked = json!({ "script": format!("exec {}", words.join(" ")), "timeout": seconds.ceil() as u64 });
+            let reply = self.post("/run_bash_script", &asked, timeout + GRACE, MAX_JSON).await?;
+            // Older agents don't have it, and run no command for so long.
+            if !matches!(reply.status, 404 | 405) {
+                let said = object("the command", reply)?;
+                let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
+                return Ok(Output {
+                    stdout: text("output"),
+                    stderr: text("error"),
+                    code: said["returncode"].as_i64().unwrap_or(-1),
+                });
+            }
+        }
+        let mut words: Vec<&str> = Vec::new();
+        let limit = format!("{:.3}", seconds.min(AGENT_PATIENCE.as_secs_f64()));
+        if is_linux {
+            // What is not waited for any more should not run on.
+            words.extend(["timeout", "-k", "2", &limit]);
+        }
+        words.extend(command.iter().map(String::as_str));
+        let asked = json!({ "command": words, "shell": false });
+        self.execute("/execute", &asked, timeout.min(AGENT_PATIENCE) + GRACE).await
+    }
+
+    async fn launch(&self, command: &[String]) -> Result<(), String> {
+        let asked = json!({ "command": command, "shell": false });
+        good("to start a program", self.post("/setup/launch", &asked, MOMENT, 1 << 20).await?).map(drop)
+    }
+
+    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        let body = format!("file_path={}", utf8_percent_encode(path, NON_ALPHANUMERIC)).into_bytes();
+        let content_type = Some("application/x-www-form-urlencoded");
+        let asked = Request { method: "POST", path: "/file", content_type, body, timeout: FILE, most: MAX_FILE };
+        let reply = self.http.send(asked).await?;
+        if reply.status == 404 {
+            return Err(format!("there is no file {path:?} in the machine"));
+        }
+        good(&format!("the file {path:?}"), reply)
+    }
+
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+        if content.len() > MAX_FILE {
+            return Err(format!("a file of more than {} MiB is not sent to a machine", MAX_FILE >> 20));
+        }
+        if path.contains(['\r', '\n', '\0']) {
+            return Err(format!("{path:?} is no path"));
+        }
+        let (kind, body) = form(path, content);
+        let content_type = Some(kind.as_str());
+        let asked = Request { method: "POST", path: "/setup/upload", content_type, body, timeout: FILE, most: 1 << 20 };
+        good(&format!("the file {path:?}"), self.http.send(asked).await?).map(drop)
+    }
+
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
+        match what {
+            Recording::Start => {
+                let reply = self.post("/start_recording", &json!({}), MOMENT, 1 << 20).await?;
+                good("to record", reply).map(|_| Vec::new())
+            }
+            Recording::Stop => good("its recording", self.post("/end_recording", &json!({}), FILE, MAX_FILE).await?),
+        }
+    }
+
+    async fn reset(&self) -> Result<(), String> {
+        Err("OSWorld's agent can't put its machine back; that is for what runs the machine".to_owned())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod fake;
+#[cfg(test)]
+mod tests;

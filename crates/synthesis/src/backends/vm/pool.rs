@@ -1,0 +1,270 @@
+//! Machines that are ready before anyone asks for them.
+//!
+//! ```text
+//!  wanted ──► a sandbox is made ──► its desktop starts, its setup is done ──► ready ──► a session's own ──► removed
+//! ```
+//!
+//! A session never gets a machine that another had: what is taken is made anew, in the background. A machine that breaks on the
+//! way is removed; the next take, or warmup, tries again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+
+use super::begin;
+use super::settings::{Settings, pool_size};
+use super::setup::{self, Setting};
+use crate::keep::Keep;
+use crate::place::{Caller, Place, Wish};
+
+/// Machines that are made ready at a time: each start takes a core or more for its second.
+const AT_ONCE: usize = 2;
+
+pub(super) struct Pool {
+    config: Map<String, Value>,
+    setting: Setting,
+    keep: Keep,
+    state: Mutex<State>,
+    slots: Semaphore,
+}
+
+#[derive(Default)]
+struct State {
+    /// By name; the one that is ready for the longest is the first.
+    ready: Vec<String>,
+    /// Under way.
+    making: usize,
+    /// Taken, and not yet asked for what was done to it.
+    taken: HashMap<String, Vec<Value>>,
+    closed: bool,
+}
+
+impl Pool {
+    pub(super) fn new(config: Map<String, Value>, setting: Setting, keep: Keep) -> Self {
+        Self { config, setting, keep, state: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its machines are.
+    fn kind(&self) -> Result<(Settings, Wish), String> {
+        let settings = Settings::of(&self.config)?;
+        let wish = settings.wish().ok_or("machines of this provider are not kept ready")?;
+        let wish = Wish::of(&self.config)?.over(&wish);
+        Ok((settings, wish))
+    }
+
+    /// Makes as many ready as are missing.
+    ///
+    /// # Errors
+    /// Why one could not be.
+    pub(super) async fn fill(self: &Arc<Self>) -> Result<(), String> {
+        let wanted = pool_size(&self.config)?;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let (settings, wish) = self.kind()?;
+        let missing = {
+            let mut state = self.state();
+            let missing = if state.closed { 0 } else { wanted.saturating_sub(state.ready.len() + state.making) };
+            state.making += missing;
+            missing
+        };
+        // Tasks of their own: whoever asked may leave, and what was begun is to be known of.
+        let making = (0..missing).map(|_| {
+            let (pool, settings, wish) = (Arc::clone(self), settings.clone(), wish.clone());
+            tokio::spawn(async move { pool.one(&settings, &wish).await })
+        });
+        let made = futures_util::future::join_all(making.collect::<Vec<_>>()).await;
+        made.into_iter().try_for_each(|one| one.unwrap_or_else(|error| Err(error.to_string())))
+    }
+
+    async fn one(&self, settings: &Settings, wish: &Wish) -> Result<(), String> {
+        let made = self.made(settings, wish).await;
+        let (unwanted, done) = {
+            let mut state = self.state();
+            state.making -= 1;
+            match made {
+                Ok(place) if state.closed => (Some(place.name), Ok(())),
+                Ok(place) => {
+                    state.ready.push(place.name);
+                    (None, Ok(()))
+                }
+                Err(error) => (None, Err(error)),
+            }
+        };
+        if let Some(name) = unwanted {
+            self.keep.remove(&name).await;
+        }
+        done
+    }
+
+    async fn made(&self, settings: &Settings, wish: &Wish) -> Result<Place, String> {
+        let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
+        let place = self.keep.make(wish).await?;
+        let ready = async {
+            let machine = settings.machine(Some(&place), &self.config, "").await?;
+            begin(&*machine).await?;
+            setup::run(&*machine, &settings.setup, &self.setting).await
+        };
+        if let Err(error) = ready.await {
+            self.keep.remove(&place.name).await;
+            return Err(error);
+        }
+        Ok(place)
+    }
+
+    /// A machine for such a session, if one is ready; another is made in its place.
+    pub(super) async fn take(self: &Arc<Self>, caller: &Caller, config: &Map<String, Value>, wish: &Wish) -> Option<String> {
+        let (ours, own) = self.kind().ok()?;
+        let theirs = Settings::of(config).ok()?;
+        let is_such = caller.tenant == *self.keep.tenant()
+            && theirs.provider == ours.provider
+            && self.keep.whole(&own) == *wish
+            // What was set up can't be undone; where nothing was, the session's own steps may follow.
+            && (ours.setup.is_empty() || ours.setup == theirs.setup);
+        if !is_such {
+            return None;
+        }
+        let taken = loop {
+            let name = {
+                let mut state = self.state();
+                if state.ready.is_empty() {
+                    break None;
+                }
+                state.ready.remove(0)
+            };
+            if self.keep.is_there(&name).await {
+                self.state().taken.insert(name.clone(), ours.setup.clone());
+                break Some(name);
+            }
+        };
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = pool.fill().await {
+                tracing::warn!("a machine could not be made ready: {error}");
+            }
+        });
+        taken
+    }
+
+    /// The steps that were done on a machine of the pool before its session got it. None: it is no machine of the pool.
+    pub(super) fn done(&self, name: &str) -> Option<Vec<Value>> {
+        self.state().taken.remove(name)
+    }
+
+    /// Removes all that nobody has taken.
+    pub(super) async fn close(&self) {
+        let ready = {
+            let mut state = self.state();
+            state.closed = true;
+            std::mem::take(&mut state.ready)
+        };
+        for name in ready {
+            self.keep.remove(&name).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use arenite_model::TenantId;
+    use async_trait::async_trait;
+    use serde_json::json;
+
+    use super::*;
+    use crate::place::{GuestAnswer, Sandboxes};
+
+    /// Sandboxes that are only names.
+    #[derive(Default)]
+    struct FakeSandboxes {
+        made: Mutex<Vec<String>>,
+        removed: Mutex<Vec<String>>,
+        broken: bool,
+    }
+
+    #[async_trait]
+    impl Sandboxes for FakeSandboxes {
+        async fn make(&self, _: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String> {
+            assert!(labels.keys().any(|label| label.starts_with("agentflow.kept.")));
+            assert_eq!(wish.cpus, Some(3.0), "what the server's sandboxes are is under it");
+            let mut made = self.made.lock().unwrap();
+            let name = format!("s{}", made.len());
+            made.push(name.clone());
+            Ok(name)
+        }
+
+        async fn remove(&self, _: &Caller, name: &str) {
+            self.removed.lock().unwrap().push(name.to_owned());
+        }
+
+        async fn is_there(&self, _: &Caller, name: &str) -> bool {
+            !self.removed.lock().unwrap().contains(&name.to_owned())
+        }
+
+        async fn labelled(&self, _: &TenantId, _: &str) -> Vec<String> {
+            Vec::new()
+        }
+
+        async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, String> {
+            let status = if self.broken { 424 } else { 200 };
+            Ok(GuestAnswer { status, json: json!({"success": false, "message": "no screen"}), bytes: Vec::new() })
+        }
+    }
+
+    fn pool(sandboxes: &Arc<FakeSandboxes>, config: Value) -> Arc<Pool> {
+        let under = Wish { cpus: Some(3.0), ..Wish::default() };
+        let keep = Keep::new(Arc::clone(sandboxes) as Arc<dyn Sandboxes>, under);
+        Arc::new(Pool::new(config.as_object().cloned().unwrap(), Setting::default(), keep))
+    }
+
+    async fn take(pool: &Arc<Pool>, config: Value, tenant: TenantId) -> Option<String> {
+        let config = config.as_object().cloned().unwrap();
+        let caller = Caller { tenant, request_id: String::new(), origin: None };
+        let wish = Wish::of(&config).unwrap().over(&Settings::of(&config).unwrap().wish().unwrap());
+        pool.take(&caller, &config, &pool.keep.whole(&wish)).await
+    }
+
+    #[tokio::test]
+    async fn only_what_is_such_a_machine_is_given_away_and_only_once() {
+        let sandboxes = Arc::new(FakeSandboxes::default());
+        let pool = pool(&sandboxes, json!({"pool_size": 2, "screen_size": [800, 600]}));
+        pool.fill().await.unwrap();
+        let own = TenantId::default_tenant;
+        let such = json!({"screen_size": "800x600", "recording": true});
+        for other in [
+            json!({}),
+            json!({"screen_size": [800, 600], "memory_mb": 512}),
+            json!({"screen_size": [800, 600], "env": {"A": "b"}}),
+        ] {
+            assert_eq!(take(&pool, other, own()).await, None);
+        }
+        assert_eq!(take(&pool, such.clone(), "another".parse().unwrap()).await, None);
+        assert_eq!(take(&pool, such.clone(), own()).await.as_deref(), Some("s0"));
+        assert_eq!((pool.done("s0"), pool.done("s0")), (Some(Vec::new()), None));
+        // One that somebody removed is passed over.
+        sandboxes.removed.lock().unwrap().push("s1".to_owned());
+        pool.fill().await.unwrap();
+        assert!(!["s0", "s1"].contains(&take(&pool, such, own()).await.unwrap().as_str()));
+        pool.close().await;
+        pool.fill().await.unwrap();
+        assert!(pool.state().ready.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_does_not_begin_is_removed_and_said() {
+        let sandboxes = Arc::new(FakeSandboxes { broken: true, ..FakeSandboxes::default() });
+        let broken = pool(&sandboxes, json!({"pool_size": 1}));
+        assert_eq!(broken.fill().await, Err("no screen".to_owned()));
+        assert_eq!(*sandboxes.removed.lock().unwrap(), ["s0"]);
+        assert_eq!(take(&broken, json!({}), TenantId::default_tenant()).await, None);
+        let docker = pool(&sandboxes, json!({"pool_size": 1, "provider": "aliyun"}));
+        assert!(docker.fill().await.unwrap_err().contains("aliyun"));
+    }
+}

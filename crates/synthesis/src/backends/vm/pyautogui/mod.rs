@@ -1,0 +1,428 @@
+//! `pyautogui.click(…)` and its kin, for models that write them. They are read, never run as Python: whatever is no call of
+//! one of the functions below is refused, and nothing of the command is done.
+
+mod parse;
+
+use std::time::Duration;
+
+use super::machine::{Action, Button, Machine};
+use parse::{Call, Literal, Statement, parse};
+
+/// Strokes of one call, and clicks.
+const MAX_PRESSES: f64 = 1000.0;
+const MAX_CLICKS: f64 = 100.0;
+/// Seconds that one call waits, or takes.
+const MAX_SECONDS: f64 = 600.0;
+/// Pixels that can be named.
+const MAX_PIXELS: f64 = 100_000.0;
+/// Of the wheel.
+const MAX_NOTCHES: f64 = 10_000.0;
+/// What is imported or set without a meaning here.
+const MODULES: [&str; 2] = ["pyautogui", "time"];
+const SETTINGS: [&str; 2] = ["pyautogui.PAUSE", "pyautogui.FAILSAFE"];
+
+/// What a call comes to.
+#[derive(Debug, Clone, PartialEq)]
+enum Deed {
+    Act(Action),
+    MoveBy(f64, f64),
+    DragTo { to: (f64, f64), button: Button, takes: Duration },
+    DragBy { by: (f64, f64), button: Button, takes: Duration },
+    Wait(Duration),
+    TellSize,
+    TellPointer,
+}
+
+/// A command that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Script(Vec<Deed>);
+
+impl Script {
+    /// # Errors
+    /// What of it can't be read, or is not allowed.
+    pub(super) fn read(command: &str) -> Result<Self, String> {
+        let mut deeds = Vec::new();
+        for statement in parse(command)? {
+            match statement {
+                Statement::Call(call) => deeds.extend(deeds_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
+                Statement::Import(modules) => {
+                    if let Some(other) = modules.iter().find(|module| !MODULES.contains(&module.as_str())) {
+                        return Err(format!("{other} is not there; only pyautogui and time are"));
+                    }
+                }
+                Statement::Set(name) if SETTINGS.contains(&name.as_str()) => {}
+                Statement::Set(name) => return Err(format!("{name} can't be set")),
+            }
+        }
+        Ok(Self(deeds))
+    }
+
+    /// Does it, and answers what its calls tell.
+    ///
+    /// # Errors
+    /// What went wrong; what stands behind it is not done.
+    pub(super) async fn run(&self, machine: &dyn Machine) -> Result<String, String> {
+        let mut told = Vec::new();
+        for deed in &self.0 {
+            match deed {
+                Deed::Act(action) => machine.act(action).await?,
+                Deed::MoveBy(right, down) => {
+                    let (x, y) = after_way(machine, (*right, *down)).await?;
+                    machine.act(&Action::Move { x, y }).await?;
+                }
+                Deed::DragTo { to, button, takes } => {
+                    let from = machine.pointer().await?;
+                    machine.act(&Action::Drag { from, to: *to, button: *button, takes: *takes }).await?;
+                }
+                Deed::DragBy { by, button, takes } => {
+                    let (from, to) = (machine.pointer().await?, after_way(machine, *by).await?);
+                    machine.act(&Action::Drag { from, to, button: *button, takes: *takes }).await?;
+                }
+                Deed::Wait(time) => tokio::time::sleep(*time).await,
+                Deed::TellSize => {
+                    let (width, height) = machine.size().await?;
+                    told.push(format!("Size(width={width}, height={height})"));
+                }
+                Deed::TellPointer => {
+                    let (x, y) = machine.pointer().await?;
+                    told.push(format!("Point(x={x}, y={y})"));
+                }
+            }
+        }
+        Ok(told.join("\n"))
+    }
+}
+
+/// Where the pointer would be after a way from where it is. It stops at the edges, as a mouse does.
+async fn after_way(machine: &dyn Machine, (right, down): (f64, f64)) -> Result<(f64, f64), String> {
+    let ((x, y), (width, height)) = (machine.pointer().await?, machine.size().await?);
+    let stop = |at: f64, side: u32| at.clamp(0.0, f64::from(side.max(1) - 1));
+    Ok((stop(x + right, width), stop(y + down, height)))
+}
+
+/// A call's arguments by the names of its function.
+struct Arguments<'a> {
+    call: &'a Call,
+    names: &'static [&'static str],
+}
+
+impl<'a> Arguments<'a> {
+    fn of(call: &'a Call, names: &'static [&'static str]) -> Result<Self, String> {
+        if call.positional.len() > names.len() {
+            return Err(format!("it takes {} arguments, and there are {}", names.len(), call.positional.len()));
+        }
+        for (name, _) in &call.named {
+            match names.iter().position(|known| known == name) {
+                Some(at) if at < call.positional.len() => return Err(format!("{name} is given twice")),
+                // How the screen is told of it has no meaning here.
+                None if !["tween", "logScreenshot", "_pause", "mouseDownUp"].contains(&name.as_str()) => {
+                    return Err(format!("it has no argument {name}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { call, names })
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Literal> {
+        let at = self.names.iter().position(|known| *known == name);
+        let given = at.and_then(|at| self.call.positional.get(at));
+        let named = || self.call.named.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        given.or_else(named).filter(|value| **value != Literal::None)
+    }
+
+    fn number(&self, name: &str, most: f64) -> Result<Option<f64>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Literal::Number(number)) if number.abs() <= most => Ok(Some(*number)),
+            Some(Literal::Number(number)) => Err(format!("{name} is {number}, and can be {most} at most")),
+            Some(_) => Err(format!("{name} has to be a number")),
+        }
+    }
+
+    fn needed(&self, name: &str, most: f64) -> Result<f64, String> {
+        self.number(name, most)?.ok_or_else(|| format!("{name} is missing"))
+    }
+
+    fn count(&self, name: &str, most: f64) -> Result<u32, String> {
+        let count = self.number(name, most)?.unwrap_or(1.0);
+        if count < 0.0 || count.fract() != 0.0 {
+            return Err(format!("{name} has to be a whole number that is not negative"));
+        }
+        Ok(count as u32)
+    }
+
+    fn time(&self, name: &str) -> Result<Duration, String> {
+        let seconds = self.number(name, MAX_SECONDS)?.unwrap_or(0.0);
+        Duration::try_from_secs_f64(seconds).map_err(|_| format!("{name} is negative"))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Literal::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(format!("{name} has to be a string")),
+        }
+    }
+
+    fn key(&self, name: &str) -> Result<String, String> {
+        self.text(name)?.filter(|key| !key.is_empty()).map(str::to_owned).ok_or_else(|| format!("{name} is missing"))
+    }
+
+    /// Some keys: one, or a list of them.
+    fn keys(&self, name: &str) -> Result<Vec<String>, String> {
+        match self.get(name) {
+            Some(Literal::List(keys)) => keys.iter().map(key).collect(),
+            _ => Ok(vec![self.key(name)?]),
+        }
+    }
+
+    /// The place that `x` and `y` name; a pair may stand in the place of `x`.
+    fn place(&self) -> Result<Option<(f64, f64)>, String> {
+        if let Some(Literal::List(pair)) = self.get("x") {
+            return match pair[..] {
+                [Literal::Number(x), Literal::Number(y)] if x.abs().max(y.abs()) <= MAX_PIXELS => Ok(Some((x, y))),
+                _ => Err("a place has to be two numbers".to_owned()),
+            };
+        }
+        if let Some(Literal::Text(_)) = self.get("x") {
+            return Err("pictures are not looked for on the screen; name a place".to_owned());
+        }
+        match (self.number("x", MAX_PIXELS)?, self.number("y", MAX_PIXELS)?) {
+            (None, None) => Ok(None),
+            (Some(x), Some(y)) => Ok(Some((x, y))),
+            _ => Err("x and y belong together".to_owned()),
+        }
+    }
+
+    fn button(&self) -> Result<Button, String> {
+        match self.text("button")? {
+            None => Ok(Button::Left),
+            Some(name) => super::button(&name.to_lowercase()).ok_or_else(|| format!("there is no button {name:?}")),
+        }
+    }
+}
+
+fn key(literal: &Literal) -> Result<String, String> {
+    match literal {
+        Literal::Text(key) if !key.is_empty() => Ok(key.clone()),
+        _ => Err("a key has to be a string".to_owned()),
+    }
+}
+
+/// Clicks, with a moment between them if that is wanted.
+fn clicks(at: Option<(f64, f64)>, button: Button, times: u32, interval: Duration) -> Vec<Deed> {
+    if interval.is_zero() {
+        return vec![Deed::Act(Action::Click { at, button, times })];
+    }
+    spaced((0..times).map(|_| Deed::Act(Action::Click { at, button, times: 1 })), interval)
+}
+
+fn spaced(deeds: impl Iterator<Item = Deed>, interval: Duration) -> Vec<Deed> {
+    let mut all: Vec<Deed> = Vec::new();
+    for deed in deeds {
+        if !all.is_empty() && !interval.is_zero() {
+            all.push(Deed::Wait(interval));
+        }
+        all.push(deed);
+    }
+    all
+}
+
+fn press(key: &str) -> Deed {
+    Deed::Act(Action::Keys { keys: vec![key.to_owned()] })
+}
+
+fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
+    let function = match call.name.as_str() {
+        "time.sleep" | "sleep" => "sleep",
+        name => name.strip_prefix("pyautogui.").ok_or("only functions of pyautogui and time.sleep can be called")?,
+    };
+    Ok(match function {
+        "click" => {
+            let given = Arguments::of(call, &["x", "y", "clicks", "interval", "button", "duration"])?;
+            clicks(given.place()?, given.button()?, given.count("clicks", MAX_CLICKS)?, given.time("interval")?)
+        }
+        "doubleClick" | "tripleClick" => {
+            let given = Arguments::of(call, &["x", "y", "interval", "button", "duration"])?;
+            let times = if function == "doubleClick" { 2 } else { 3 };
+            clicks(given.place()?, given.button()?, times, given.time("interval")?)
+        }
+        "rightClick" | "middleClick" | "leftClick" => {
+            let given = Arguments::of(call, &["x", "y", "interval", "duration"])?;
+            let button = match function {
+                "rightClick" => Button::Right,
+                "middleClick" => Button::Middle,
+                _ => Button::Left,
+            };
+            clicks(given.place()?, button, 1, Duration::ZERO)
+        }
+        "moveTo" => {
+            let given = Arguments::of(call, &["x", "y", "duration", "tween"])?;
+            let (x, y) = given.place()?.ok_or("x and y are missing")?;
+            vec![Deed::Act(Action::Move { x, y })]
+        }
+        "moveRel" | "move" => {
+            let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween"])?;
+            let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
+            vec![Deed::MoveBy(right.unwrap_or(0.0), down.unwrap_or(0.0))]
+        }
+        "dragTo" => {
+            let given = Arguments::of(call, &["x", "y", "duration", "tween", "button"])?;
+            let to = given.place()?.ok_or("x and y are missing")?;
+            vec![Deed::DragTo { to, button: given.button()?, takes: given.time("duration")? }]
+        }
+        "dragRel" | "drag" => {
+            let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween", "button"])?;
+            let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
+            let by = (right.unwrap_or(0.0), down.unwrap_or(0.0));
+            vec![Deed::DragBy { by, button: given.button()?, takes: given.time("duration")? }]
+        }
+        "mouseDown" | "mouseUp" => {
+            let given = Arguments::of(call, &["x", "y", "button", "duration"])?;
+            let there = given.place()?.map(|(x, y)| Deed::Act(Action::Move { x, y }));
+            let button = given.button()?;
+            let action = if function == "mouseDown" { Action::Press { button } } else { Action::Release { button } };
+            there.into_iter().chain([Deed::Act(action)]).collect()
+        }
+        "scroll" | "vscroll" | "hscroll" => {
+            let given = Arguments::of(call, &["clicks", "x", "y"])?;
+            let (at, notches) = (given.place()?, given.needed("clicks", MAX_NOTCHES)? as i64);
+            let (up, right) = if function == "hscroll" { (0, notches) } else { (notches, 0) };
+            vec![Deed::Act(Action::Scroll { at, up, right })]
+        }
+        "press" => {
+            let given = Arguments::of(call, &["keys", "presses", "interval"])?;
+            let (keys, times) = (given.keys("keys")?, given.count("presses", MAX_PRESSES)?);
+            if keys.len() as f64 * f64::from(times) > MAX_PRESSES {
+                return Err(format!("it presses more than {MAX_PRESSES} keys"));
+            }
+            spaced((0..times).flat_map(|_| keys.iter().map(|key| press(key))), given.time("interval")?)
+        }
+        "keyDown" => vec![Deed::Act(Action::KeyDown { key: Arguments::of(call, &["key"])?.key("key")? })],
+        "keyUp" => vec![Deed::Act(Action::KeyUp { key: Arguments::of(call, &["key"])?.key("key")? })],
+        "hotkey" => {
+            if let Some((name, _)) = call.named.iter().find(|(name, _)| name != "interval" && name != "_pause") {
+                return Err(format!("it has no argument {name}"));
+            }
+            let keys = match &call.positional[..] {
+                [Literal::List(keys)] => keys.iter().map(key).collect::<Result<Vec<_>, _>>()?,
+                keys => keys.iter().map(key).collect::<Result<Vec<_>, _>>()?,
+            };
+            if keys.is_empty() {
+                return Err("its keys are missing".to_owned());
+            }
+            vec![Deed::Act(Action::Keys { keys })]
+        }
+        "write" | "typewrite" => {
+            let given = Arguments::of(call, &["message", "interval"])?;
+            let interval = given.time("interval")?;
+            match given.get("message") {
+                Some(Literal::List(_)) => spaced(given.keys("message")?.iter().map(|key| press(key)), interval),
+                _ => {
+                    let text = given.text("message")?.ok_or("message is missing")?.to_owned();
+                    vec![Deed::Act(Action::Type { text, interval })]
+                }
+            }
+        }
+        "sleep" => {
+            let given = Arguments::of(call, &["seconds"])?;
+            given.needed("seconds", MAX_SECONDS)?;
+            vec![Deed::Wait(given.time("seconds")?)]
+        }
+        "size" => vec![Deed::TellSize],
+        "position" => vec![Deed::TellPointer],
+        // Who wants a picture has vm:screenshot.
+        "screenshot" => Vec::new(),
+        other => return Err(format!("there is no {other} here")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::FakeMachine;
+    use super::*;
+
+    async fn ran(command: &str) -> (Result<String, String>, Vec<String>) {
+        let machine = FakeMachine::default();
+        let told = Script::read(command).unwrap().run(&machine).await;
+        (told, machine.done())
+    }
+
+    #[tokio::test]
+    async fn each_function_does_what_its_name_says() {
+        for (command, wanted) in [
+            ("pyautogui.click(10, 20)", "click left 1 at 10,20"),
+            ("pyautogui.click((10, 20), clicks=5, button='right')", "click right 5 at 10,20"),
+            ("pyautogui.click()", "click left 1"),
+            ("pyautogui.doubleClick(x=1, y=2)", "click left 2 at 1,2"),
+            ("pyautogui.tripleClick([3, 4])", "click left 3 at 3,4"),
+            ("pyautogui.rightClick()", "click right 1"),
+            ("pyautogui.middleClick(1, 1)", "click middle 1 at 1,1"),
+            ("pyautogui.moveTo(5, 6, duration=1, tween=pyautogui.easeInQuad)", "move 5,6"),
+            ("pyautogui.move(-3, 4)", "move 97,104"),
+            ("pyautogui.moveRel(-500, 5000)", "move 0,599"),
+            ("pyautogui.dragTo(5, 6, 0.5, button='left')", "drag left 100,100 to 5,6 in 0.5"),
+            ("pyautogui.dragRel(10, 0)", "drag left 100,100 to 110,100 in 0"),
+            ("pyautogui.mouseDown(1, 2); pyautogui.mouseUp(button='right')", "move 1,2|down left|up right"),
+            ("pyautogui.scroll(-3)", "scroll up -3 right 0"),
+            ("pyautogui.hscroll(2, x=7, y=8)", "scroll up 0 right 2 at 7,8"),
+            ("pyautogui.press('enter', presses=2)", "keys enter|keys enter"),
+            ("pyautogui.press(['a', 'b'])", "keys a|keys b"),
+            ("pyautogui.keyDown('shift')\npyautogui.keyUp('shift')", "key down shift|key up shift"),
+            ("pyautogui.hotkey('ctrl', 's')", "keys ctrl+s"),
+            ("pyautogui.hotkey(['ctrl', 'shift', 'esc'], interval=0.1)", "keys ctrl+shift+esc"),
+            ("pyautogui.write('a<b;\\n', interval=0)", "type \"a<b;\\n\""),
+            ("pyautogui.typewrite(['a', 'enter'])", "keys a|keys enter"),
+            ("import time\ntime.sleep(0)\npyautogui.screenshot()", ""),
+        ] {
+            let (told, done) = ran(command).await;
+            assert_eq!(told, Ok(String::new()), "{command}");
+            assert_eq!(done.join("|"), wanted, "{command}");
+        }
+        let (told, _) = ran("pyautogui.size(); pyautogui.position()").await;
+        assert_eq!(told.unwrap(), "Size(width=800, height=600)\nPoint(x=100, y=100)");
+    }
+
+    #[tokio::test]
+    async fn what_fails_ends_its_command() {
+        let machine = FakeMachine::default();
+        let script = Script::read("pyautogui.click(1, 1); pyautogui.click(5000, 1); pyautogui.click(2, 2)").unwrap();
+        assert!(script.run(&machine).await.unwrap_err().contains("800x600"));
+        assert_eq!(machine.done(), ["click left 1 at 1,1"]);
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused_by_its_name() {
+        for (hostile, name) in [
+            ("pyautogui.alert('x')", "alert"),
+            ("pyautogui.locateOnScreen('x.png')", "locateOnScreen"),
+            ("pyautogui.__class__('x')", "__class__"),
+            ("os.system('id')", "os.system"),
+            ("pyautogui.os.system('id')", "os.system"),
+            ("eval('1')", "eval"),
+            ("import os", "os"),
+            ("pyautogui.KEYBOARD_KEYS = 1", "KEYBOARD_KEYS"),
+            ("pyautogui.click('button.png')", "pictures"),
+            ("pyautogui.click(1)", "y belong"),
+            ("pyautogui.click(x=1e9, y=1)", "x is"),
+            ("pyautogui.click(inf, nan)", "x has to be a number"),
+            ("pyautogui.click(1, 2, 1.5)", "clicks"),
+            ("pyautogui.click(1, 2, button='thumb')", "thumb"),
+            ("pyautogui.click(1, 2, wrong=1)", "wrong"),
+            ("pyautogui.click(1, 2, x=1)", "x is given twice"),
+            ("pyautogui.press('a', presses=1001)", "presses"),
+            ("pyautogui.press(['a', 'b'], presses=900)", "more than"),
+            ("pyautogui.press('a', interval=-1)", "negative"),
+            ("pyautogui.hotkey()", "keys"),
+            ("pyautogui.hotkey('')", "key"),
+            ("pyautogui.write()", "message"),
+            ("pyautogui.sleep(1e7)", "seconds"),
+            ("time.sleep()", "seconds"),
+            ("pyautogui.moveTo()", "missing"),
+        ] {
+            let refused = Script::read(hostile).unwrap_err();
+            assert!(refused.contains(name), "{hostile}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A machine that QEMU runs in a sandbox: its screen is the sandbox's display, its files and commands are its own agent's.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use super::desktop::Desktop;
+use super::machine::{Action, Machine, Output, Recording};
+use super::osworld::OsWorld;
+use super::osworld::http::InSandbox;
+use crate::place::Place;
+
+/// Where the machine's agent is reached in the sandbox, unless the configuration says otherwise.
+pub(super) const AGENT: u16 = 5000;
+
+pub(super) struct Qemu {
+    place: Place,
+    screen: Desktop,
+    agent: OsWorld,
+    /// Whether the accessibility tree is read.
+    tells: bool,
+}
+
+impl Qemu {
+    pub(super) fn new(place: Place, port: u16, tells: bool) -> Self {
+        let agent = OsWorld::new(Box::new(InSandbox { place: place.clone(), port }));
+        Self { screen: Desktop::new(place.clone(), tells), place, agent, tells }
+    }
+}
+
+#[async_trait]
+impl Machine for Qemu {
+    async fn size(&self) -> Result<(u32, u32), String> {
+        self.screen.size().await
+    }
+
+    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+        self.screen.screenshot().await
+    }
+
+    async fn tree(&self) -> Result<Option<String>, String> {
+        if self.tells { self.agent.tree().await } else { Ok(None) }
+    }
+
+    async fn pointer(&self) -> Result<(f64, f64), String> {
+        self.screen.pointer().await
+    }
+
+    async fn accessibility(&self) -> Result<Option<String>, String> {
+        self.agent.accessibility().await
+    }
+
+    async fn terminal(&self) -> Result<Option<String>, String> {
+        self.agent.terminal().await
+    }
+
+    async fn act(&self, action: &Action) -> Result<(), String> {
+        self.screen.act(action).await
+    }
+
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+        self.agent.run(command, timeout).await
+    }
+
+    async fn launch(&self, command: &[String]) -> Result<(), String> {
+        self.agent.launch(command).await
+    }
+
+    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.agent.read(path).await
+    }
+
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+        self.agent.write(path, content).await
+    }
+
+    async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
+        self.screen.record(what).await
+    }
+
+    async fn reset(&self) -> Result<(), String> {
+        self.place.post("/v1/machine/reset", &json!({})).await.map(drop)
+    }
+}

@@ -1,0 +1,270 @@
+//! What a session's configuration says: AgentFlow's keys, and a few of ours.
+//!
+//! Those that are about machines that run elsewhere (`region`, `connection_type`, `host`, `port`, the ports of the guest,
+//! `client_password`, `vm_path`, `snapshot_name`, `use_proxy`, `headless`) are taken by the providers that know them, and
+//! mean nothing to the others.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::desktop::Desktop;
+use super::docker::{DockerMachine, Options};
+use super::machine::Machine;
+use super::qemu::{AGENT, Qemu};
+use crate::place::{Place, Wish};
+
+/// The image of machines of QEMU, unless the configuration names another: `arenite vm build` makes it.
+const MACHINE: &str = "machine";
+/// Sides of a screen.
+const SIDES: std::ops::RangeInclusive<u64> = 320..=7680;
+/// What a desktop with a browser and an office suite open needs and a shell does not. Limits: nothing is set aside.
+const MEMORY_MB: u64 = 4096;
+const PIDS: u32 = 2048;
+/// Seconds between an action and the look at what came of it, unless `settle_seconds` says otherwise: programs tell nobody
+/// when they have done with a click.
+const SETTLE: f64 = 0.3;
+const MAX_SETTLE: f64 = 60.0;
+/// Steps of a setup.
+const MAX_STEPS: usize = 1000;
+/// Machines that are kept ready.
+const MAX_POOL: u64 = 64;
+
+/// Whose machine it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Provider {
+    /// A sandbox's own desktop.
+    Desktop,
+    /// A QEMU in a sandbox.
+    Qemu,
+    /// A container of OSWorld's.
+    Docker,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) provider: Provider,
+    pub(super) screen: Option<(u64, u64)>,
+    /// Steps that make the machine what a task begins with.
+    pub(super) setup: Vec<Value>,
+    pub(super) recording: bool,
+    /// Whether answers have the accessibility tree.
+    pub(super) tells: bool,
+    pub(super) settle: Duration,
+}
+
+/// Whether there is a Docker that machines could run on. Asked once: it may take seconds.
+///
+/// # Errors
+/// What is missing.
+fn docker() -> Result<(), String> {
+    static ASKED: LazyLock<Result<(), String>> = LazyLock::new(|| {
+        let asked = super::docker::available();
+        if let Err(error) = &asked {
+            tracing::warn!(
+                "{error}: machines of the provider docker are desktops of sandboxes instead, unless fallback is \"none\""
+            );
+        }
+        asked
+    });
+    ASKED.clone()
+}
+
+fn provider(config: &Map<String, Value>) -> Result<Provider, String> {
+    const INSTEAD: &str = "set provider to \"desktop\", or fallback to \"desktop\"";
+    let known_docker = || docker().map(|()| Provider::Docker);
+    let name = |key: &str| config.get(key).filter(|value| !value.is_null()).map(|value| value.as_str().unwrap_or_default());
+    let falls_back = match name("fallback") {
+        None => None,
+        Some("desktop") => Some(true),
+        Some("none") => Some(false),
+        Some(other) => return Err(format!("fallback is {other:?}, and can be \"desktop\" or \"none\"")),
+    };
+    match name("provider").unwrap_or("desktop") {
+        "desktop" => Ok(Provider::Desktop),
+        "qemu" => Ok(Provider::Qemu),
+        // AgentFlow's own files name it: they are to start where there is no Docker, too.
+        "docker" if falls_back != Some(false) => Ok(known_docker().unwrap_or(Provider::Desktop)),
+        "docker" => known_docker().map_err(|error| format!("{error}; {INSTEAD}")),
+        "aliyun" if falls_back == Some(true) => Ok(Provider::Desktop),
+        "aliyun" => Err(format!("machines of Alibaba Cloud (aliyun) are not rented from here; {INSTEAD}")),
+        other => Err(format!("provider is {other:?}, and can be \"desktop\", \"qemu\" or \"docker\"")),
+    }
+}
+
+/// `[1280, 720]`, `{"width": 1280, "height": 720}` or `"1280x720"`.
+fn screen(value: &Value) -> Result<(u64, u64), String> {
+    let sides = match value {
+        Value::Array(sides) => match &sides[..] {
+            [width, height] => width.as_u64().zip(height.as_u64()),
+            _ => None,
+        },
+        Value::Object(sides) => {
+            let side = |name| sides.get(name).and_then(Value::as_u64);
+            side("width").zip(side("height"))
+        }
+        Value::String(sides) => {
+            let split = sides.split_once(['x', 'X', '*', ',']);
+            split.and_then(|(width, height)| width.trim().parse().ok().zip(height.trim().parse().ok()))
+        }
+        _ => None,
+    };
+    let fits = |sides: &(u64, u64)| SIDES.contains(&sides.0) && SIDES.contains(&sides.1);
+    let (least, most) = (SIDES.start(), SIDES.end());
+    sides.filter(fits).ok_or_else(|| format!("screen_size is {value}, and has to be two numbers of {least} to {most}"))
+}
+
+fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool, String> {
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(default),
+        Some(Value::Bool(on)) => Ok(*on),
+        // A variable of the environment is always a string.
+        Some(Value::String(text)) => match text.to_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" | "" => Ok(false),
+            _ => Err(format!("{key} is {text:?}, and has to be true or false")),
+        },
+        Some(other) => Err(format!("{key} is {other}, and has to be true or false")),
+    }
+}
+
+/// How many machines are to be kept ready.
+///
+/// # Errors
+/// Why it is no such number.
+pub(super) fn pool_size(config: &Map<String, Value>) -> Result<usize, String> {
+    let size = match config.get("pool_size") {
+        None | Some(Value::Null) => Some(0),
+        Some(Value::String(text)) => text.parse().ok(),
+        Some(number) => number.as_u64(),
+    };
+    let size = size.filter(|size| *size <= MAX_POOL);
+    size.map(|size| size as usize).ok_or_else(|| format!("pool_size has to be a whole number of 0 to {MAX_POOL}"))
+}
+
+impl Settings {
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(super) fn of(config: &Map<String, Value>) -> Result<Self, String> {
+        let given = |key: &str| config.get(key).filter(|value| !value.is_null());
+        let provider = provider(config)?;
+        if provider == Provider::Desktop
+            && let Some(system) = given("os_type").and_then(Value::as_str)
+            && !["ubuntu", "linux", "debian"].contains(&system.to_lowercase().as_str())
+        {
+            return Err(format!("os_type is {system:?}, and a desktop of a sandbox is Linux; take the provider qemu for others"));
+        }
+        let setup = match given("setup") {
+            None => Vec::new(),
+            Some(Value::Array(steps)) if steps.len() <= MAX_STEPS => steps.clone(),
+            Some(_) => return Err(format!("setup has to be a list of at most {MAX_STEPS} steps")),
+        };
+        let settle = match given("settle_seconds") {
+            None => Some(SETTLE),
+            Some(seconds) => seconds.as_f64().filter(|seconds| (0.0..=MAX_SETTLE).contains(seconds)),
+        };
+        Ok(Self {
+            provider,
+            screen: given("screen_size").map(screen).transpose()?,
+            setup,
+            recording: switch(config, "recording", false)?,
+            tells: switch(config, "accessibility_tree", true)?,
+            settle: Duration::from_secs_f64(settle.ok_or_else(|| format!("settle_seconds has to be 0 to {MAX_SETTLE}"))?),
+        })
+    }
+
+    /// The sandbox that such a machine runs in. None: it runs elsewhere.
+    pub(super) fn wish(&self) -> Option<Wish> {
+        match self.provider {
+            Provider::Docker => None,
+            Provider::Desktop | Provider::Qemu => {
+                // It stays as it is for as long as the session, used or not.
+                let mut env = BTreeMap::from([("DESKTOP_IDLE_SECONDS".to_owned(), "0".to_owned())]);
+                if let Some((width, height)) = self.screen {
+                    env.insert("DISPLAY_WIDTH".to_owned(), width.to_string());
+                    env.insert("DISPLAY_HEIGHT".to_owned(), height.to_string());
+                }
+                let image = (self.provider == Provider::Qemu).then(|| MACHINE.to_owned());
+                Some(Wish { image, env, memory_mb: Some(MEMORY_MB), pids: Some(PIDS), ..Wish::default() })
+            }
+        }
+    }
+
+    /// The machine itself.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn machine(
+        &self,
+        place: Option<&Place>,
+        config: &Map<String, Value>,
+        owner: &str,
+    ) -> Result<Box<dyn Machine>, String> {
+        match (self.provider, place) {
+            (Provider::Docker, _) => Ok(Box::new(DockerMachine::make(Options::of(config, owner)?).await?)),
+            (Provider::Desktop, Some(place)) => Ok(Box::new(Desktop::new(place.clone(), self.tells))),
+            (Provider::Qemu, Some(place)) => {
+                let port = config.get("server_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+                Ok(Box::new(Qemu::new(place.clone(), port.unwrap_or(AGENT), self.tells)))
+            }
+            _ => Err("the session has no sandbox".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn settings(config: Value) -> Result<Settings, String> {
+        Settings::of(config.as_object().unwrap())
+    }
+
+    #[test]
+    fn agentflows_keys_are_taken() {
+        let whole = json!({
+            "provider": "docker", "fallback": "desktop", "region": "us-east-1", "os_type": "Ubuntu", "headless": true,
+            "screen_size": [1920, 1080], "connection_type": "http", "host": "h", "port": 1, "pool_size": 2,
+            "pool_reset": true, "snapshot_name": "init", "setup": [{"type": "sleep"}], "use_proxy": false,
+            "client_password": "p", "server_port": 5000, "chromium_port": 9222, "vnc_port": 8006, "vlc_port": 8080,
+            "vm_path": "/x", "recording": "true", "recording_path": "/y",
+        });
+        assert_eq!(pool_size(whole.as_object().unwrap()), Ok(2));
+        let read = settings(whole).unwrap();
+        assert_eq!((read.provider, read.screen, read.recording), (Provider::Desktop, Some((1920, 1080)), true));
+        let env = read.wish().unwrap().env;
+        assert_eq!((env["DISPLAY_WIDTH"].as_str(), env["DISPLAY_HEIGHT"].as_str()), ("1920", "1080"));
+        for size in [json!("800x600"), json!({"width": 800, "height": 600}), json!([800, 600])] {
+            assert_eq!(settings(json!({"screen_size": size})).unwrap().screen, Some((800, 600)));
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_in_words() {
+        for (config, said) in [
+            (json!({"provider": "aliyun"}), "aliyun"),
+            (json!({"provider": "vmware"}), "vmware"),
+            (json!({"provider": 1}), "provider"),
+            (json!({"provider": "docker", "fallback": "none"}), "Docker"),
+            (json!({"fallback": "qemu"}), "fallback"),
+            (json!({"os_type": "Windows"}), "qemu"),
+            (json!({"screen_size": [1, 1]}), "320"),
+            (json!({"screen_size": [1e9]}), "two numbers"),
+            (json!({"screen_size": "wide"}), "wide"),
+            (json!({"setup": {}}), "setup"),
+            (json!({"recording": "maybe"}), "recording"),
+            (json!({"settle_seconds": -1}), "settle_seconds"),
+        ] {
+            let refused = settings(config.clone()).unwrap_err();
+            assert!(refused.contains(said), "{config}: {refused}");
+        }
+        for wrong in [json!({"pool_size": -1}), json!({"pool_size": 65}), json!({"pool_size": "many"}), json!({"pool_size": []})]
+        {
+            assert!(pool_size(wrong.as_object().unwrap()).is_err(), "{wrong}");
+        }
+    }
+}

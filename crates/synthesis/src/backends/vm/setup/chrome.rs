@@ -1,0 +1,99 @@
+//! The tabs of a machine's Chrome, by its debugger, which is asked from inside the machine.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::super::machine::Machine;
+use super::{said, scripts::DEBUGGER};
+
+/// Where OSWorld's images have it.
+pub(in crate::backends::vm) const PORT: u16 = 9222;
+/// Seconds until a Chrome that was just started listens.
+const STARTING: u64 = 60;
+/// Tabs that are opened or closed by one step.
+const MAX_TABS: usize = 100;
+
+/// A tab.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::backends::vm) struct Tab {
+    pub(in crate::backends::vm) id: String,
+    pub(in crate::backends::vm) url: String,
+    pub(in crate::backends::vm) title: String,
+}
+
+async fn ask(machine: &dyn Machine, port: u16, method: &str, path: &str, patience: u64) -> Result<String, String> {
+    let address = format!("http://127.0.0.1:{port}/{path}");
+    let patience_text = patience.to_string();
+    let command = ["sh", "-c", DEBUGGER, "sh", method, &address, &patience_text].map(str::to_owned);
+    let done = machine.run(&command, Duration::from_secs(patience + 30)).await?;
+    if done.code == 0 { Ok(done.stdout) } else { Err(format!("Chrome does not answer at port {port}: {}", said(&done))) }
+}
+
+/// The tabs that are open, that of the front first.
+pub(in crate::backends::vm) async fn tabs(machine: &dyn Machine, port: u16, patience: u64) -> Result<Vec<Tab>, String> {
+    let told = ask(machine, port, "GET", "json/list", patience).await?;
+    let told: Value = serde_json::from_str(&told).map_err(|error| format!("Chrome's list of tabs is no JSON: {error}"))?;
+    let pages = told.as_array().into_iter().flatten().filter(|page| page["type"] == "page");
+    let field = |page: &Value, name: &str| page[name].as_str().unwrap_or_default().to_owned();
+    Ok(pages.map(|page| Tab { id: field(page, "id"), url: field(page, "url"), title: field(page, "title") }).collect())
+}
+
+async fn close_tab(machine: &dyn Machine, port: u16, tab: &Tab) -> Result<(), String> {
+    if tab.id.is_empty() || !tab.id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Err(format!("Chrome names a tab {:?}", tab.id));
+    }
+    ask(machine, port, "GET", &format!("json/close/{}", tab.id), 0).await.map(drop)
+}
+
+/// Opens them, and closes the one tab that Chrome begins with.
+pub(super) async fn open(machine: &dyn Machine, port: u16, urls: &[String]) -> Result<(), String> {
+    if urls.is_empty() || urls.len() > MAX_TABS {
+        return Err(format!("urls_to_open has to be a list of 1 to {MAX_TABS} addresses"));
+    }
+    let before = tabs(machine, port, STARTING).await?;
+    for url in urls {
+        let path = format!("json/new?{}", utf8_percent_encode(url, NON_ALPHANUMERIC));
+        ask(machine, port, "PUT", &path, 0).await.map_err(|why| format!("{url}: {why}"))?;
+    }
+    match before.first() {
+        Some(first) => close_tab(machine, port, first).await,
+        None => Ok(()),
+    }
+}
+
+/// Closes the first tab of each address.
+pub(super) async fn close(machine: &dyn Machine, port: u16, urls: &[String]) -> Result<(), String> {
+    if urls.len() > MAX_TABS {
+        return Err(format!("urls_to_close has to be a list of at most {MAX_TABS} addresses"));
+    }
+    let mut open = tabs(machine, port, STARTING).await?;
+    for url in urls {
+        if let Some(at) = open.iter().position(|tab| plain(&tab.url) == plain(url)) {
+            close_tab(machine, port, &open.remove(at)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// An address without what may differ between two that mean the same.
+fn plain(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let cut = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, path) = rest.split_at(cut);
+    let host = host.to_lowercase().replace("www.", "");
+    format!("{}://{host}{}", scheme.to_lowercase(), if path == "/" { "" } else { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_mean_the_same() {
+        assert_eq!(plain("HTTPS://www.Example.org/"), plain("https://example.org"));
+        assert_eq!(plain("example.org/A"), plain("http://example.org/A"));
+        assert_ne!(plain("https://example.org/A"), plain("https://example.org/a"));
+    }
+}

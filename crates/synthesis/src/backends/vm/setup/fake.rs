@@ -1,0 +1,92 @@
+//! A fake machine: commands run on this host, with a home and first programs of their own, and what hands would do is noted.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::machine::{Action, Machine, Output, Recording};
+
+pub(in crate::backends::vm) struct FakeMachine {
+    dir: tempfile::TempDir,
+    pub(in crate::backends::vm) noted: Mutex<Vec<String>>,
+    /// The accessibility tree and the terminal's text.
+    pub(in crate::backends::vm) xml: Option<String>,
+    pub(in crate::backends::vm) terminal: Option<String>,
+}
+
+impl FakeMachine {
+    pub(in crate::backends::vm) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["home", "bin"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Self { dir, noted: Mutex::default(), xml: None, terminal: None }
+    }
+
+    pub(in crate::backends::vm) fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// A program of the machine's, in place of the one of this host.
+    pub(in crate::backends::vm) fn program(&self, name: &str, script: &str) {
+        let path = self.dir.path().join("bin").join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(in crate::backends::vm) fn noted(&self) -> MutexGuard<'_, Vec<String>> {
+        self.noted.lock().unwrap()
+    }
+}
+
+#[async_trait]
+impl Machine for FakeMachine {
+    async fn size(&self) -> Result<(u32, u32), String> {
+        Ok((1920, 1080))
+    }
+    async fn screenshot(&self) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
+    }
+    async fn tree(&self) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+    async fn accessibility(&self) -> Result<Option<String>, String> {
+        Ok(self.xml.clone())
+    }
+    async fn terminal(&self) -> Result<Option<String>, String> {
+        Ok(self.terminal.clone())
+    }
+    async fn act(&self, action: &Action) -> Result<(), String> {
+        self.noted().push(format!("{action:?}"));
+        Ok(())
+    }
+    async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
+        let bin = self.dir.path().join("bin");
+        let mut started = tokio::process::Command::new(&command[0]);
+        started.args(&command[1..]).env_clear().env("HOME", self.home()).current_dir(self.home()).kill_on_drop(true);
+        started.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()));
+        let done = tokio::time::timeout(timeout, started.output()).await.map_err(|_| "it took too long".to_owned())?;
+        let done = done.map_err(|error| format!("{} can't be started: {error}", command[0]))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Output { stdout: text(&done.stdout), stderr: text(&done.stderr), code: done.status.code().unwrap_or(-1).into() })
+    }
+    async fn launch(&self, command: &[String]) -> Result<(), String> {
+        self.noted().push(format!("launch {command:?}"));
+        Ok(())
+    }
+    async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        std::fs::read(self.home().join(path)).map_err(|_| format!("there is no file {path:?} in the machine"))
+    }
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
+        std::fs::write(self.home().join(path), content).map_err(|error| error.to_string())
+    }
+    async fn record(&self, _: Recording) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
+    }
+    async fn reset(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

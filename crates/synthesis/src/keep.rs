@@ -1,0 +1,64 @@
+//! What a backend that keeps sandboxes ready, before there are sessions for them, makes them with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arenite_model::TenantId;
+
+use crate::answer::random_hex;
+use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::worker::LABEL;
+
+/// What sandboxes that are kept ready are labelled with where a worker's id would be.
+const NOBODY: &str = "(kept ready)";
+
+/// Makes and removes sandboxes that are no worker's yet. Those that a server leaves behind are removed by the next one.
+#[derive(Clone)]
+pub struct Keep {
+    sandboxes: Arc<dyn Sandboxes>,
+    caller: Caller,
+    under: Wish,
+    /// Only sandboxes of this server's life carry it.
+    label: String,
+}
+
+impl Keep {
+    pub(crate) fn new(sandboxes: Arc<dyn Sandboxes>, under: Wish) -> Self {
+        let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
+        Self { sandboxes, caller, under, label: format!("agentflow.kept.{}", random_hex(8)) }
+    }
+
+    /// By which the sandboxes that it made are known from those of earlier lives of the server.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Whose its sandboxes are.
+    pub fn tenant(&self) -> &TenantId {
+        &self.caller.tenant
+    }
+
+    /// The wish as it is carried out.
+    pub fn whole(&self, wish: &Wish) -> Wish {
+        wish.clone().over(&self.under)
+    }
+
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn make(&self, wish: &Wish) -> Result<Place, String> {
+        let labels = BTreeMap::from([(LABEL.to_owned(), NOBODY.to_owned()), (self.label.clone(), "true".to_owned())]);
+        let name = self.sandboxes.make(&self.caller, &self.whole(wish), labels).await?;
+        Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: self.caller.clone(), name })
+    }
+
+    pub async fn remove(&self, name: &str) {
+        self.sandboxes.remove(&self.caller, name).await;
+    }
+
+    /// Whether it is still there: others may have removed it.
+    pub async fn is_there(&self, name: &str) -> bool {
+        self.sandboxes.is_there(&self.caller, name).await
+    }
+}

@@ -1,0 +1,48 @@
+//! A process beside the server that computes for the server alone: what it is given comes from elsewhere, and may hang or break it.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::process::Process;
+use super::{FAREWELL, Launch, PROTOCOL};
+
+/// Started by the first call, and anew after it broke.
+pub(crate) struct Aside {
+    process: Process,
+}
+
+impl Aside {
+    pub(crate) fn new(name: &str, launch: Launch) -> Self {
+        let process = Process::new(name.to_owned(), launch, None);
+        process.remember(json!({ "protocol": PROTOCOL, "config": {} }));
+        Self { process }
+    }
+
+    /// One call of a tool, and the envelope that it answers with. One that takes too long ends the process: Python can't be
+    /// stopped otherwise.
+    pub(crate) async fn call(&self, tool: &str, params: &Value, timeout: Duration) -> Result<Map<String, Value>, String> {
+        let mut is_second = false;
+        loop {
+            let running = self.process.running().await?;
+            let told = json!({ "tool": tool, "params": params, "worker_id": "server", "trace_id": "" });
+            let Ok(answer) = tokio::time::timeout(timeout, running.ask("call", told)).await else {
+                self.process.end(Duration::ZERO).await;
+                return Err(format!("it took more than {} s", timeout.as_secs()));
+            };
+            match answer {
+                Ok(mut answer) => match answer["result"].take() {
+                    Value::Object(envelope) => return Ok(envelope),
+                    _ => return Err("its answer has no envelope".to_owned()),
+                },
+                // Someone else's call may have ended it.
+                Err(fault) if fault.kind == "PluginError" && !is_second => is_second = true,
+                Err(fault) => return Err(fault.message),
+            }
+        }
+    }
+
+    pub(crate) async fn end(&self) {
+        self.process.end(FAREWELL).await;
+    }
+}
