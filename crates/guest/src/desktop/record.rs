@@ -174,15 +174,12 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
     let side = |wanted: Option<i64>, own: u16| (wanted.unwrap_or(own.into()).max(2) / 2 * 2).to_string();
     let scale = format!("scale={}:{}", side(request.width, width), side(request.height, height));
     let limit_text = limit.as_secs_f64().to_string();
-    let most = request.max_bytes.unwrap_or(i64::MAX).to_string();
     let (crf, file) = (request.crf.to_string(), format!("file:{path}"));
     let mut argv = [program.as_str(), "-hide_banner", "-nostdin", "-loglevel", "error", "-y"].map(str::to_owned).to_vec();
     argv.extend(source.input.iter().cloned());
     let output = [
         "-t",
         &limit_text,
-        "-fs",
-        &most,
         "-vf",
         &scale,
         "-preset",
@@ -198,6 +195,9 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
         "0.2",
         &file,
     ];
+    if let Some(most) = request.max_bytes {
+        argv.extend(["-fs".to_owned(), most.to_string()]);
+    }
     argv.extend(output.map(str::to_owned));
     let process = spawn(guest, source, argv).await?;
     Ok(Recording::Running { process, path, begun: Instant::now(), limit })
