@@ -142,12 +142,12 @@ mod tests {
             assert!(lines.passage(3).is_err());
         };
         check();
-        let starts = [0u64, 18, 46];
+        let starts = [0u64, 19, 47];
         let binary: Vec<u8> = starts.iter().flat_map(|start| start.to_le_bytes()).collect();
         for (name, content) in [
             ("corpus.jsonl.offsets", binary.as_slice()),
-            ("corpus.offsets", b"0:17\n18:28\n46\n"),
-            ("corpus.jsonl.offset", b"0\n18\n46"),
+            ("corpus.offsets", b"0:17\n19:27\n47\n"),
+            ("corpus.jsonl.offset", b"0\n19\n47"),
         ] {
             std::fs::write(dir.path().join(name), content).unwrap();
             check();
