@@ -55,9 +55,15 @@ def edit(machine: Any, path: str) -> None:
 
 
 def saved(machine: Any, path: str, wanted: Callable[[str], bool]) -> str:
-    machine.act("HOTKEY", keys=["ctrl", "s"])
     read = lambda: machine.inside(f"cat {path} 2>/dev/null")  # noqa: E731
-    return until(lambda: wanted(text := read()) and (text or " "), f"{path} saved; it holds {read()!r}", 30)
+
+    def now() -> str:
+        # What is pasted comes when its owner has answered: a shortcut may be before it.
+        machine.act("HOTKEY", keys=["ctrl", "s"])
+        time.sleep(1)
+        return wanted(text := read()) and (text or " ") or ""
+
+    return until(now, f"{path} saved; it holds {read()!r}", 30)
 
 
 def pixels(machine: Any) -> tuple[int, int, bytes]:

@@ -382,6 +382,10 @@ impl Config {
 impl Workers {
     /// What a server has that was given no file: bash, code, browser, rag and vm, and all APIs, whose keys are in the environment.
     pub fn default_set(data_dir: &Path) -> Self {
+        // For metrics of `vm:evaluate`.
+        if let Err(error) = unpack(&data_dir.join("synthesis/python")) {
+            tracing::warn!("the Python package could not be written: vm:evaluate won't work: {error}");
+        }
         let mut parts = vec![
             Part::Ours(Arc::new(Bash::new(Map::new()))),
             Part::Ours(Arc::new(Code::new(Map::new()))),
