@@ -135,7 +135,7 @@ def test_one_that_was_killed_is_replaced(aio: LiveSandbox) -> None:
     for path, name in (("/code-server/healthz", "code-server"), ("/jupyter/api", "jupyter-lab")):
         assert httpx.get(aio.url + path, timeout=120).status_code == 200
         for _ in range(3):
-            aio.output(f"kill -KILL $(pgrep -o -f bin/{name})")
+            aio.output(f"kill -KILL $(pgrep -o -f '[b]in/{name}')")
             answer = httpx.get(aio.url + path, timeout=120)
             assert answer.status_code == 200, (path, answer.text)
 
