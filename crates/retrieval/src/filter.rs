@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn admits(filter: Value, passage: Value) -> bool {
-        let passage = Passage::of(passage, 0).unwrap();
+        let passage = Passage::of(passage, None).unwrap();
         Filter::of(filter.as_object().unwrap()).unwrap().is_none_or(|filter| filter.admits(&passage))
     }
 

@@ -71,9 +71,8 @@ impl<R: BufRead> Iterator for JsonLines<R> {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let passage = serde_json::from_slice(line)
-                .map_err(|error| error.to_string())
-                .and_then(|record| Passage::of(record, self.line - 1));
+            let passage =
+                serde_json::from_slice(line).map_err(|error| error.to_string()).and_then(|record| Passage::of(record, None));
             return Some(Ok(passage.map_err(|reason| self.fault(reason))));
         }
         None
@@ -94,7 +93,11 @@ mod tests {
         let text = b"\xef\xbb\xbf{\"text\":\"a\"}\r\n\n{\"text\": \"b\", \"id\": \"B\"}\nnonsense\n{\"text\":\"\xff\"}\n{\"text\": \"d\"}";
         let read = read(text);
         assert_eq!(read.len(), 5, "{read:?}");
-        assert_eq!((read[0].as_deref(), read[1].as_deref(), read[4].as_deref()), (Ok("0"), Ok("B"), Ok("5")));
+        assert_eq!(read[1].as_deref(), Ok("B"));
+        // Without an id it is called by what it says: the same text is the same passage, in whichever line.
+        let (first, last) = (read[0].as_deref().unwrap(), read[4].as_deref().unwrap());
+        assert!(first.len() == 32 && first != last, "{read:?}");
+        assert_eq!(super::JsonLines::of("d", &b"\n{\"text\":\"a\"}"[..]).next().unwrap().unwrap().unwrap().id, first);
         assert!(read[2].as_ref().unwrap_err().starts_with("c, line 4: "), "{read:?}");
         assert!(read[3].as_ref().unwrap_err().starts_with("c, line 5: "), "{read:?}");
     }

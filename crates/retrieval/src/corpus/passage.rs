@@ -27,11 +27,12 @@ pub struct Passage {
 
 impl Passage {
     /// Of a record with `contents`, `text` or `content`, and perhaps `title`, `id` (`_id`, `docid`) and `metadata`. Other fields
-    /// become metadata too. `number` stands in for an id that is absent.
+    /// become metadata too. `number` stands in for an id that is absent; without a number the text itself does, as a hash, so that
+    /// files without ids can be put together.
     ///
     /// # Errors
     /// Why the record is no passage.
-    pub fn of(record: Value, number: u64) -> Result<Self, String> {
+    pub fn of(record: Value, number: Option<u64>) -> Result<Self, String> {
         let Value::Object(mut fields) = record else {
             return Err("it is no JSON object".to_owned());
         };
@@ -42,7 +43,7 @@ impl Passage {
             Some((name, _)) => return Err(format!("its {name} is no string")),
         };
         let id = match IDS.iter().find_map(|name| fields.remove(*name)) {
-            None | Some(Value::Null) => number.to_string(),
+            None | Some(Value::Null) => number.map(|number| number.to_string()).unwrap_or_default(),
             Some(Value::String(id)) if !id.is_empty() => id,
             Some(Value::Number(id)) => id.to_string(),
             Some(_) => return Err("its id is neither a string nor a number".to_owned()),
@@ -60,7 +61,10 @@ impl Passage {
         for (name, value) in fields {
             metadata.entry(name).or_insert(value);
         }
-        let passage = Self { id, title, text, metadata };
+        let mut passage = Self { id, title, text, metadata };
+        if passage.id.is_empty() {
+            passage.id = blake3::hash(passage.searched().as_bytes()).to_hex()[..32].to_owned();
+        }
         passage.check().map(|()| passage)
     }
 
@@ -101,7 +105,7 @@ mod tests {
 
     #[test]
     fn records_become_passages() {
-        let of = |record| Passage::of(record, 7).unwrap();
+        let of = |record| Passage::of(record, Some(7)).unwrap();
         let plain = of(json!({"contents": "a b", "title": null, "year": 1999, "metadata": {"lang": "en"}}));
         assert_eq!((plain.id.as_str(), plain.shown()), ("7", "a b".to_owned()));
         assert_eq!(Value::Object(plain.metadata), json!({"lang": "en", "year": 1999}));
@@ -122,7 +126,7 @@ mod tests {
             (json!({"text": large}), "larger"),
             (json!({"text": "x", "more": large}), "metadata is larger"),
         ] {
-            let error = Passage::of(record, 0).unwrap_err();
+            let error = Passage::of(record, None).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -36,7 +36,7 @@ const NOTHING: &str = "[查询结果] 未找到相关文档";
 /// The most queries of one call, and documents.
 const MAX_MANY: usize = 1000;
 /// The most passages that a session may have of its own.
-const MAX_OWN: u32 = 100_000;
+const MAX_OWN: usize = 100_000;
 
 /// AgentFlow's keys, and ours: `corpus`, `mode`, `reranker`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -289,12 +289,15 @@ impl Rag {
         let shared = self.ready().await?.map(|served| served.corpus());
         let settings = self.own_settings(shared.as_deref());
         let mut passages = Vec::new();
-        let base = locked(&own.served).as_ref().map_or(0, |served| served.corpus().len() as u64);
-        for (number, document) in (base..).zip(documents) {
+        let there = locked(&own.served).as_ref().map_or(0, |served| served.corpus().len());
+        if there + documents.len() > MAX_OWN {
+            let said = format!("a session may have at most {MAX_OWN} documents of its own, and has {there}");
+            return Err(Failure::new(codes::INVALID_INPUT, said));
+        }
+        for (number, document) in documents.iter().enumerate() {
             let record = if document.is_string() { json!({ "text": document }) } else { document.clone() };
-            let passage = Passage::of(record, number);
-            passages
-                .push(passage.map_err(|reason| wrong(&format!("document {}", number - base), &format!("a passage: {reason}")))?);
+            let passage = Passage::of(record, None);
+            passages.push(passage.map_err(|reason| wrong(&format!("document {number}"), &format!("a passage: {reason}")))?);
         }
         let done = blocking(move || {
             let _turn = locked(&own.turn);
@@ -305,9 +308,6 @@ impl Rag {
             let report = update.commit()?;
             let served = Served::of_directory(&own.dir, None, Knobs::default())?;
             let total = served.corpus().len();
-            if total > MAX_OWN as usize {
-                return Err(Error::Invalid(format!("a session may have at most {MAX_OWN} documents of its own")));
-            }
             *locked(&own.served) = Some(Arc::new(served));
             Ok(json!({ "indexed": report.added, "replaced": report.replaced, "total": total }))
         });
