@@ -10,7 +10,7 @@ use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, Sandboxes, Wish};
 use async_trait::async_trait;
 use axum::body::Body;
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
@@ -118,6 +118,24 @@ fn request(wish: &Wish, labels: BTreeMap<String, String>) -> Result<CreateReques
     })
 }
 
+fn whom(name: &str) -> Result<Whom, String> {
+    name.parse().map(Whom::Name).map_err(|error: arenite_model::IdError| error.to_string())
+}
+
+/// Where and as whom a worker's calls are made.
+fn asks(caller: &Caller) -> (Host, Identity) {
+    let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
+    (host, Identity { tenant: caller.tenant.clone(), until: None, lasting: false })
+}
+
+/// The status of an answer and all of its body.
+async fn whole(answer: Response<Body>) -> Result<(u16, Vec<u8>), String> {
+    let (head, body) = answer.into_parts();
+    let read = Limited::new(body, MAX_ANSWER).collect().await;
+    let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
+    Ok((head.status.as_u16(), bytes.into()))
+}
+
 #[async_trait]
 impl Sandboxes for WorkerSandboxes {
     async fn make(&self, caller: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String> {
@@ -159,7 +177,7 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String> {
         let gateway = self.gateway()?;
-        let whom = Whom::Name(name.parse().map_err(|error: arenite_model::IdError| error.to_string())?);
+        let whom = whom(name)?;
         let (method, bytes) = match body {
             Some(body) => ("POST", serde_json::to_vec(body).map_err(|error| error.to_string())?),
             None => ("GET", Vec::new()),
@@ -171,21 +189,18 @@ impl Sandboxes for WorkerSandboxes {
             parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         let target = Target { whom, path: Path::parse(parts.uri.path()).map_err(said)?, prefix: String::new(), own_host: false };
-        let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
-        let who = Identity { tenant: caller.tenant.clone(), until: None, lasting: false };
+        let (host, who) = asks(caller);
         let mut timing = Timing::start();
         let (context, bytes) = (context(caller), Body::from(bytes));
         let called = proxy::forward(&gateway, &context, &host, &who, &target, &mut parts, bytes, &mut timing).await;
-        let (head, body) = called.map_err(said)?.into_parts();
-        let read = Limited::new(body, MAX_ANSWER).collect().await;
-        let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
+        let (status, bytes) = whole(called.map_err(said)?).await?;
         let json = serde_json::from_slice(&bytes).unwrap_or_default();
-        Ok(GuestAnswer { status: head.status.as_u16(), json, bytes: bytes.into() })
+        Ok(GuestAnswer { status, json, bytes })
     }
 
     async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
         let gateway = self.gateway()?;
-        let whom = Whom::Name(name.parse().map_err(|error: arenite_model::IdError| error.to_string())?);
+        let whom = whom(name)?;
         let mut head = Request::builder().method(request.method).uri(request.path).header(HOST, "localhost");
         if let Some(kind) = request.content_type {
             head = head.header(CONTENT_TYPE, kind);
@@ -194,14 +209,10 @@ impl Sandboxes for WorkerSandboxes {
         // The program is spoken to as on a host of its own: nothing is redirected or put into its pages.
         let (path, prefix) = (request.path.to_owned(), String::new());
         let preview = Preview { port: request.port, whom, path, prefix, place: preview::Place::Own };
-        let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
-        let who = Identity { tenant: caller.tenant.clone(), until: None, lasting: false };
+        let (host, who) = asks(caller);
         let mut timing = Timing::start();
         let (context, body) = (context(caller), Body::from(request.body));
         let called = proxy::preview::forward(&gateway, &context, &host, &who, &preview, &mut parts, body, &mut timing).await;
-        let (head, body) = called.map_err(said)?.into_parts();
-        let read = Limited::new(body, MAX_ANSWER).collect().await;
-        let bytes = read.map_err(|_| format!("the sandbox's answer broke off or is over {} MiB", MAX_ANSWER >> 20))?.to_bytes();
-        Ok((head.status.as_u16(), bytes.into()))
+        whole(called.map_err(said)?).await
     }
 }

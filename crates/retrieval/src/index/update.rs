@@ -64,7 +64,8 @@ pub struct Update {
     /// Of this change: where the latest passage with an id is.
     ids: HashMap<String, u32>,
     dead: BTreeSet<u32>,
-    waiting: Vec<(u32, String)>,
+    /// Texts whose vectors are not made yet, in the order of their ordinals.
+    waiting: Vec<String>,
     report: Report,
     watch: Watch,
     lock: Arc<File>,
@@ -163,11 +164,6 @@ impl Update {
         self.watch = Box::new(watch);
     }
 
-    /// Whether the index is there only now.
-    pub fn is_new(&self) -> bool {
-        self.before.is_none()
-    }
-
     fn base(&self) -> u32 {
         self.before.as_ref().map_or(0, |before| before.manifest.total())
     }
@@ -191,7 +187,7 @@ impl Update {
             words.add(ordinal, &searched)?;
         }
         if self.embedder.is_some() {
-            self.waiting.push((ordinal, searched));
+            self.waiting.push(searched);
             if self.waiting.len() >= BATCH {
                 self.embed()?;
             }
@@ -228,7 +224,7 @@ impl Update {
 
     fn embed(&mut self) -> Result<()> {
         let (Some(embedder), Some(meanings)) = (&self.embedder, &mut self.meanings) else { return Ok(()) };
-        let texts: Vec<&str> = self.waiting.iter().map(|(_, text)| text.as_str()).collect();
+        let texts: Vec<&str> = self.waiting.iter().map(String::as_str).collect();
         for vector in embedder.embed(&texts, Role::Passage)? {
             meanings.push(&vector)?;
         }
@@ -271,7 +267,7 @@ impl Update {
             made_at: jiff::Timestamp::now().to_string(),
         };
         manifest.write(&self.growing)?;
-        self.make_current(self.number)?;
+        self.make_current()?;
         let total = manifest.total();
         let wasteful =
             manifest.segments.len() > MAX_SEGMENTS || f64::from(total - manifest.dead_count()) < f64::from(total) * LEAST_ALIVE;
@@ -282,7 +278,8 @@ impl Update {
     }
 
     /// Everything of the generation is on disk: from now on it is the one.
-    fn make_current(&self, number: u32) -> Result<()> {
+    fn make_current(&self) -> Result<()> {
+        let name = generation_name(self.number);
         let failed = |source| Error::io("write", &self.dir)(source);
         let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
         for dir in [self.growing.join("lexical"), self.growing.clone()] {
@@ -291,11 +288,11 @@ impl Update {
                 sync(&entry.path()).map_err(failed)?;
             }
         }
-        std::fs::rename(&self.growing, self.dir.join(generation_name(number))).map_err(failed)?;
+        std::fs::rename(&self.growing, self.dir.join(&name)).map_err(failed)?;
         sync(&self.dir).map_err(failed)?;
         let fresh = self.dir.join("current.new");
         let mut file = File::create(&fresh).map_err(failed)?;
-        file.write_all(generation_name(number).as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
         std::fs::rename(&fresh, self.dir.join(CURRENT)).and_then(|()| sync(&self.dir)).map_err(failed)?;
         if let Some(before) = &self.before {
             // Who has it open keeps it open.
