@@ -14,11 +14,12 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
-use arenite_retrieval::vectors::{Coalescing, Faiss, Flat, FlatWriter, Hnsw, HnswOptions, Metric, Precision, VectorIndex};
+use arenite_retrieval::batch::{Batcher, Knobs};
+use arenite_retrieval::vectors::{Faiss, Flat, FlatWriter, Hnsw, HnswOptions, Metric, Precision, VectorIndex};
+use tokio::{runtime::Runtime, task::JoinSet};
 
 type Anything<T> = Result<T, Box<dyn Error>>;
 
@@ -58,7 +59,7 @@ fn main() -> Anything<()> {
             bytes += fs::metadata(&vectors)?.len();
             let flat = Flat::open(&vectors)?;
             if kind == "flat" {
-                return measure(&options, Coalescing::new(flat), &queries, built, bytes);
+                return measure(&options, flat, &queries, built, bytes);
             }
             let flat = Arc::new(flat);
             if !index.exists() {
@@ -75,63 +76,60 @@ fn main() -> Anything<()> {
     }
 }
 
-/// What a client of a server asks: one query, and the thread waits.
-trait Asked: Sync {
-    fn ask(&self, query: &[f32], k: usize) -> Vec<u32>;
-}
-
-impl Asked for Coalescing<Flat> {
-    fn ask(&self, query: &[f32], k: usize) -> Vec<u32> {
-        self.search(query, k, None).expect("a query is fit").iter().map(|hit| hit.ordinal).collect()
-    }
-}
-
-impl Asked for Hnsw {
-    fn ask(&self, query: &[f32], k: usize) -> Vec<u32> {
-        self.search(query, k, None).expect("a query is fit").iter().map(|hit| hit.ordinal).collect()
-    }
-}
-
-impl Asked for Faiss {
-    fn ask(&self, query: &[f32], k: usize) -> Vec<u32> {
-        self.search(query, k, None).expect("a query is fit").iter().map(|hit| hit.ordinal).collect()
-    }
-}
-
-fn measure(options: &Options, index: impl Asked, queries: &[Vec<f32>], built: Option<Duration>, bytes: u64) -> Anything<()> {
+/// A lone query is the thread's own; those of many clients are batched as a server's are.
+fn measure(
+    options: &Options,
+    index: impl VectorIndex + 'static,
+    queries: &[Vec<f32>],
+    built: Option<Duration>,
+    bytes: u64,
+) -> Anything<()> {
     let k = options.number("k", 10)?;
+    let index = Arc::new(index);
+    let ask = |query: &[f32]| -> Vec<u32> {
+        index.search(query, k, None).expect("a query is fit").iter().map(|hit| hit.ordinal).collect()
+    };
     let lasts = Duration::from_secs_f64(options.0.get("seconds").map_or(Ok(2.0), |seconds| seconds.parse())?);
     if let Some(answers) = options.0.get("answers") {
         let found = queries.iter().flat_map(|query| {
-            let mut found = index.ask(query, k);
+            let mut found = ask(query);
             found.resize(k, u32::MAX);
             found
         });
         fs::write(answers, found.flat_map(u32::to_le_bytes).collect::<Vec<u8>>())?;
     }
     for query in queries.iter().take(20) {
-        index.ask(query, k);
+        ask(query);
     }
 
     let mut taken = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < lasts {
         let began = Instant::now();
-        index.ask(&queries[taken.len() % queries.len()], k);
+        ask(&queries[taken.len() % queries.len()]);
         taken.push(began.elapsed());
     }
     taken.sort();
 
-    let (clients, done) = (options.number("clients", 16)?, AtomicUsize::new(0));
+    let clients = options.number("clients", 16)?;
+    let (all, done) = (queries.to_vec(), Arc::new(AtomicUsize::new(0)));
+    let count = all.len();
+    let batcher = Batcher::new(Knobs::default(), move |asked: &[usize]| {
+        let asked: Vec<&[f32]> = asked.iter().map(|at| all[*at].as_slice()).collect();
+        index.search_many(&asked, k, None).expect("queries are fit").into_iter().map(Ok).collect()
+    });
     let begin = Instant::now();
-    thread::scope(|scope| {
+    Runtime::new()?.block_on(async {
+        let mut asking = JoinSet::new();
         for _ in 0..clients {
-            scope.spawn(|| {
+            let (batcher, done) = (batcher.clone(), done.clone());
+            asking.spawn(async move {
                 while begin.elapsed() < lasts {
-                    index.ask(&queries[done.fetch_add(1, Ordering::Relaxed) % queries.len()], k);
+                    batcher.search(done.fetch_add(1, Ordering::Relaxed) % count).await.expect("a search answers");
                 }
             });
         }
+        asking.join_all().await;
     });
     let per_second = done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
     let milliseconds = |at: usize| taken[at].as_secs_f64() * 1e3;

@@ -52,18 +52,16 @@ pub struct BatchStats {
     pub max_wait_time: f64,
 }
 
-type Answer = Result<Vec<Found>>;
-type Answering = Box<dyn Fn(&[Query]) -> Vec<Answer> + Send + Sync>;
+type Answering<Q, A> = Box<dyn Fn(&[Q]) -> Vec<Result<A>> + Send + Sync>;
 
-struct Waiting {
-    query: Query,
+struct Waiting<Q, A> {
+    query: Q,
     since: Instant,
-    to: oneshot::Sender<Answer>,
+    to: oneshot::Sender<Result<A>>,
 }
 
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<Waiting>,
+struct State<Q, A> {
+    waiting: VecDeque<Waiting<Q, A>>,
     running: usize,
     queries: u64,
     batches: u64,
@@ -71,27 +69,33 @@ struct State {
     watched: bool,
 }
 
-struct Shared {
-    answer: Answering,
+struct Shared<Q, A> {
+    answer: Answering<Q, A>,
     knobs: Knobs,
     most_running: usize,
-    state: Mutex<State>,
+    state: Mutex<State<Q, A>>,
 }
 
 /// Has queries answered together that come together. To be used on a runtime.
-#[derive(Clone)]
-pub struct Batcher(Arc<Shared>);
+pub struct Batcher<Q = Query, A = Vec<Found>>(Arc<Shared<Q, A>>);
 
-impl Batcher {
+impl<Q, A> Clone for Batcher<Q, A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
     /// `answer` gets queries, and answers each. It may block.
-    pub fn new(knobs: Knobs, answer: impl Fn(&[Query]) -> Vec<Answer> + Send + Sync + 'static) -> Self {
+    pub fn new(knobs: Knobs, answer: impl Fn(&[Q]) -> Vec<Result<A>> + Send + Sync + 'static) -> Self {
         let most_running = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
-        Self(Arc::new(Shared { answer: Box::new(answer), knobs, most_running, state: Mutex::default() }))
+        let state = State { waiting: VecDeque::new(), running: 0, queries: 0, batches: 0, watched: false };
+        Self(Arc::new(Shared { answer: Box::new(answer), knobs, most_running, state: Mutex::new(state) }))
     }
 
     /// # Errors
     /// Those of the search, and when more wait than can be answered.
-    pub async fn search(&self, query: Query) -> Answer {
+    pub async fn search(&self, query: Q) -> Result<A> {
         let (to, answer) = oneshot::channel();
         {
             let mut state = self.0.state();
@@ -112,7 +116,7 @@ impl Batcher {
         answer.await.unwrap_or_else(|_| Err(Error::Invalid("the search ended without an answer".to_owned())))
     }
 
-    fn begin(&self, state: &mut State) {
+    fn begin(&self, state: &mut State<Q, A>) {
         state.running += 1;
         let shared = self.0.clone();
         tokio::task::spawn_blocking(move || shared.run());
@@ -154,15 +158,15 @@ impl Batcher {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<Q, A> Shared<Q, A> {
+    fn state(&self) -> MutexGuard<'_, State<Q, A>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers batches until nobody waits.
     fn run(&self) {
         loop {
-            let batch: Vec<Waiting> = {
+            let batch: Vec<Waiting<Q, A>> = {
                 let mut state = self.state();
                 let size = state.waiting.len().min(self.knobs.max_batch_size.max(1));
                 if size == 0 {
@@ -174,8 +178,8 @@ impl Shared {
                 state.waiting.drain(..size).collect()
             };
             // Who does not wait any more is not answered.
-            let batch: Vec<Waiting> = batch.into_iter().filter(|one| !one.to.is_closed()).collect();
-            let (queries, senders): (Vec<Query>, Vec<_>) = batch.into_iter().map(|one| (one.query, one.to)).unzip();
+            let batch: Vec<Waiting<Q, A>> = batch.into_iter().filter(|one| !one.to.is_closed()).collect();
+            let (queries, senders): (Vec<Q>, Vec<_>) = batch.into_iter().map(|one| (one.query, one.to)).unzip();
             // Whoever is left without an answer hears so: a panic ends this batch, not those after it.
             let answers = catch_unwind(AssertUnwindSafe(|| (self.answer)(&queries))).unwrap_or_default();
             for (to, answer) in senders.into_iter().zip(answers) {
@@ -199,7 +203,7 @@ mod tests {
         let (seen, batches) = mpsc::channel();
         let (go, gate) = mpsc::channel();
         let gate = Mutex::new(gate);
-        let batcher = Batcher::new(knobs, move |queries| {
+        let batcher: Batcher = Batcher::new(knobs, move |queries: &[Query]| {
             seen.send(queries.iter().map(|query| query.text.clone()).collect()).unwrap();
             gate.lock().unwrap().recv().unwrap();
             queries
@@ -261,7 +265,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_search_that_panics_fails_its_queries_alone() {
-        let batcher = Batcher::new(Knobs::default(), |queries| {
+        let batcher: Batcher = Batcher::new(Knobs::default(), |queries: &[Query]| {
             assert!(queries[0].text != "bad", "as asked");
             queries.iter().map(|_| Ok(Vec::new())).collect()
         });

@@ -39,7 +39,7 @@ fn milliseconds(value: f64) -> [Duration; 1] {
 
 pub(super) fn measure(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, report: &mut Report) -> Outcome {
     for name in ["dense_bench", "lexical_bench"] {
-        command::run(cargo().args(["build", "--release", "--quiet", "--example", name, "-p", "arenite-retrieval"]))?;
+        command::run(cargo().args(["build", "--release", "--quiet", "--workspace", "--example", name]))?;
     }
     let python = interpreter(work)?;
     let tests = repository().join("tests");

@@ -141,7 +141,8 @@ pub(crate) fn united(found: impl Iterator<Item = Vec<Best>>) -> Vec<Best> {
     found.reduce(join).unwrap_or_default()
 }
 
-fn stride(dimension: usize, precision: Precision) -> usize {
+/// Bytes from one row to the next.
+pub(crate) fn stride(dimension: usize, precision: Precision) -> usize {
     (dimension * precision.bytes()).next_multiple_of(64)
 }
 

@@ -1,10 +1,8 @@
 //! Finds what is near in meaning: vectors in files, searched exactly or through a graph.
 //!
 //! [`Flat`] is a file of vectors, and its search is exact: it looks at each. [`Hnsw`] is a graph over such a file, for beyond some
-//! hundred thousand vectors. [`Faiss`] reads what `faiss` wrote. [`Vectors`] puts several of these in a row, and [`Coalescing`] lets
-//! concurrent searches share one pass through the memory.
+//! hundred thousand vectors. [`Faiss`] reads what `faiss` wrote. [`Vectors`] puts several of these in a row.
 
-mod coalescing;
 mod crew;
 mod faiss;
 mod flat;
@@ -18,7 +16,6 @@ mod segments;
 #[cfg(test)]
 mod testing;
 
-pub use coalescing::Coalescing;
 pub use faiss::Faiss;
 pub use flat::{Flat, FlatWriter};
 pub use hnsw::{Hnsw, HnswOptions};

@@ -67,10 +67,6 @@ impl Faiss {
         self
     }
 
-    pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
-    }
-
     pub fn metric(&self) -> Metric {
         self.metric
     }

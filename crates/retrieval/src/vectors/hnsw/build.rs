@@ -6,7 +6,10 @@ use std::{
     },
 };
 
-use super::{Flat, MAGIC, MOST_DEGREE, NONE, VectorIndex, cores, spread, walk::Links, walk::Place, walk::Reach, walk::Walker};
+use super::{
+    Flat, MAGIC, MOST_DEGREE, NONE, Precision, VectorIndex, cores, flat, spread, walk::Links, walk::Place, walk::Reach,
+    walk::Walker,
+};
 use crate::{Error, Result, vectors::sealed};
 
 /// Locks of nodes; two nodes may share one.
@@ -51,7 +54,7 @@ pub(super) fn build(flat: &Flat, options: HnswOptions, path: &Path, progress: &(
         });
     }
     let entry = order.first().copied().unwrap_or_default();
-    growing.write(path, flat.digest(), entry, ef_construction)
+    growing.write(path, flat, entry, ef_construction)
 }
 
 /// The graph while it is built. Who changes a list holds its node's lock; who reads one does not: it may then see a list that is half
@@ -165,7 +168,7 @@ impl Growing {
         self.locks[node as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, path: &Path, digest: &[u8], entry: u32, ef: usize) -> Result<()> {
+    fn write(&self, path: &Path, flat: &Flat, entry: u32, ef: usize) -> Result<()> {
         let mut file = sealed::Writer::create(path)?;
         for part in [None, Some(&self.lowest), Some(&self.upper)] {
             file.align()?;
@@ -183,13 +186,26 @@ impl Growing {
                 file.write(&bytes)?;
             }
         }
+        if flat.precision() != Precision::I8 {
+            file.align()?;
+            let (rows, mut scratch, mut bytes) = (flat.rows(), Vec::new(), Vec::new());
+            let mut scales = Vec::with_capacity(flat.len() * 4);
+            for row in 0..flat.len() as u32 {
+                bytes.clear();
+                let vector = &rows.decoded(row, &mut scratch)[..flat.dimension()];
+                scales.extend(Precision::I8.encode(vector, &mut bytes)?.to_le_bytes());
+                bytes.resize(flat::stride(flat.dimension(), Precision::I8), 0);
+                file.write(&bytes)?;
+            }
+            file.write(&scales)?;
+        }
         let mut fields = [0; 72];
         let lists = self.starts.last().copied().unwrap_or_default();
         let values = [self.degree as u32, ef as u32, self.starts.len() as u32 - 1, entry, lists];
         for (at, value) in values.into_iter().enumerate() {
             fields[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
         }
-        fields[24..56].copy_from_slice(digest);
+        fields[24..56].copy_from_slice(flat.digest());
         file.finish(&MAGIC, &fields)
     }
 }

@@ -4,8 +4,10 @@
 //! of the level below, with up to `degree` neighbours. A search goes down greedily to the lowest level, and there keeps the `ef` best
 //! that it saw until none of their neighbours is better.
 //!
-//! The file holds the graph alone: for each node, where its lists of upper levels begin (n + 1 numbers); the lists of the lowest level;
-//! those of the upper levels. Lists have a fixed length, and are filled up with `NONE`.
+//! The file holds, for each node, where its lists of upper levels begin (n + 1 numbers); the lists of the lowest level; those of the
+//! upper levels. Lists have a fixed length, and are filled up with `NONE`. After them come the vectors once more as
+//! [`Precision::I8`], unless they are stored so anyway: a walk reads vectors from all over memory, and a quarter of the bytes is most of
+//! a quarter of the time. What it found is scored again by the vectors themselves.
 
 mod build;
 mod walk;
@@ -15,10 +17,10 @@ use std::{path::Path, sync::Arc};
 pub use build::HnswOptions;
 
 use super::{
-    Flat, Metric, VectorIndex, check, check_base,
+    Flat, Metric, Precision, VectorIndex, check, check_base,
     crew::{cores, spread},
-    flat::exactly,
-    memory::padded,
+    flat::{self, exactly},
+    memory::{LANES, Rows, padded},
     ranking::{Best, Ranked},
     scan::Scan,
     sealed::{HEADER, Magic, Sealed},
@@ -26,7 +28,7 @@ use super::{
 use crate::{Error, Hit, Ordinals, Result};
 use walk::{Links, Reach, Walker};
 
-const MAGIC: Magic = *b"arenhnsw";
+const MAGIC: Magic = *b"arengrph";
 const NONE: u32 = u32::MAX;
 const MOST_DEGREE: usize = 256;
 /// How many of the best are followed when nothing else is said: of the ten best of 200,000 clustered vectors with 384 dimensions that
@@ -34,6 +36,8 @@ const MOST_DEGREE: usize = 256;
 const EF_SEARCH: usize = 64;
 /// A filter that leaves fewer than one in so many vectors makes looking at each of them the cheaper search.
 const SPARSE: usize = 16;
+/// For each hit that is wanted, how many of the best by their short vectors are scored again; and how many at least.
+const AGAIN: (usize, usize) = (4, 32);
 
 /// Searches a [`Flat`] through a graph: not always the best hits, but nearly always, in a fraction of the time.
 pub struct Hnsw {
@@ -42,6 +46,8 @@ pub struct Hnsw {
     degree: usize,
     entry: u32,
     lists: usize,
+    /// The file has short vectors.
+    is_coded: bool,
     ef: usize,
     threads: usize,
 }
@@ -62,12 +68,13 @@ impl Hnsw {
         if file.fields()[24..56] != *flat.digest() || count != flat.len() {
             return Err(Error::corrupt(path, "it was built for other vectors; build it again"));
         }
-        let length = Layout { count, degree, lists }.length();
+        let is_coded = flat.precision() != Precision::I8;
+        let length = Layout::new(&flat, degree, lists).length();
         if !(2..=MOST_DEGREE).contains(&degree) || length != Some(file.body().len()) {
             return Err(Error::corrupt(path, "its length is not that of the graph it says to be"));
         }
         file.verify()?;
-        let hnsw = Self { flat, file, degree, entry, lists, ef: EF_SEARCH, threads: cores() };
+        let hnsw = Self { flat, file, degree, entry, lists, is_coded, ef: EF_SEARCH, threads: cores() };
         let graph = hnsw.graph();
         let known = |neighbour: &u32| *neighbour == NONE || (*neighbour as usize) < count;
         let ascending =
@@ -86,23 +93,36 @@ impl Hnsw {
         Self { ef: ef.max(1), ..self }
     }
 
-    pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
-    }
-
     /// The metric is that of the vectors.
     pub fn metric(&self) -> Metric {
         self.flat.metric()
     }
 
+    fn layout(&self) -> Layout {
+        Layout::new(&self.flat, self.degree, self.lists)
+    }
+
     fn graph(&self) -> Graph<'_> {
-        let layout = Layout { count: self.flat.len(), degree: self.degree, lists: self.lists };
         let map = self.file.map();
         let part = |(at, count): (usize, usize)| map.slice(HEADER + at, count).unwrap_or_default();
-        let [starts, lowest, upper] = layout.parts().map(part);
+        let [starts, lowest, upper] = self.layout().lists().map(part);
         Graph { degree: self.degree, starts, lowest, upper }
     }
 
+    /// The vectors that a walk goes by.
+    fn short(&self) -> Rows<'_> {
+        if !self.is_coded {
+            return self.flat.rows();
+        }
+        let layout = self.layout();
+        let [codes, scales] = layout.codes();
+        let scales = self.file.map().slice(HEADER + scales, layout.count).unwrap_or_default();
+        let width = self.flat.dimension().next_multiple_of(LANES);
+        Rows::new(&self.file.body()[codes..], layout.count, layout.stride, width, Precision::I8, scales)
+            .expect("the length was checked when the file was opened")
+    }
+
+    /// None if the walk was given up.
     fn find(&self, graph: &Graph<'_>, walker: &mut Walker<'_>, query: &[f32], k: usize, filter: Filter<'_>) -> Option<Vec<Hit>> {
         let mut place = walker.at(query, self.entry);
         for level in (1..=graph.level(self.entry)).rev() {
@@ -116,8 +136,13 @@ impl Hnsw {
                 walker.widen(graph, query, &[place], Reach { ef, patience: self.flat.len() / 4 }, 0, keep)?
             }
         };
+        let mut found = found.into_ranked();
+        if self.is_coded {
+            found.truncate((k * AGAIN.0).max(AGAIN.1));
+            found = walker.scored(self.flat.rows(), query, &found);
+        }
         let hit = |ranked: Ranked| Hit { ordinal: ranked.ordinal() + filter.base, score: ranked.score() };
-        Some(found.into_ranked().into_iter().take(k).map(hit).collect())
+        Some(found.into_iter().take(k).map(hit).collect())
     }
 }
 
@@ -148,9 +173,9 @@ impl VectorIndex for Hnsw {
             return Ok(vec![Vec::new(); queries.len()]);
         }
         let graph = self.graph();
-        let rows = self.flat.rows();
+        let short = self.short();
         let filter = Filter { base, allowed };
-        let begin = || (Walker::new(rows, self.flat.metric()), Vec::new());
+        let begin = || (Walker::new(short, self.flat.metric()), Vec::new());
         let threads = if queries.len() == 1 { 1 } else { self.threads };
         let found = spread(threads, queries.len(), begin, |(walker, found), at| {
             found.push((at, self.find(&graph, walker, &padded(queries[at]), k, filter)));
@@ -160,7 +185,7 @@ impl VectorIndex for Hnsw {
             hits[at] = match found {
                 Some(found) => found,
                 None => {
-                    let scan = Scan { rows, metric: self.flat.metric(), ids: None, base, allowed };
+                    let scan = Scan { rows: self.flat.rows(), metric: self.flat.metric(), ids: None, base, allowed };
                     exactly(&scan, &queries[at..=at], k, self.threads).pop().unwrap_or_default()
                 }
             };
@@ -169,28 +194,44 @@ impl VectorIndex for Hnsw {
     }
 }
 
-/// Where in the body what lies.
+/// Where in the body what lies. Parts begin at multiples of 64 bytes.
 #[derive(Clone, Copy)]
 struct Layout {
     count: usize,
     degree: usize,
     /// Lists of upper levels in all.
     lists: usize,
+    /// Bytes from one short vector to the next; 0: there are none.
+    stride: usize,
 }
 
 impl Layout {
-    /// For each part, where it begins, and how many numbers it has. Parts begin at multiples of 64 bytes.
-    fn parts(self) -> [(usize, usize); 3] {
+    fn new(flat: &Flat, degree: usize, lists: usize) -> Self {
+        let is_coded = flat.precision() != Precision::I8;
+        let stride = if is_coded { flat::stride(flat.dimension(), Precision::I8) } else { 0 };
+        Self { count: flat.len(), degree, lists, stride }
+    }
+
+    /// For the starts, the lowest level and the upper ones, where they begin, and how many numbers they have.
+    fn lists(self) -> [(usize, usize); 3] {
         let lowest = ((self.count + 1) * 4).next_multiple_of(64);
-        let upper = lowest + self.count * self.degree * 8;
-        let upper = upper.next_multiple_of(64);
+        let upper = (lowest + self.count * self.degree * 8).next_multiple_of(64);
         [(0, self.count + 1), (lowest, self.count * self.degree * 2), (upper, self.lists * self.degree)]
     }
 
+    /// Where the short vectors begin, and their scales.
+    fn codes(self) -> [usize; 2] {
+        let [.., (upper, numbers)] = self.lists();
+        let codes = (upper + numbers * 4).next_multiple_of(64);
+        [codes, codes + self.count * self.stride]
+    }
+
     fn length(self) -> Option<usize> {
-        let fits = self.degree <= MOST_DEGREE && self.count < u32::MAX as usize;
-        let [.., (at, numbers)] = if fits { self.parts() } else { return None };
-        Some(at + numbers * 4)
+        if self.degree > MOST_DEGREE || self.count >= u32::MAX as usize {
+            return None;
+        }
+        let [.., (upper, numbers)] = self.lists();
+        Some(if self.stride > 0 { self.codes()[1] + self.count * 4 } else { upper + numbers * 4 })
     }
 }
 

@@ -131,9 +131,26 @@ impl<'a> Walker<'a> {
         Some(best)
     }
 
+    /// The same places by the scores of other rows, the best first.
+    pub(super) fn scored(&mut self, rows: Rows<'_>, query: &[f32], places: &[Place]) -> Vec<Place> {
+        self.fresh.clear();
+        for place in places {
+            self.fresh.push(place.ordinal());
+            rows.prefetch(place.ordinal());
+        }
+        self.score_by(rows, query);
+        let mut places: Vec<Place> = self.fresh.iter().zip(&self.scores).map(|(node, score)| Place::new(*score, *node)).collect();
+        places.sort_unstable_by(|one, other| other.cmp(one));
+        places
+    }
+
     fn score(&mut self, query: &[f32]) {
+        self.score_by(self.rows, query);
+    }
+
+    fn score_by(&mut self, rows: Rows<'_>, query: &[f32]) {
         self.scores.resize(self.fresh.len(), 0.0);
-        self.rows.score(self.metric, &[query], &self.fresh, &mut self.scores);
+        rows.score(self.metric, &[query], &self.fresh, &mut self.scores);
         self.scores.iter_mut().for_each(|score| *score = comparable(*score));
     }
 
