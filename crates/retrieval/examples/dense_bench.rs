@@ -14,12 +14,13 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use arenite_retrieval::batch::{Batcher, Knobs};
 use arenite_retrieval::vectors::{Faiss, Flat, FlatWriter, Hnsw, HnswOptions, Metric, Precision, VectorIndex};
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Runtime;
 
 type Anything<T> = Result<T, Box<dyn Error>>;
 
@@ -76,7 +77,7 @@ fn main() -> Anything<()> {
     }
 }
 
-/// A lone query is the thread's own; those of many clients are batched as a server's are.
+/// A lone query is the thread's own; how those of many clients are answered depends on the index.
 fn measure(
     options: &Options,
     index: impl VectorIndex + 'static,
@@ -112,25 +113,37 @@ fn measure(
     taken.sort();
 
     let clients = options.number("clients", 16)?;
-    let (all, done) = (queries.to_vec(), Arc::new(AtomicUsize::new(0)));
-    let count = all.len();
-    let batcher = Batcher::new(Knobs::default(), move |asked: &[usize]| {
-        let asked: Vec<&[f32]> = asked.iter().map(|at| all[*at].as_slice()).collect();
-        index.search_many(&asked, k, None).expect("queries are fit").into_iter().map(Ok).collect()
-    });
+    let done = AtomicUsize::new(0);
+    let next = || done.fetch_add(1, Ordering::Relaxed) % queries.len();
     let begin = Instant::now();
-    Runtime::new()?.block_on(async {
-        let mut asking = JoinSet::new();
-        for _ in 0..clients {
-            let (batcher, done) = (batcher.clone(), done.clone());
-            asking.spawn(async move {
-                while begin.elapsed() < lasts {
-                    batcher.search(done.fetch_add(1, Ordering::Relaxed) % count).await.expect("a search answers");
-                }
-            });
-        }
-        asking.join_all().await;
-    });
+    if options.text("kind")? == "flat" {
+        // A pass through all vectors is shared, as a server has it shared.
+        let (all, shared) = (queries.to_vec(), index.clone());
+        let batcher = Batcher::new(Knobs::default(), move |asked: &[usize]| {
+            let asked: Vec<&[f32]> = asked.iter().map(|at| all[*at].as_slice()).collect();
+            shared.search_many(&asked, k, None).expect("queries are fit").into_iter().map(Ok).collect()
+        });
+        let runtime = Runtime::new()?;
+        thread::scope(|scope| {
+            for _ in 0..clients {
+                scope.spawn(|| {
+                    while begin.elapsed() < lasts {
+                        runtime.block_on(batcher.search(next())).expect("a search answers");
+                    }
+                });
+            }
+        });
+    } else {
+        thread::scope(|scope| {
+            for _ in 0..clients {
+                scope.spawn(|| {
+                    while begin.elapsed() < lasts {
+                        ask(&queries[next()]);
+                    }
+                });
+            }
+        });
+    }
     let per_second = done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
     let milliseconds = |at: usize| taken[at].as_secs_f64() * 1e3;
     println!(

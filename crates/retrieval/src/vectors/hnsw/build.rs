@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Flat, MAGIC, MOST_DEGREE, NONE, Precision, VectorIndex, cores, flat, spread, walk::Links, walk::Place, walk::Reach,
+    Flat, Layout, MAGIC, MOST_DEGREE, NONE, Precision, VectorIndex, cores, spread, walk::Links, walk::Place, walk::Reach,
     walk::Walker,
 };
 use crate::{Error, Result, vectors::sealed};
@@ -186,7 +186,9 @@ impl Growing {
                 file.write(&bytes)?;
             }
         }
-        if flat.precision() != Precision::I8 {
+        let lists = self.starts.last().copied().unwrap_or_default();
+        let stride = Layout::new(flat, self.degree, lists as usize).stride;
+        if stride > 0 {
             file.align()?;
             let (rows, mut scratch, mut bytes) = (flat.rows(), Vec::new(), Vec::new());
             let mut scales = Vec::with_capacity(flat.len() * 4);
@@ -194,13 +196,12 @@ impl Growing {
                 bytes.clear();
                 let vector = &rows.decoded(row, &mut scratch)[..flat.dimension()];
                 scales.extend(Precision::I8.encode(vector, &mut bytes)?.to_le_bytes());
-                bytes.resize(flat::stride(flat.dimension(), Precision::I8), 0);
+                bytes.resize(stride, 0);
                 file.write(&bytes)?;
             }
             file.write(&scales)?;
         }
         let mut fields = [0; 72];
-        let lists = self.starts.last().copied().unwrap_or_default();
         let values = [self.degree as u32, ef as u32, self.starts.len() as u32 - 1, entry, lists];
         for (at, value) in values.into_iter().enumerate() {
             fields[at * 4..][..4].copy_from_slice(&value.to_le_bytes());

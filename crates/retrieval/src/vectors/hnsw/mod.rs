@@ -46,8 +46,6 @@ pub struct Hnsw {
     degree: usize,
     entry: u32,
     lists: usize,
-    /// The file has short vectors.
-    is_coded: bool,
     ef: usize,
     threads: usize,
 }
@@ -68,13 +66,12 @@ impl Hnsw {
         if file.fields()[24..56] != *flat.digest() || count != flat.len() {
             return Err(Error::corrupt(path, "it was built for other vectors; build it again"));
         }
-        let is_coded = flat.precision() != Precision::I8;
         let length = Layout::new(&flat, degree, lists).length();
         if !(2..=MOST_DEGREE).contains(&degree) || length != Some(file.body().len()) {
             return Err(Error::corrupt(path, "its length is not that of the graph it says to be"));
         }
         file.verify()?;
-        let hnsw = Self { flat, file, degree, entry, lists, is_coded, ef: EF_SEARCH, threads: cores() };
+        let hnsw = Self { flat, file, degree, entry, lists, ef: EF_SEARCH, threads: cores() };
         let graph = hnsw.graph();
         let known = |neighbour: &u32| *neighbour == NONE || (*neighbour as usize) < count;
         let ascending =
@@ -111,10 +108,10 @@ impl Hnsw {
 
     /// The vectors that a walk goes by.
     fn short(&self) -> Rows<'_> {
-        if !self.is_coded {
+        let layout = self.layout();
+        if layout.stride == 0 {
             return self.flat.rows();
         }
-        let layout = self.layout();
         let [codes, scales] = layout.codes();
         let scales = self.file.map().slice(HEADER + scales, layout.count).unwrap_or_default();
         let width = self.flat.dimension().next_multiple_of(LANES);
@@ -137,7 +134,7 @@ impl Hnsw {
             }
         };
         let mut found = found.into_ranked();
-        if self.is_coded {
+        if self.layout().stride > 0 {
             found.truncate((k * AGAIN.0).max(AGAIN.1));
             found = walker.scored(self.flat.rows(), query, &found);
         }
@@ -207,8 +204,10 @@ struct Layout {
 
 impl Layout {
     fn new(flat: &Flat, degree: usize, lists: usize) -> Self {
-        let is_coded = flat.precision() != Precision::I8;
-        let stride = if is_coded { flat::stride(flat.dimension(), Precision::I8) } else { 0 };
+        let stride = match flat.precision() {
+            Precision::I8 => 0,
+            _ => flat::stride(flat.dimension(), Precision::I8),
+        };
         Self { count: flat.len(), degree, lists, stride }
     }
 
