@@ -6,8 +6,8 @@
 //!
 //! The file holds, for each node, where its lists of upper levels begin (n + 1 numbers); the lists of the lowest level; those of the
 //! upper levels. Lists have a fixed length, and are filled up with `NONE`. After them come the vectors once more as
-//! [`Precision::I8`], unless they are stored so anyway: a walk reads vectors from all over memory, and a quarter of the bytes is most of
-//! a quarter of the time. What it found is scored again by the vectors themselves.
+//! [`Precision::I8`], unless they are stored so anyway: a walk reads vectors from all over memory, and what it waits for is
+//! their bytes. What it found is scored again by the vectors themselves.
 
 mod build;
 mod walk;

@@ -57,6 +57,11 @@ impl<'a> Walker<'a> {
         self.fresh.clear();
         self.fresh.extend_from_slice(nodes);
         self.score(query);
+        self.fresh_places()
+    }
+
+    /// The nodes that were scored last.
+    fn fresh_places(&self) -> Vec<Place> {
         self.fresh.iter().zip(&self.scores).map(|(node, score)| Place::new(*score, *node)).collect()
     }
 
@@ -139,7 +144,7 @@ impl<'a> Walker<'a> {
             rows.prefetch(place.ordinal());
         }
         self.score_by(rows, query);
-        let mut places: Vec<Place> = self.fresh.iter().zip(&self.scores).map(|(node, score)| Place::new(*score, *node)).collect();
+        let mut places = self.fresh_places();
         places.sort_unstable_by(|one, other| other.cmp(one));
         places
     }
