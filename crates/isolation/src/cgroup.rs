@@ -166,13 +166,21 @@ impl Cgroups {
         let total = limits.memory_bytes.to_string();
         let work = limits.memory_bytes.saturating_sub(Resources::GUEST_RESERVE_BYTES).to_string();
         let work_pids = limits.pids.saturating_sub(Resources::GUEST_RESERVE_PIDS).to_string();
+        // Time of the processor in each tenth of a second, in microseconds.
+        let time = (u64::from(limits.cpu_millis) * 100).to_string();
         let (memory, pids, cpu) = (self.dir("memory", id), self.dir("pids", id), self.dir("cpu", id));
+        // What was idle may use as much more once: a start is such a burst. Kernels before 5.14 don't know it, and take no time below it.
+        let burst = match self.layout {
+            Layout::V2 { .. } => "cpu.max.burst",
+            Layout::V1 { .. } => "cpu.cfs_burst_us",
+        };
+        write_if_there(&cpu, burst, "0")?;
         match self.layout {
             Layout::V2 { .. } => {
                 write(&memory, "memory.max", &total)?;
                 write(&memory.join("work"), "memory.max", &work)?;
                 write_if_there(&memory, "memory.swap.max", "0")?;
-                write(&cpu, "cpu.max", &format!("{} 100000", u64::from(limits.cpu_millis) * 100))?;
+                write(&cpu, "cpu.max", &format!("{time} 100000"))?;
                 write(&cpu.join("guest"), "cpu.weight", "400")?;
                 write_if_there(&memory, "cgroup.max.descendants", "2")?;
             }
@@ -184,10 +192,11 @@ impl Cgroups {
                 write(&memory.join("work"), "memory.limit_in_bytes", &work)?;
                 write_if_there(&memory, "memory.swappiness", "0")?;
                 write(&cpu, "cpu.cfs_period_us", "100000")?;
-                write(&cpu, "cpu.cfs_quota_us", &(u64::from(limits.cpu_millis) * 100).to_string())?;
+                write(&cpu, "cpu.cfs_quota_us", &time)?;
                 write(&cpu.join("guest"), "cpu.shares", "4096")?;
             }
         }
+        write_if_there(&cpu, burst, &time)?;
         write(&pids, "pids.max", &limits.pids.to_string())?;
         write(&pids.join("work"), "pids.max", &work_pids)
     }
@@ -335,7 +344,7 @@ mod tests {
             (
                 "",
                 "cgroup.subtree_control cgroup.freeze cgroup.events cgroup.procs memory.max memory.swap.max memory.current \
-              memory.events cpu.max cpu.stat pids.max pids.current cgroup.max.descendants",
+              memory.events cpu.max cpu.max.burst cpu.stat pids.max pids.current cgroup.max.descendants",
             ),
             ("guest", "cgroup.procs cpu.weight"),
             ("work", "cgroup.procs memory.max pids.max"),
@@ -356,6 +365,7 @@ mod tests {
         assert_eq!(content("cgroup.subtree_control"), "+memory +pids +cpu");
         assert_eq!((content("memory.max"), content("work/memory.max")), ((256 << 20).to_string(), (208 << 20).to_string()));
         assert_eq!((content("memory.swap.max"), content("cpu.max")), ("0".to_owned(), "150000 100000".to_owned()));
+        assert_eq!(content("cpu.max.burst"), "150000");
         assert_eq!((content("pids.max"), content("work/pids.max")), ("200".to_owned(), "168".to_owned()));
         assert_eq!((content("guest/cpu.weight"), content("cgroup.max.descendants")), ("400".to_owned(), "2".to_owned()));
 
@@ -382,7 +392,10 @@ mod tests {
         let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-test-{}", std::process::id())).unwrap();
         let entrances = cgroups.create("s1", &Resources::default()).unwrap();
         assert!(!entrances.guest.is_empty() && entrances.guest.len() == entrances.work.len());
-        cgroups.set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, ..Resources::default() }).unwrap();
+        // Less time than what was saved up before is taken too.
+        cgroups
+            .set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, cpu_millis: 500, ..Resources::default() })
+            .unwrap();
         assert_eq!(cgroups.list(), ["s1"]);
         assert_eq!(cgroups.counts("s1").unwrap().pids, 0);
         cgroups.set_frozen("s1", true).unwrap();

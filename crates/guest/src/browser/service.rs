@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::automation::{Automation, Download};
-use super::cdp::{CdpError, Client};
+use super::cdp::{CdpError, Client, Target};
 use super::network::Network;
 use super::policy::Policy;
 use super::start::{self, Started};
 use super::types::{BrowserInfoResult, BrowserViewport, RestartMode, RestartRequest};
 use crate::SharedGuest;
-use crate::desktop::{Control, Desktop, DesktopError, Format, Picture, Region, View};
+use crate::desktop::{Control, Desktop, DesktopError, Format, Picture, Region, Screen, ScreenError, View};
 use crate::http::Address;
 use crate::process::{Kept, told};
 
@@ -33,6 +34,10 @@ const END: Duration = Duration::from_secs(5);
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_millis(5);
+/// Width and height of what is looked at of a window's bars, in pixels.
+const BARS: (u32, u32) = (200, 80);
+/// The page that a browser starts with, unless it is told another.
+pub(super) const EMPTY: &str = "about:blank";
 /// Entries of a list of blocked or allowed pages: the browser takes no more.
 const MAX_PATTERNS: usize = 1000;
 
@@ -78,6 +83,8 @@ pub struct Browser {
     user_agent: String,
     checked: Mutex<Instant>,
     started: Instant,
+    /// Its first tab is there: it answers a moment before.
+    opened: OnceCell<()>,
     /// Its first window was drawn.
     painted: OnceCell<()>,
     /// What operations in pages go by, once there was one.
@@ -91,6 +98,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl BrowserService {
     /// The browser, started if it is not there. Whoever calls at the same time waits for the same one.
     pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
+        let browser = self.answering(guest).await?;
+        browser.first_tab().await?;
+        Ok(browser)
+    }
+
+    /// The same, perhaps before it has a tab.
+    async fn answering(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
         let mut current = self.current.lock().await;
         guest.desktop.touch();
         if let Some(browser) = &*current
@@ -109,25 +123,35 @@ impl BrowserService {
     }
 
     async fn start(&self, guest: &SharedGuest) -> Result<Browser, BrowserError> {
-        let desktop = guest.desktop.get(guest).await?;
         let policy = lock(&self.policy).clone();
-        let Started { process, client, port, path, user_agent } = start::start(guest, &desktop, &policy).await?;
+        // It is a while before it looks for its display: so long the X server has.
+        let (tell, told) = oneshot::channel::<String>();
+        let early = async {
+            let display = told.await.ok()?;
+            Some((start::start(guest, &display, &policy).await.ok()?, display))
+        };
+        let (desktop, early) = tokio::join!(guest.desktop.get_telling(guest, tell), early);
+        let desktop = desktop?;
+        let Started { process, client, port, path, user_agent } = match early {
+            Some((started, display)) if display == desktop.display() => started,
+            _ => start::start(guest, desktop.display(), &policy).await?,
+        };
         let (client, checked) = (Mutex::new(client), Mutex::new(Instant::now()));
-        let (started, painted, automation) = (Instant::now(), OnceCell::new(), Default::default());
-        let browser = Browser { process, desktop, client, port, path, user_agent, checked, started, painted, automation };
-        self.network.ensure(browser.port, &browser.path).await?;
-        browser.first_tab().await?;
-        Ok(browser)
+        let (started, opened, painted, automation) = (Instant::now(), OnceCell::new(), OnceCell::new(), Default::default());
+        self.network.ensure(port, &path).await?;
+        Ok(Browser { process, desktop, client, port, path, user_agent, checked, started, opened, painted, automation })
     }
 
     /// What operations in pages go by. It is made by the first of them.
     pub(super) async fn automation(&self, guest: &SharedGuest) -> Result<Arc<Automation>, BrowserError> {
-        let browser = self.get(guest).await?;
+        let browser = self.answering(guest).await?;
         let mut automation = browser.automation.lock().await;
         if let Some(automation) = automation.as_ref().filter(|automation| !automation.is_closed()) {
             return Ok(automation.clone());
         }
-        let made = Automation::start(browser.port, &browser.path).await?;
+        // A browser that starts is slow to answer: nothing waits for an answer that it doesn't need.
+        let made = async { Automation::start(browser.port, &browser.path).await.map_err(BrowserError::from) };
+        let (made, ()) = tokio::try_join!(made, browser.first_tab())?;
         *automation = Some(made.clone());
         Ok(made)
     }
@@ -280,24 +304,32 @@ impl Browser {
         drop(timeout(END, self.process.ended().cancelled()).await);
     }
 
-    /// Waits for its first tab: the browser answers a moment before it is there.
+    /// Waits for its first tab, if nobody did.
     async fn first_tab(&self) -> Result<(), BrowserError> {
-        let deadline = Instant::now() + FIRST_WINDOW;
-        let client = self.client();
-        while first_page(&client).await?.is_none() && Instant::now() < deadline {
-            sleep(LOOK).await;
-        }
-        Ok(())
+        let wait = async {
+            let client = self.client();
+            let mut events = client.events();
+            let discover = |what: Value| client.call::<IgnoredAny>("Target.setDiscoverTargets", what);
+            discover(json!({"discover": true, "filter": [{"type": "page"}]})).await?;
+            // Without one it may be used all the same: what needs a tab opens it.
+            let _ = timeout(FIRST_WINDOW, async {
+                while events.next().await.is_ok_and(|event| event.method != "Target.targetCreated") {}
+            })
+            .await;
+            discover(json!({"discover": false})).await?;
+            Ok(())
+        };
+        self.opened.get_or_try_init(|| wait).await.copied()
     }
 
     /// Waits until its first window is drawn, so that a first picture shows it.
     async fn first_window(&self) -> Result<(), BrowserError> {
         let deadline = self.started + FIRST_WINDOW;
-        // The bars of the window are drawn by then, when the page in it is; the rest is a look at the screen.
+        // Of an empty page there is nothing to draw. With another the window's bars are drawn too, and what is left is a look at the screen.
         let page = self.client();
         let drawn = async {
-            let Some(target) = first_page(&page).await? else { return Ok(()) };
-            let session = page.attach(&target).await?;
+            let Some(target) = first_page(&page).await?.filter(|target| target.url != EMPTY) else { return Ok(()) };
+            let session = page.attach(&target.target_id).await?;
             // Tabs that are not in front are not drawn.
             let expression = "document.hidden || new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))";
             let wait = json!({"expression": expression, "awaitPromise": true});
@@ -307,10 +339,16 @@ impl Browser {
         if let Ok(Err(CdpError::Closed)) = timeout_at(deadline, drawn).await {
             return Err(CdpError::Closed.into());
         }
+        let managed = self.desktop.has_manager();
         while Instant::now() < deadline {
-            let bars = Region { x: 0, y: 0, width: 200, height: 80 };
-            let plain = self.desktop.run(move |screen| Ok(screen.picture(Some(bars))?.is_plain())).await?;
-            if !plain {
+            let is_drawn = move |screen: &mut Screen| {
+                // A window manager gives the window the whole screen a moment after it is there: both ends of its bars are drawn then.
+                let last = if managed { i32::from(screen.size()?.0) - BARS.0 as i32 } else { 0 };
+                let is_plain =
+                    |x| Ok::<_, ScreenError>(screen.picture(Some(Region { x, y: 0, width: BARS.0, height: BARS.1 }))?.is_plain());
+                Ok(!is_plain(0)? && !is_plain(last)?)
+            };
+            if self.desktop.run(is_drawn).await? {
                 break;
             }
             sleep(LOOK).await;
@@ -321,7 +359,7 @@ impl Browser {
     /// Size of the page in the tab that was opened or shown last.
     pub async fn page_viewport(&self) -> Option<BrowserViewport> {
         let client = self.client();
-        let session = client.attach(&first_page(&client).await.ok()??).await.ok()?;
+        let session = client.attach(&first_page(&client).await.ok()??.target_id).await.ok()?;
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Metrics {
@@ -342,7 +380,6 @@ impl Browser {
 }
 
 /// The tab that was used last.
-async fn first_page(client: &Client) -> Result<Option<String>, CdpError> {
-    let targets = client.targets().await?;
-    Ok(targets.into_iter().find(|target| target.r#type == "page").map(|target| target.target_id))
+async fn first_page(client: &Client) -> Result<Option<Target>, CdpError> {
+    Ok(client.targets().await?.into_iter().find(|target| target.r#type == "page"))
 }

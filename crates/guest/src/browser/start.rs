@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::cdp::{CdpError, Client};
 use super::policy::Policy;
-use super::service::BrowserError;
+use super::service::{BrowserError, EMPTY};
 use crate::SharedGuest;
-use crate::desktop::{Desktop, locate};
+use crate::desktop::locate;
 use crate::files::{Failure, Kind};
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
 
@@ -41,7 +41,7 @@ pub(super) struct Started {
     pub(super) user_agent: String,
 }
 
-pub(super) async fn start(guest: &SharedGuest, desktop: &Desktop, policy: &Policy) -> Result<Started, BrowserError> {
+pub(super) async fn start(guest: &SharedGuest, display: &str, policy: &Policy) -> Result<Started, BrowserError> {
     let at = |what: &'static str| move |source: io::Error| BrowserError::Io { what, source };
     let program = program(guest).ok_or(BrowserError::NoBrowser)?;
     policy.write(guest).map_err(at("its policy"))?;
@@ -54,7 +54,7 @@ pub(super) async fn start(guest: &SharedGuest, desktop: &Desktop, policy: &Polic
         .processes
         .spawn(Command {
             argv: arguments(guest, program, &profile, port, policy),
-            env: environment(guest, desktop, policy),
+            env: environment(guest, display, policy),
             cwd: guest.user.home.display().to_string(),
             user: &guest.user,
             stdio: [process::dev_null().map_err(at("its input"))?, stderr.try_clone().map_err(at("its output"))?, stderr],
@@ -159,7 +159,10 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
         // All frames of a page in one process: what works in pages reaches each frame over the page's own session. Without
         // the browser's own sandbox a renderer that was taken over has the user's files anyway: see docs/THREATS.md.
         "--disable-site-isolation-trials",
-        "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,BackForwardCache",
+        // And no suggestions that are pages of the browser's own: two are loaded at each start, for as much work as all the rest.
+        "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,BackForwardCache,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
+        // A process of its own would keep nothing from the browser's here, and is one more to start.
+        "--enable-features=NetworkServiceInProcess2",
         // Without a GPU: drawn by the processor, WebGL too.
         "--disable-gpu",
         "--enable-unsafe-swiftshader",
@@ -177,7 +180,7 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
         arguments.push(format!("--user-agent={agent}"));
     }
     arguments.extend(env("BROWSER_EXTRA_ARGS").map(words).unwrap_or_default());
-    arguments.push(env("HOMEPAGE").unwrap_or("about:blank").to_owned());
+    arguments.push(env("HOMEPAGE").unwrap_or(EMPTY).to_owned());
     arguments
 }
 
@@ -206,8 +209,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-fn environment(guest: &SharedGuest, desktop: &Desktop, policy: &Policy) -> Vec<(String, String)> {
-    let mut extra = vec![("DISPLAY".to_owned(), desktop.display().to_owned())];
+fn environment(guest: &SharedGuest, display: &str, policy: &Policy) -> Vec<(String, String)> {
+    let mut extra = vec![("DISPLAY".to_owned(), display.to_owned())];
     let config = guest.config();
     let language = policy.locale.as_ref().or(config.env.get("CHROME_UI_LANG")).or(config.env.get("BROWSER_LANG"));
     if let Some(language) = language {

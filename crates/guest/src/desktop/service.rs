@@ -8,6 +8,7 @@ use std::time::Duration;
 use arenite_isolation::spawner::SpawnError;
 use thiserror::Error;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -126,6 +127,12 @@ pub struct Desktop {
 impl DesktopService {
     /// The desktop, started if it is not there. Whoever calls at the same time waits for the same one.
     pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
+        self.get_telling(guest, oneshot::channel().0).await
+    }
+
+    /// The same. `display` is told the name of the display as soon as programs can be started on it, if that is before it is ready:
+    /// they find their bus, and wait for the X server. It may yet fail, and they with it, or become another display.
+    pub async fn get_telling(&self, guest: &SharedGuest, display: oneshot::Sender<String>) -> Result<Arc<Desktop>, DesktopError> {
         self.touch();
         let mut current = self.current.lock().await;
         if let Some(desktop) = current.as_ref().filter(|desktop| desktop.is_fine()) {
@@ -139,7 +146,7 @@ impl DesktopService {
             let ended = broken.server.process.ended();
             drop(timeout(END, ended.cancelled()).await);
         }
-        let desktop = Arc::new(Desktop::start(guest).await?);
+        let desktop = Arc::new(Desktop::start(guest, display).await?);
         *current = Some(desktop.clone());
         drop(current);
         self.reap_later(guest);
@@ -204,10 +211,19 @@ fn idle_time(guest: &Guest) -> Option<Duration> {
 }
 
 impl Desktop {
-    async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
+    async fn start(guest: &SharedGuest, tell: oneshot::Sender<String>) -> Result<Self, DesktopError> {
         // Programs find the bus when they are started, so it is there before the first.
         let display = start::usual_display(guest);
-        let (server, mut bus) = tokio::join!(start::server(guest, Size::configured(guest)), start_bus(guest, &display));
+        let (bound, is_bound) = oneshot::channel();
+        let bus = async {
+            let bus = start_bus(guest, &display).await;
+            if is_bound.await.is_ok() {
+                // Most have no use for it.
+                let _ = tell.send(display.clone());
+            }
+            bus
+        };
+        let (server, mut bus) = tokio::join!(start::server(guest, Size::configured(guest), bound), bus);
         let server = server?;
         if server.display != display {
             // What the bus starts would look for its display in vain. The next one listens at the same place.
@@ -220,6 +236,11 @@ impl Desktop {
             None => None,
         };
         Ok(Self { server, manager, is_managed: AtomicBool::new(false), bus, hung: AtomicBool::new(false) })
+    }
+
+    /// Whether windows get their places from a window manager.
+    pub(crate) fn has_manager(&self) -> bool {
+        self.manager.is_some()
     }
 
     /// Whether it runs, and did not stand still the last time.

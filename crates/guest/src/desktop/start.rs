@@ -1,11 +1,14 @@
 //! From programs of the image to a screen.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use arenite_isolation::spawner::SpawnError;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::bus;
@@ -60,22 +63,56 @@ pub(super) fn usual_display(guest: &SharedGuest) -> String {
     format!(":{}", first_display(guest))
 }
 
-pub(super) async fn server(guest: &SharedGuest, size: Size) -> Result<Server, DesktopError> {
+/// Has the X server take up the display's socket, which it is given as its input, as services of systemd do.
+const TAKE_UP: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
+
+/// Listens in the place of a display's server that is yet to come; None: something has or had that display.
+fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
+    if is_taken(number) {
+        return None;
+    }
+    let place = socket(&number.to_string());
+    let listener = UnixListener::bind(&place).ok()?;
+    // The next server takes it away.
+    chown(&place, Some(guest.user.uid), Some(guest.user.gid)).ok()?;
+    std::fs::set_permissions(&place, PermissionsExt::from_mode(0o777)).ok()?;
+    Some(listener)
+}
+
+fn is_taken(number: u32) -> bool {
+    std::path::Path::new(&format!("/tmp/.X{number}-lock")).exists()
+}
+
+/// Starts an X server. `bound` is told as soon as programs can be started on its display, [`usual_display`]: they wait for the server
+/// then. It is told nothing where that can't be, and programs that were started fail when the server can't take them up.
+pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Sender<()>) -> Result<Server, DesktopError> {
     let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
     // Root's, as X servers want it; the sandbox's user could make it, but not so that they believe it.
     let made = std::fs::DirBuilder::new().mode(0o1777).create(SOCKETS);
     if made.is_ok() {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-        std::fs::set_permissions(SOCKETS, mode).map_err(at("the directory of displays"))?;
+        std::fs::set_permissions(SOCKETS, PermissionsExt::from_mode(0o1777)).map_err(at("the directory of displays"))?;
     }
     let first = first_display(guest);
-    let is_free = |number: &u32| !std::path::Path::new(&format!("/tmp/.X{number}-lock")).exists();
+    if let Some(listener) = listen(guest, first) {
+        let inode = || std::fs::symlink_metadata(socket(&first.to_string())).map(|file| file.ino());
+        let before = inode();
+        // Whoever waited for it may have left.
+        let _ = bound.send(());
+        let server = one_server(guest, &program, first, size, Some(listener.into())).await;
+        // One that can't take a socket up has made another, and who came before waits at the first.
+        if let Ok(server) = server
+            && before.is_ok_and(|before| inode().is_ok_and(|now| now == before))
+        {
+            return Ok(server);
+        }
+    }
+    let is_free = |number: &u32| !is_taken(*number);
     let mut failure = None;
     // A lock that a killed server left is its successor's to judge, so the first display is tried in any case.
     let others = (first + 1..first.saturating_add(DISPLAYS)).filter(is_free);
     for number in [first].into_iter().chain(others) {
-        match one_server(guest, &program, number, size).await {
+        match one_server(guest, &program, number, size, None).await {
             Ok(server) => return Ok(server),
             Err(error @ DesktopError::Ended { .. }) => failure = Some(error),
             Err(error) => return Err(error),
@@ -84,11 +121,19 @@ pub(super) async fn server(guest: &SharedGuest, size: Size) -> Result<Server, De
     Err(failure.unwrap_or(DesktopError::NoServer))
 }
 
-async fn one_server(guest: &SharedGuest, program: &str, number: u32, size: Size) -> Result<Server, DesktopError> {
+/// `listener` is the display's socket, when it is there already.
+async fn one_server(
+    guest: &SharedGuest,
+    program: &str,
+    number: u32,
+    size: Size,
+    listener: Option<OwnedFd>,
+) -> Result<Server, DesktopError> {
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
     let dir = ScratchDir::new(&guest.user).map_err(at("its directory"))?;
     let vnc = dir.path().join("vnc").display().to_string();
     let display = format!(":{number}");
+    let take_up: &[&str] = if listener.is_some() { &["/bin/sh", "-c", TAKE_UP] } else { &[] };
     let argv = [
         program,
         &display,
@@ -109,6 +154,9 @@ async fn one_server(guest: &SharedGuest, program: &str, number: u32, size: Size)
         "None",
         "-AlwaysShared",
         "-noreset",
+        // The server's own OpenGL is 50 MiB of a compiler's memory; programs draw with theirs.
+        "-extension",
+        "GLX",
         "-desktop",
         "Desktop",
         // It writes its number there when it serves.
@@ -120,11 +168,11 @@ async fn one_server(guest: &SharedGuest, program: &str, number: u32, size: Size)
     let child = guest
         .processes
         .spawn(Command {
-            argv: argv.map(str::to_owned).into(),
+            argv: take_up.iter().chain(&argv).map(|&word| word.to_owned()).collect(),
             env: guest.environment(&guest.user, &[]),
             cwd: guest.user.home.display().to_string(),
             user: &guest.user,
-            stdio: [process::dev_null().map_err(at("its input"))?, stdout, stderr],
+            stdio: [listener.map_or_else(process::dev_null, Ok).map_err(at("its input"))?, stdout, stderr],
             controlling_tty: false,
         })
         .await

@@ -70,10 +70,12 @@ impl Automation {
         });
         tokio::spawn(pump::run(automation.client.events(), Arc::downgrade(&automation)));
         // From here on the browser tells of its tabs, first of those that are there.
-        let client = &automation.client;
-        let _: IgnoredAny = client.call("Target.setDiscoverTargets", json!({"discover": true})).await?;
+        let call = |method, params| automation.client.call::<IgnoredAny>(method, params);
         let downloads = json!({"behavior": "default", "eventsEnabled": true});
-        let _: IgnoredAny = client.call("Browser.setDownloadBehavior", downloads).await?;
+        tokio::try_join!(
+            call("Target.setDiscoverTargets", json!({"discover": true})),
+            call("Browser.setDownloadBehavior", downloads)
+        )?;
         Ok(automation)
     }
 

@@ -72,6 +72,7 @@ type Answer = Result<Box<RawValue>, Refusal>;
 pub struct Target {
     pub target_id: String,
     pub r#type: String,
+    pub url: String,
 }
 
 #[derive(Debug, Deserialize)]
