@@ -97,6 +97,26 @@ def test_one_browser_for_all_who_ask_at_once(sandbox: Callable[..., LiveSandbox]
     assert live.output("pgrep -c -x Xvnc; pgrep -c -x openbox; ps -eo args | grep -c '^/usr/lib/chromium/chromium --user'").split() == ["1", "1", "1"]
 
 
+def test_a_profile_is_there_that_is_nobodys(sandbox: Callable[..., LiveSandbox]) -> None:
+    live = sandbox(image="browser")
+    kept = live.output("cd ~/.config/browser && cat 'Local State' Default/Preferences")
+    assert live.output("stat -c '%U %a' ~/.config/browser/Default/History") == "gem 600"
+    # Whatever tells one installation from another is drawn by each for itself.
+    for mark in ("randomization_source", "device_id", "profile_guid", "hash_token", "client_id", "_salt"):
+        assert mark not in kept, mark
+    screenshot(live)
+    live.output("until grep -q enterprise_profile_guid ~/.config/browser/Default/Preferences; do sleep 0.2; done", timeout=60)
+
+
+def test_a_display_that_is_taken_is_left_alone(sandbox: Callable[..., LiveSandbox]) -> None:
+    live = sandbox(image="browser")
+    for other in ("99", "100"):
+        live.bash(f"Xvnc :{other} -rfbport -1 -rfbunixpath /tmp/vnc{other} -SecurityTypes None", async_mode=True)
+        live.output(f"until [ -S /tmp/.X11-unix/X{other} ]; do sleep 0.05; done", timeout=20)
+    assert png_size(screenshot(live)) == (1280, 1024)
+    assert live.output("tr '\\0' '\\n' </proc/$(pgrep -o -x chromium)/environ | grep ^DISPLAY=") == "DISPLAY=:101"
+
+
 def test_typing_reaches_the_page(browsing: LiveSandbox, page: Tab) -> None:
     for text, clipboard in (
         ("plain ASCII: ~!@#$%^&*()_+{}|:\"<>?`-=[]\\;',./ 0123456789", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 
@@ -70,6 +71,15 @@ def test_what_pages_download_is_in_downloads(browsing: LiveSandbox, site: str) -
         opened.call("Page.navigate", url=f"{site}/report.csv")
         browsing.output("until test -s ~/Downloads/report.csv; do sleep 0.05; done", timeout=20)
     assert browsing.output("cat ~/Downloads/report.csv") == "a,b\n1,2"
+
+
+def test_a_new_browser_has_nothing_but_its_tab(browsing: LiveSandbox) -> None:
+    with connect(browsing.client.browser.get_info().data.cdp_url) as socket:
+        # What the browser loads for itself, such as suggestions of its address bar, costs each sandbox a renderer.
+        socket.send(json.dumps({"id": 1, "method": "Target.getTargets", "params": {"filter": [{}]}}))
+        answer = json.loads(socket.recv())
+    own = [target for target in answer["result"]["targetInfos"] if target["url"].startswith("chrome")]
+    assert own == []
 
 
 def test_several_clients_and_rest_at_once(browsing: LiveSandbox, site: str, remote: Browser) -> None:
