@@ -36,7 +36,7 @@ pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, repor
     let rounds = args.rounds.min(MOST_ROUNDS);
     cold(rounds, api, report)?;
     pictures(2 * rounds, api, work, report)?;
-    clicks(args.port, args.rounds, api, report)?;
+    clicks(args.port, args.rounds, report)?;
     occupied(args.port, report)
 }
 
@@ -149,11 +149,13 @@ fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Repor
 }
 
 /// Clicks by REST and by Playwright, each in a browser of its own.
-fn clicks(port: u16, rounds: usize, api: &mut Connection, report: &mut Report) -> Outcome {
+fn clicks(port: u16, rounds: usize, report: &mut Report) -> Outcome {
     const OURS: &str = "bench-click";
     const THEIRS: &str = "bench-playwright";
     let node = find("node").ok_or_else(|| Failure::new("node is not there"))?;
     web::install(&repository().join("tests/clients"))?;
+    // The other connection may have been closed meanwhile.
+    let api = &mut Connection::open(port)?;
     for name in [OURS, THEIRS] {
         api.create_of(name, "browser")?;
         serve(api, name)?;
