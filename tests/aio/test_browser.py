@@ -102,7 +102,7 @@ def test_a_profile_is_there_that_is_nobodys(sandbox: Callable[..., LiveSandbox])
     kept = live.output("cd ~/.config/browser && cat 'Local State' Default/Preferences")
     assert live.output("stat -c '%U %a' ~/.config/browser/Default/History") == "gem 600"
     # Whatever tells one installation from another is drawn by each for itself.
-    for mark in ("randomization_source", "device_id", "profile_guid", "hash_token", "client_id", "_salt"):
+    for mark in ("randomization_source", "device_id", "profile_guid", "hash_token", "client_id", "device_id_salt"):
         assert mark not in kept, mark
     screenshot(live)
     live.output("until grep -q enterprise_profile_guid ~/.config/browser/Default/Preferences; do sleep 0.2; done", timeout=60)
@@ -114,7 +114,7 @@ def test_a_display_that_is_taken_is_left_alone(sandbox: Callable[..., LiveSandbo
         live.bash(f"Xvnc :{other} -rfbport -1 -rfbunixpath /tmp/vnc{other} -SecurityTypes None", async_mode=True)
         live.output(f"until [ -S /tmp/.X11-unix/X{other} ]; do sleep 0.05; done", timeout=20)
     assert png_size(screenshot(live)) == (1280, 1024)
-    assert live.output("tr '\\0' '\\n' </proc/$(pgrep -o -x chromium)/environ | grep ^DISPLAY=") == "DISPLAY=:101"
+    assert live.output("tr '\\0' '\\n' </proc/$(pgrep -o -x openbox)/environ | grep ^DISPLAY=") == "DISPLAY=:101"
 
 
 def test_typing_reaches_the_page(browsing: LiveSandbox, page: Tab) -> None:

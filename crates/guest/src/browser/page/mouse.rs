@@ -1,5 +1,6 @@
 //! What a mouse does in a page, by the browser's own events.
 
+use futures_util::future::try_join_all;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::Instant;
@@ -91,13 +92,10 @@ impl Work {
             PageButton::Right => ("right", 2),
             PageButton::Middle => ("middle", 4),
         };
-        self.mouse(moved((x, y))).await?;
-        for nth in 1..=count {
-            let press = |kind: &str, buttons: u8| json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": nth});
-            self.mouse(press("mousePressed", bit)).await?;
-            self.mouse(press("mouseReleased", 0)).await?;
-        }
-        Ok(())
+        let press = |nth: i64, kind: &str, buttons: u8| json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": nth});
+        let clicks = (1..=count).flat_map(|nth| [press(nth, "mousePressed", bit), press(nth, "mouseReleased", 0)]);
+        // They go out in this order, at once: the browser answers to a way of the mouse with its next picture.
+        try_join_all([moved((x, y))].into_iter().chain(clicks).map(|event| self.mouse(event))).await.map(drop)
     }
 
     async fn mouse(&self, event: serde_json::Value) -> Result<(), PageError> {
