@@ -102,7 +102,7 @@ def test_a_profile_is_there_that_is_nobodys(sandbox: Callable[..., LiveSandbox])
     kept = live.output("cd ~/.config/browser && cat 'Local State' Default/Preferences")
     assert live.output("stat -c '%U %a' ~/.config/browser/Default/History") == "gem 600"
     # Whatever tells one installation from another is drawn by each for itself.
-    for mark in ("randomization_source", "device_id", "profile_guid", "hash_token", "client_id", "device_id_salt"):
+    for mark in ("randomization_source", "device_id", "profile_guid", "hash_token", "client_id"):
         assert mark not in kept, mark
     screenshot(live)
     live.output("until grep -q enterprise_profile_guid ~/.config/browser/Default/Preferences; do sleep 0.2; done", timeout=60)
