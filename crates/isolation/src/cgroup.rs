@@ -169,7 +169,7 @@ impl Cgroups {
         // Time of the processor in each tenth of a second, in microseconds.
         let time = (u64::from(limits.cpu_millis) * 100).to_string();
         let (memory, pids, cpu) = (self.dir("memory", id), self.dir("pids", id), self.dir("cpu", id));
-        // What was idle may use as much more once: a start is such a burst. Kernels before 5.14 don't know it, and take no time below it.
+        // What was idle may use as much more once: a start is such a burst. Kernels before 5.14 don't know it; the others take no limit below it.
         let burst = match self.layout {
             Layout::V2 { .. } => "cpu.max.burst",
             Layout::V1 { .. } => "cpu.cfs_burst_us",

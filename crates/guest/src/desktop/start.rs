@@ -68,14 +68,16 @@ const TAKE_UP: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$
 
 /// Listens in the place of a display's server that is yet to come; None: something has or had that display.
 fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
-    if is_taken(number) {
+    // In a directory of the user's own, the user could put a link in the socket's place before that is given away.
+    let dir = std::fs::symlink_metadata(SOCKETS).ok()?;
+    if is_taken(number) || !dir.is_dir() || dir.uid() != rustix::process::geteuid().as_raw() {
         return None;
     }
     let place = socket(&number.to_string());
     let listener = UnixListener::bind(&place).ok()?;
-    // The next server takes it away.
-    chown(&place, Some(guest.user.uid), Some(guest.user.gid)).ok()?;
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o777)).ok()?;
+    // The next server takes it away. From here on the file is the user's, so this is the last that is done to it.
+    chown(&place, Some(guest.user.uid), Some(guest.user.gid)).ok()?;
     Some(listener)
 }
 
