@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import httpx
 import pytest
 from agent_sandbox import Sandbox as Client
 from agent_sandbox.browser import Action_MoveTo
-from cdp import tab
+from cdp import Tab, tab
 from playwright.sync_api import Browser, Error, Playwright
 from sandboxes import LiveSandbox
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -76,9 +75,8 @@ def test_what_pages_download_is_in_downloads(browsing: LiveSandbox, site: str) -
 def test_a_new_browser_has_nothing_but_its_tab(browsing: LiveSandbox) -> None:
     with connect(browsing.client.browser.get_info().data.cdp_url) as socket:
         # What the browser loads for itself, such as suggestions of its address bar, costs each sandbox a renderer.
-        socket.send(json.dumps({"id": 1, "method": "Target.getTargets", "params": {"filter": [{}]}}))
-        answer = json.loads(socket.recv())
-    own = [target for target in answer["result"]["targetInfos"] if target["url"].startswith("chrome")]
+        targets = Tab(socket).call("Target.getTargets", filter=[{}])["targetInfos"]
+    own = [target for target in targets if target["url"].startswith("chrome")]
     assert own == []
 
 
