@@ -37,8 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="a long load; run by `cargo xtask soak`"))
-    # What sums up the others' calls needs all of them. A part of the tests leaves it out.
-    part = config.option.keyword or config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    # What sums up the calls of its folder's tests needs all of these. A part of them leaves it out.
+    part = config.option.keyword or not all((config.invocation_params.dir / arg).is_dir() for arg in config.args)
     summing = [item for item in items if item.get_closest_marker("last")]
     if part and summing:
         items[:] = [item for item in items if item not in summing]

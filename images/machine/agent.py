@@ -215,7 +215,7 @@ def open_file(data):
     path = os.path.expanduser(data.get("path") or "")
     if not os.path.exists(path):
         raise Refused(f"there is no file {path}", 404)
-    opener = next((name for name in ("xdg-open", "l3afpad") if shutil.which(name)), None)
+    opener = next((name for name in ("xdg-open", "mousepad") if shutil.which(name)), None)
     if opener is None:
         raise Refused("nothing here opens files", 500)
     start([opener, path])

@@ -48,9 +48,13 @@ def click(machine: Any, node: dict[str, Any]) -> None:
     machine.act("CLICK", x=box["x"] + box["width"] // 2, y=box["y"] + box["height"] // 2)
 
 
+# It is gone when another begins: one process has all its windows.
+CLOSE = "pkill -9 -x mousepad; while pgrep -x mousepad >/dev/null; do sleep 0.1; done"
+
+
 def edit(machine: Any, path: str) -> None:
     """An editor with a file, in which keys arrive."""
-    machine.agent("POST", "/setup/launch", json={"command": ["l3afpad", path]})
+    machine.agent("POST", "/setup/launch", json={"command": ["mousepad", path]})
     click(machine, until(lambda: shown(machine, "text"), "an editor"))
 
 
@@ -112,7 +116,7 @@ def test_what_is_typed_arrives_as_it_was(machine: Any) -> None:
 
 
 def test_a_drag_selects_and_a_wheel_scrolls(machine: Any) -> None:
-    machine.inside("pkill l3afpad; seq -f 'line %g is here' 200 >/home/user/lines.txt")
+    machine.inside(f"{CLOSE}; seq -f 'line %g is here' 200 >/home/user/lines.txt")
     edit(machine, "/home/user/lines.txt")
     box = until(lambda: shown(machine, "text"), "the text")["box"]
     # From the first line to the third, which are then replaced by what is typed.
@@ -127,7 +131,7 @@ def test_a_drag_selects_and_a_wheel_scrolls(machine: Any) -> None:
 
 
 def test_the_tree_has_a_button_and_a_click_there_presses_it(machine: Any) -> None:
-    machine.inside("pkill l3afpad; true")
+    machine.inside(CLOSE)
     edit(machine, "/home/user/other.txt")
     machine.act("TYPING", text="unsaved")
     # Closing asks what to do with the text.
@@ -136,7 +140,7 @@ def test_the_tree_has_a_button_and_a_click_there_presses_it(machine: Any) -> Non
     assert "showing" in button["states"]
     click(machine, button)
     until(lambda: not shown(machine, "push button", "Cancel"), "no question any more")
-    assert machine.inside("pgrep -c l3afpad").strip() == "1"
+    assert machine.inside("pgrep -c mousepad").strip() == "1"
 
 
 def test_it_is_recorded_and_watched(machine: Any) -> None:
@@ -176,8 +180,8 @@ def test_files_and_programs_by_the_agents_protocol(machine: Any, tmp_path: Path)
 def test_a_reset_takes_everything_back_and_another_machine_has_its_own_disk(
     machine: Any, machines: Callable[..., Any]
 ) -> None:
-    machine.inside("echo mine >/home/user/mine; sync; pgrep l3afpad || (l3afpad >/dev/null 2>&1 &)")
-    until(lambda: machine.inside("pgrep -c l3afpad; true").strip() != "0", "an editor")
+    machine.inside("echo mine >/home/user/mine; sync; pgrep mousepad || (mousepad >/dev/null 2>&1 &)")
+    until(lambda: machine.inside("pgrep -c mousepad; true").strip() != "0", "an editor")
     other = machines()
     assert other.inside("cat /home/user/mine 2>&1; true").startswith("cat: ")
     other.inside("echo theirs >/home/user/mine")
@@ -187,7 +191,7 @@ def test_a_reset_takes_everything_back_and_another_machine_has_its_own_disk(
     told = machine.data("POST", "/v1/machine/reset")
     assert told["booted"] is False
     assert machine.inside("ls /home/user/mine 2>&1; true").startswith("ls: ")
-    assert machine.inside("pgrep -c l3afpad; true").strip() == "0"
+    assert machine.inside("pgrep -c mousepad; true").strip() == "0"
     # The clock did not go back with the rest.
     assert abs(int(machine.inside("date +%s")) - time.time()) < 60
 

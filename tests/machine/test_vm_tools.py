@@ -64,11 +64,12 @@ def printed(w: Worker, *command: str) -> str:
 
 def test_all_that_a_person_does_works_on_a_machine(worker: Callable[[str], Worker]) -> None:
     w, other = worker("one"), worker("two")
-    w.create("vm", session_config={**QEMU, "setup": [{"type": "launch", "parameters": {"command": ["l3afpad", "/tmp/note.txt"]}}]})
+    w.create("vm", session_config={**QEMU, "setup": [{"type": "launch", "parameters": {"command": ["mousepad", "/tmp/note.txt"]}}]})
     shot = w.ok("vm:screenshot")
     assert shot["size"] == [1280, 800] and base64.b64decode(shot["image"]).startswith(b"\x89PNG")
     # An empty text is no row of the table: it begins below the menu.
-    x, y = (side + way for side, way in zip(found(w, "menu", "File"), (60, 120), strict=True))
+    left, top = (side + way for side, way in zip(found(w, "menu", "File"), (-14, 25), strict=True))
+    x, y = left + 74, top + 95
     w.ok("vm:click", x=x, y=y)
     w.ok("vm:type", text=TEXT)
     w.ok("vm:key", key="enter")
@@ -79,8 +80,12 @@ def test_all_that_a_person_does_works_on_a_machine(worker: Callable[[str], Worke
     w.ok("vm:hotkey", keys=["ctrl", "s"])
     w.ok("vm:wait", seconds=2)
     assert printed(w, "cat", "/tmp/note.txt").rstrip("\n") == f"{TEXT}\nAbc"
-    # A drag over the text marks it, and what is typed takes its place.
-    w.ok("vm:drag", start_x=x - 5, start_y=y + 5, end_x=1, end_y=1)
+    # A drag from the first line to the second marks the first, and what is typed takes its place.
+    w.ok("vm:drag", start_x=left, start_y=top, end_x=left, end_y=top + 18)
+    w.ok("vm:type", text="Q")
+    w.ok("vm:hotkey", keys=["ctrl", "s"])
+    w.ok("vm:wait", seconds=2)
+    assert printed(w, "cat", "/tmp/note.txt").rstrip("\n") == "QAbc"
     w.ok("vm:scroll", x=x, y=y, clicks=-3)
     w.ok("vm:move", x=5, y=5)
     w.ok("vm:mouse_down")

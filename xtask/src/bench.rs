@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use crate::binary::Profile;
 use crate::command::{self, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{binary, host, image, server};
@@ -50,7 +51,7 @@ pub(crate) struct BenchArgs {
     /// Make, use and delete 1,000 sandboxes in turn, too
     #[arg(long)]
     soak: bool,
-    /// Write the table into docs/SPECIFICATION.md, between its two marks
+    /// Write the table into docs/SPECIFICATION.md, between its two marks; with --only, its other rows stay
     #[arg(long)]
     update_specification: bool,
 }
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     host::prepare(&[host::TO_RUN, host::TO_BENCH])?;
     let arenite = match &args.binary {
         Some(path) => path.clone(),
-        None => binary::build()?,
+        None => binary::build(Profile::Release)?,
     };
     let work = target_dir().join("bench");
     std::fs::create_dir_all(&work).attempt(|| format!("could not make {}", work.display()))?;
@@ -94,65 +95,78 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         arguments.extend(["--agentflow-config".to_owned(), agentflow::configuration(&work)?.display().to_string()]);
     }
     server::start(&arenite, args.port, &arguments, &work.join("server.log"))?;
-    let measured = measure(args, &arenite, &data_dir, &work, &floors);
+    let mut report = Report::of_this_host()?;
+    let measured = measure(args, &arenite, &data_dir, &work, &floors, &mut report);
     let stopped = server::Started::find(args.port).map_or(Ok(()), |started| started.stop());
-    let report = measured?;
-    stopped?;
     print!("{report}");
     let output = args.output.clone().unwrap_or_else(|| target_dir().join("bench.json"));
     let text = serde_json::to_vec_pretty(&report).attempt(|| "could not write the numbers as JSON".into())?;
     std::fs::write(&output, text).attempt(|| format!("could not write {}", output.display()))?;
     println!("\nwritten to {}", output.display());
     if args.update_specification {
-        report.update(&command::repository().join("docs/SPECIFICATION.md"))?;
+        let part = args.only.is_some() || measured.is_err();
+        report.update(&command::repository().join("docs/SPECIFICATION.md"), part)?;
     }
-    Ok(())
+    measured.and(stopped)
 }
 
-fn measure(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, floors: &floor::Programs) -> Result<Report, Failure> {
+/// What was measured before a failure counts.
+fn measure(
+    args: &BenchArgs,
+    arenite: &Path,
+    data_dir: &Path,
+    work: &Path,
+    floors: &floor::Programs,
+    report: &mut Report,
+) -> Outcome {
     let mut api = Connection::open(args.port)?;
     for name in api.sandboxes()? {
         api.delete(&name)?;
     }
     let rootfs = floor::root_file_system(&mut api, work)?;
     let wanted = |name: &str| wanted(args, name);
-    let mut report = Report::of_this_host()?;
     if wanted("create") {
-        create(args, &mut api, floors, &rootfs, work, &mut report)?;
+        create(args, &mut api, floors, &rootfs, work, report)?;
     }
     if wanted("exec") {
-        exec(args, &mut api, floors, &mut report)?;
+        exec(args, &mut api, floors, report)?;
     }
     if wanted("code") {
-        code::measure(args.rounds, &mut api, &mut report)?;
+        code::measure(args.rounds, &mut api, report)?;
     }
     if wanted("browser") {
-        browser::measure(args, &mut api, work, &mut report)?;
-    }
-    if wanted("mcp") {
-        mcp::measure(args, &mut api, &mut report)?;
-    }
-    if wanted("agentflow") {
-        agentflow::measure(args, &mut api, work, &mut report)?;
-    }
-    if wanted("retrieval") {
-        retrieval::measure(args, arenite, data_dir, work, &mut report)?;
+        browser::measure(args, &mut api, work, report)?;
         // It said nothing for too long.
         api = Connection::open(args.port)?;
     }
+    if wanted("mcp") {
+        mcp::measure(args, &mut api, report)?;
+    }
+    if wanted("agentflow") {
+        agentflow::measure(args, &mut api, work, report)?;
+    }
+    if wanted("retrieval-peers") {
+        retrieval::beside_peers(work, report)?;
+    }
+    if wanted("retrieval-api") {
+        retrieval::served(args, arenite, data_dir, work, report)?;
+    }
+    if wanted("retrieval-peers") || wanted("retrieval-api") {
+        api = Connection::open(args.port)?;
+    }
     if wanted("many") {
-        many(args, &mut api, &mut report)?;
+        many(args, &mut api, report)?;
     }
     if wanted("stream") {
-        stream::measure(args.port, &mut api, work, &mut report)?;
+        stream::measure(args.port, &mut api, work, report)?;
     }
     if wanted("grep") {
         report.push(search::measure(&mut api)?);
     }
     if args.soak {
-        soak(&mut api, &mut report)?;
+        soak(&mut api, report)?;
     }
-    Ok(report)
+    Ok(())
 }
 
 fn wanted(args: &BenchArgs, name: &str) -> bool {
@@ -243,6 +257,8 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
     report.push(Row::plain("fifty at once: the last has its first output", all.as_secs_f64() * 1e3, "ms"));
     report.push(Row::plain("fifty at once: p50 of one", report::quantile(&made, 0.50).as_secs_f64() * 1e3, "ms"));
     let each = idle(api, (0..MANY).map(|i| format!("bench-many-{i}")))?;
+    // It said nothing for too long.
+    *api = Connection::open(args.port)?;
     report.push(Row::plain("idle sandbox, PSS of all its processes: each of fifty", each, "MiB"));
     for i in 0..MANY {
         api.delete(&format!("bench-many-{i}"))?;
@@ -250,6 +266,7 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
     // Alone it bears the pages that sandboxes share; so this is the number with the budget.
     api.create("bench-alone")?;
     let alone = idle(api, ["bench-alone".to_owned()].into_iter())?;
+    *api = Connection::open(args.port)?;
     report.push(Row::at_most("idle sandbox, PSS of all its processes: the only one", alone, "MiB", 6.0));
     api.delete("bench-alone")
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::binary::Profile;
 use crate::failure::Outcome;
 use crate::{binary, command, host};
 
@@ -23,7 +24,7 @@ pub(crate) struct ImageArgs {
 pub(crate) fn run(args: &ImageArgs) -> Outcome {
     host::must_be_root("image")?;
     host::prepare(&[host::TO_RUN])?;
-    build(&binary::build()?, &args.name, &args.data_dir)
+    build(&binary::build(Profile::Release)?, &args.name, &args.data_dir)
 }
 
 /// Builds it when the data directory has none of that name.

@@ -12,9 +12,16 @@ const CARGO_DENY: &str = "0.20.2";
 pub(crate) fn run() -> Outcome {
     fmt::check()?;
     web::check()?;
-    command::run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
-    // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
-    command::run(program(cargo_deny()?).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))
+    std::thread::scope(|scope| {
+        // It has a build folder of its own.
+        let deny = scope.spawn(cargo_deny);
+        // The profile is the tests': what C code and macros compile to is there once, then.
+        let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "bench", "--quiet", "--", "--deny", "warnings"];
+        command::run(cargo().args(clippy))?;
+        let deny = deny.join().unwrap_or_else(|_| Err(Failure::new("installing cargo-deny panicked")))?;
+        // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
+        command::run(program(deny).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))
+    })
 }
 
 /// Where cargo-deny is; installed from source when it isn't there.

@@ -1,6 +1,7 @@
 //! The Python environment of the end-to-end tests.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use crate::command::{self, program, repository, succeeds, target_dir};
 use crate::failure::{Attempt, Failure};
@@ -8,6 +9,9 @@ use crate::failure::{Attempt, Failure};
 /// The interpreter of an environment that has exactly what `tests/requirements.txt` pins, and what `requirements-alone.txt` does
 /// without what that depends on.
 pub(crate) fn environment() -> Result<PathBuf, Failure> {
+    // Tests are prepared while others run.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock();
     let requirements = repository().join("tests/requirements.txt");
     let alone = repository().join("tests/requirements-alone.txt");
     let read = |file: &Path| std::fs::read_to_string(file).attempt(|| format!("could not read {}", file.display()));

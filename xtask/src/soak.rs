@@ -2,8 +2,10 @@
 
 use clap::Args;
 
+use crate::binary::Profile;
 use crate::failure::Outcome;
-use crate::{host, test};
+use crate::test::Prepared;
+use crate::{command, host};
 
 #[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
@@ -15,6 +17,7 @@ pub(crate) struct SoakArgs {
 pub(crate) fn run(args: &SoakArgs) -> Outcome {
     host::must_be_root("soak")?;
     host::prepare(&[host::TO_RUN, host::TO_TEST])?;
-    let soak = ["soak", "-m", "soak"].map(str::to_owned);
-    test::end_to_end(&soak.into_iter().chain(args.pytest.iter().cloned()).collect::<Vec<_>>())
+    let soak = ["machine", "retrieval", "soak", "-m", "soak"].map(str::to_owned);
+    let prepared = Prepared::make(Profile::Release)?;
+    command::run(&mut prepared.pytest(&[&soak[..], &args.pytest].concat()))
 }

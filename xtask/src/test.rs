@@ -1,13 +1,17 @@
 //! `cargo xtask test`: everything that can fail, with one closing line.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
-use crate::failure::{Failure, Outcome};
-use crate::{binary, host, image, lint, python, up, web};
+use crate::failure::{Attempt, Failure, Outcome};
+use crate::{host, image, lint, python, up, web};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -17,55 +21,65 @@ pub(crate) struct TestArgs {
     /// Only parts with this in their name: lint, crates, package, end-to-end
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// What follows goes to pytest
+    /// What follows goes to pytest, which then runs one test after the other
     #[arg(last = true)]
     pytest: Vec<String>,
 }
 
 /// Sockets' paths have at most 107 bytes, and the server keeps some in its data directory.
-const LONGEST_DATA_DIR: usize = 60;
+const LONGEST_DATA_DIR: usize = 58;
 
 const END_TO_END: &str = "end-to-end";
+/// The folder of the end-to-end tests whose tests run beside those of the others, since most of them wait most of their time.
+/// Each of the two lanes has a server and a data directory of its own.
+const FIRST_LANE: &str = "aio";
+/// The folder that comes after the others: its tests fill the host, and look at what it holds.
+const ALONE: &str = "isolation";
+/// A test that fails gets a second try, and the summary names it.
+const SECOND_TRY: [&str; 2] = ["--reruns", "1"];
 
-type Part<'a> = (&'static str, Box<dyn Fn() -> Outcome + 'a>);
+type Part = (&'static str, fn() -> Outcome);
+
+/// What a part came to, and what it took.
+type Done = (&'static str, Outcome, Duration);
 
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::must_be_root("test")?;
     host::prepare(&[host::TO_RUN, host::TO_TEST])?;
-    let parts: [Part<'_>; 4] = [
-        ("lint", Box::new(lint::run)),
-        ("crates", Box::new(crates)),
-        ("package", Box::new(package)),
-        // One that fails gets a second try, and the summary names it.
-        (END_TO_END, Box::new(|| end_to_end(&[&["--reruns".to_owned(), "1".to_owned()], &args.pytest[..]].concat()))),
-    ];
-    let only = args.only.as_deref().unwrap_or_default();
-    let mut results: Vec<(&str, Outcome, Duration)> = Vec::new();
+    let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", package)];
+    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
+    let mut results: Vec<Done> = Vec::new();
     web::build()?;
     std::thread::scope(|scope| {
-        // Every build ends with one large crate on one core: two at a time have both cores at work. What it comes to is asked
-        // for again when it is needed.
-        if parts.iter().any(|(name, _)| *name == END_TO_END && name.contains(only)) {
-            scope.spawn(binary::build);
-        }
-        for (name, part) in parts.iter().filter(|(name, _)| name.contains(only)) {
-            eprintln!("\n== {name}");
-            let begun = Instant::now();
-            let outcome = part();
-            let failed = outcome.is_err();
-            results.push((name, outcome, begun.elapsed()));
-            if failed && args.fail_fast {
-                break;
+        // The program is compiled first in any case, and its images are made while the others are at work.
+        let preparing = wanted(END_TO_END).then(|| scope.spawn(|| Prepared::make(Profile::Checked)));
+        for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
+            results.push(step(name, part));
+            if args.fail_fast && results.iter().any(|(_, outcome, _)| outcome.is_err()) {
+                return;
             }
         }
+        let Some(preparing) = preparing else { return };
+        results.push(step(END_TO_END, || {
+            let prepared = preparing.join().unwrap_or_else(|_| Err(Failure::new("its preparation panicked")))?;
+            if args.pytest.is_empty() { prepared.in_lanes() } else { command::run(&mut prepared.pytest(&args.pytest)) }
+        }));
     });
     if results.is_empty() {
+        let only = args.only.as_deref().unwrap_or_default();
         return Err(Failure::new(format!("there is no part {only:?}: the parts are lint, crates, package and end-to-end")));
     }
     summarise(&results)
 }
 
-fn summarise(results: &[(&str, Outcome, Duration)]) -> Outcome {
+fn step(name: &'static str, part: impl FnOnce() -> Outcome) -> Done {
+    eprintln!("\n== {name}");
+    let begun = Instant::now();
+    let outcome = part();
+    (name, outcome, begun.elapsed())
+}
+
+fn summarise(results: &[Done]) -> Outcome {
     println!();
     for (name, outcome, took) in results {
         match outcome {
@@ -102,23 +116,73 @@ fn package() -> Outcome {
     command::run(pytest.arg(scratch))
 }
 
-/// The tests in `tests/`, against the release build and real sandboxes.
-pub(crate) fn end_to_end(extra: &[String]) -> Outcome {
-    let arenite = binary::build()?;
-    let data_dir = data_dir();
-    up::doctor(&arenite, &data_dir)?;
-    for name in ["base", "code", "browser", "aio"] {
-        image::ensure(&arenite, name, &data_dir)?;
+/// All that the end-to-end tests need.
+pub(crate) struct Prepared {
+    arenite: PathBuf,
+    python: PathBuf,
+    data_dir: PathBuf,
+}
+
+impl Prepared {
+    pub(crate) fn make(profile: Profile) -> Result<Self, Failure> {
+        let arenite = binary::build(profile)?;
+        let data_dir = data_dir();
+        up::doctor(&arenite, &data_dir)?;
+        for name in ["base", "code", "browser", "aio"] {
+            image::ensure(&arenite, name, &data_dir)?;
+        }
+        web::install(&repository().join("tests/clients"))?;
+        Ok(Self { arenite, python: python::environment()?, data_dir })
     }
-    web::install(&repository().join("tests/clients"))?;
-    let python = python::environment()?;
-    let mut pytest = program(python);
-    pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(extra);
-    pytest.env("ARENITE_BIN", &arenite).env("ARENITE_TEST_DATA", &data_dir);
-    if let Some((_, file)) = host::extra_ca() {
-        pytest.env("ARENITE_TEST_EXTRA_CA", file);
+
+    /// Tests in `tests/`, against real sandboxes.
+    pub(crate) fn pytest(&self, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut pytest = program(&self.python);
+        pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(args);
+        pytest.env("ARENITE_BIN", &self.arenite).env("ARENITE_TEST_DATA", &self.data_dir);
+        if let Some((_, file)) = host::extra_ca() {
+            pytest.env("ARENITE_TEST_EXTRA_CA", file);
+        }
+        pytest
     }
-    command::run(&mut pytest)
+
+    /// All of them. What the second lane says is shown when the first has ended.
+    fn in_lanes(&self) -> Outcome {
+        let settings = repository().join("tests/pytest.ini");
+        let text = std::fs::read_to_string(&settings).attempt(|| format!("could not read {}", settings.display()))?;
+        let folders = text.lines().find_map(|line| line.strip_prefix("testpaths =")).unwrap_or_default().split_whitespace();
+        let others: Vec<&str> = folders.filter(|folder| ![FIRST_LANE, ALONE].contains(folder)).collect();
+        let second = self.twin()?;
+        let log = target_dir().join("end-to-end.log");
+        let file = File::create(&log).attempt(|| format!("could not make {}", log.display()))?;
+        let copy = file.try_clone().attempt(|| "could not share a file".into())?;
+        let mut beside = self.pytest(&[&SECOND_TRY, &others[..]].concat());
+        beside.env("ARENITE_TEST_DATA", &second).stdout(file).stderr(copy);
+        eprintln!("$ {} (beside it, into {})", command::shown(&beside), log.display());
+        let mut running = beside.spawn().attempt(|| "could not start pytest".into())?;
+        let first = command::run(&mut self.pytest(&[&SECOND_TRY[..], &[FIRST_LANE]].concat()));
+        let status = running.wait().attempt(|| "could not wait for pytest".into())?;
+        println!("\n{}", std::fs::read_to_string(&log).unwrap_or_default());
+        let last = command::run(&mut self.pytest(&[&SECOND_TRY[..], &[ALONE]].concat()));
+        first.and(last)?;
+        if status.success() { Ok(()) } else { Err(Failure::new(format!("{} failed ({status})", command::shown(&beside)))) }
+    }
+
+    /// A second data directory with the same images, which are copied: that takes seconds, and building them minutes.
+    fn twin(&self) -> Result<PathBuf, Failure> {
+        let twin = PathBuf::from(format!("{}-2", self.data_dir.display()));
+        let images = |dir: &Path| command::output(program(&self.arenite).args(["image", "ls", "--json", "--data-dir"]).arg(dir));
+        // Asking makes its pool.
+        if images(&twin)? != images(&self.data_dir)? {
+            let [from, to] = [&self.data_dir, &twin].map(|dir| dir.join("pool"));
+            // An image is listed when its manifest is there: layers come first.
+            for part in ["layers", "images"] {
+                command::run(program("rm").arg("-rf").arg(to.join(part)))?;
+                command::run(program("cp").arg("-a").arg(from.join(part)).arg(&to))?;
+            }
+        }
+        Ok(twin)
+    }
 }
 
 /// Kept between runs, so that the images are built once.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Deserialize;
 
+use crate::binary::Profile;
 use crate::failure::{Failure, Outcome};
 use crate::server::{self, Build, Started};
 use crate::{binary, command, host, image};
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     let begun = Instant::now();
     host::must_be_root("up")?;
     host::prepare(&[host::TO_RUN])?;
-    let arenite = binary::build()?;
+    let arenite = binary::build(Profile::Release)?;
     doctor(&arenite, &args.data_dir)?;
     image::ensure(&arenite, &args.image, &args.data_dir)?;
     let how = serve(&arenite, args)?;

@@ -126,7 +126,7 @@ impl Row {
         self
     }
 
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> Cells {
         let number = |n: f64| if n >= 100.0 { format!("{n:.0}") } else { format!("{n:.2}") };
         let verdict = match (self.ok, self.goal) {
             (None, _) => "",
@@ -154,6 +154,9 @@ pub(super) struct Report {
     rows: Vec<Row>,
 }
 
+/// What a row shows, under `TITLES`.
+type Cells = [String; 7];
+
 const TITLES: [&str; 7] = ["row", "measured", "floor", "the floor is", "ratio", "budget", "kept"];
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
@@ -171,33 +174,54 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Puts the table between the two marks of a document.
-    pub(super) fn update(&self, document: &Path) -> Outcome {
+    /// Puts the table between the two marks of a document. Where only a part was measured, the rows there that this run
+    /// doesn't have stay as they are.
+    pub(super) fn update(&self, document: &Path, part: bool) -> Outcome {
         let text = std::fs::read_to_string(document).attempt(|| format!("could not read {}", document.display()))?;
-        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-        let (before, after) = parts.ok_or_else(|| Failure::new(format!("{} has no {BEGIN} … {END}", document.display())))?;
-        std::fs::write(document, format!("{before}{BEGIN}\n{self}{END}{after}"))
-            .attempt(|| format!("could not write {}", document.display()))
+        let updated =
+            self.put_into(&text, part).ok_or_else(|| Failure::new(format!("{} has no {BEGIN} … {END}", document.display())))?;
+        std::fs::write(document, updated).attempt(|| format!("could not write {}", document.display()))
     }
-}
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows: Vec<[String; 7]> = self.rows.iter().map(Row::cells).collect();
+    fn put_into(&self, text: &str, part: bool) -> Option<String> {
+        let (before, rest) = text.split_once(BEGIN)?;
+        let (old, after) = rest.split_once(END)?;
+        let mut rows = if part { rows_of(old) } else { Vec::new() };
+        for row in self.rows.iter().map(Row::cells) {
+            match rows.iter_mut().find(|old| old[0] == row[0]) {
+                Some(old) => *old = row,
+                None => rows.push(row),
+            }
+        }
+        Some(format!("{before}{BEGIN}\n{}{END}{after}", self.table(&rows)))
+    }
+
+    fn table(&self, rows: &[Cells]) -> String {
         let widths: [usize; 7] = std::array::from_fn(|i| {
             let longest = rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
             longest.max(TITLES[i].len())
         });
-        writeln!(f, "Linux {}, {} cores\n", self.kernel, self.cores)?;
-        let line = |f: &mut fmt::Formatter<'_>, cells: &[String; 7]| {
-            for (cell, width) in cells.iter().zip(widths) {
-                write!(f, "| {cell:<width$} ")?;
-            }
-            writeln!(f, "|")
-        };
-        line(f, &TITLES.map(str::to_owned))?;
-        line(f, &widths.map(|width| "-".repeat(width)))?;
-        rows.iter().try_for_each(|row| line(f, row))
+        let titles = [TITLES.map(str::to_owned), widths.map(|width| "-".repeat(width))];
+        let lines = titles.iter().chain(rows).map(|cells| {
+            let padded = cells.iter().zip(widths).map(|(cell, width)| format!("| {cell:<width$} "));
+            padded.chain(["|\n".to_owned()]).collect::<String>()
+        });
+        format!("Linux {}, {} cores\n\n{}", self.kernel, self.cores, lines.collect::<String>())
+    }
+}
+
+/// The rows of a table that `Report::table` wrote, without its titles.
+fn rows_of(table: &str) -> Vec<Cells> {
+    let cells = |line: &str| {
+        let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+        inner.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>().try_into().ok()
+    };
+    table.lines().filter_map(cells).skip(2).collect()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table(&self.rows.iter().map(Row::cells).collect::<Vec<_>>()))
     }
 }
 
@@ -227,5 +251,20 @@ mod tests {
         assert_eq!(Row::throughput("", 7.0, 10.0, "", 0.8).ok, Some(false));
         assert_eq!(Row::growth("", 62.2, 46.5, "MiB", 1.05).ok, Some(false));
         assert_eq!(Row::growth("", 60.0, 62.2, "MiB", 1.05).ok, Some(true));
+    }
+
+    #[test]
+    fn a_part_leaves_the_other_rows_of_the_document() {
+        let report = |rows| Report { kernel: "6.1".to_owned(), cores: 2, rows };
+        let document = format!("above\n{BEGIN}\n{END}\nbelow\n");
+        let both = report(vec![Row::at_most("one", 1.0, "ms", 2.0), Row::plain("two", 2.0, "MiB")]);
+        let whole = both.put_into(&document, false).unwrap();
+        let part = report(vec![Row::plain("two", 3.0, "MiB"), Row::plain("three", 4.0, "")]);
+        let updated = part.put_into(&whole, true).unwrap();
+        let names = |text: &str| rows_of(text).into_iter().map(|[name, value, ..]| format!("{name} {value}")).collect::<Vec<_>>();
+        assert_eq!(names(&updated), ["one 1.00 ms", "two 3.00 MiB", "three 4.00"]);
+        assert!(updated.starts_with("above\n") && updated.ends_with("\nbelow\n"));
+        assert_eq!(names(&part.put_into(&whole, false).unwrap()), ["two 3.00 MiB", "three 4.00"]);
+        assert_eq!(part.put_into("no marks", true), None);
     }
 }

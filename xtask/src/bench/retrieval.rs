@@ -21,12 +21,14 @@ const CLIENTS: usize = 16;
 const ROUNDS: &str = "3";
 const CORPUS: &str = "bench";
 
-/// A program that answers with one line of JSON, which may be followed by others.
+/// What a program answers in JSON, by itself or on the last line that has some.
 fn told(mut command: std::process::Command) -> Result<Value, Failure> {
     let output = command.stderr(Stdio::inherit()).output().attempt(|| "could not start a measurement".into())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).map_err(|_| Failure::new(format!("a measurement ended with {} and no numbers", output.status)))
+    serde_json::from_str(&text)
+        .or_else(|_| serde_json::from_str(line))
+        .map_err(|_| Failure::new(format!("a measurement ended with {} and no numbers", output.status)))
 }
 
 fn number(value: &Value, path: &str) -> Result<f64, Failure> {
@@ -37,21 +39,29 @@ fn milliseconds(value: f64) -> [Duration; 1] {
     [Duration::from_secs_f64(value / 1e3)]
 }
 
-pub(super) fn measure(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, report: &mut Report) -> Outcome {
+/// In the process, each next to what others use.
+pub(super) fn beside_peers(work: &Path, report: &mut Report) -> Outcome {
     for name in ["dense_bench", "lexical_bench"] {
         command::run(cargo().args(["build", "--release", "--quiet", "--workspace", "--example", name]))?;
     }
     let python = interpreter(work)?;
-    let tests = repository().join("tests");
+    words(&python, &tests(), &corpus(work, &python)?, work, report)?;
+    vectors(&python, &tests(), work, report)
+}
+
+fn tests() -> PathBuf {
+    repository().join("tests")
+}
+
+/// The passages and the questions that all are asked, made when they are not there.
+fn corpus(work: &Path, python: &Path) -> Result<PathBuf, Failure> {
     let corpus = work.join("corpus");
     if !corpus.join("qrels.txt").is_file() {
-        let mut write = program(&python);
-        write.current_dir(&tests).args(["-m", "retrieval.corpus"]).arg(&corpus).args(["--passages", &PASSAGES.to_string()]);
+        let mut write = program(python);
+        write.current_dir(tests()).args(["-m", "retrieval.corpus"]).arg(&corpus).args(["--passages", &PASSAGES.to_string()]);
         command::run(&mut write)?;
     }
-    words(&python, &tests, &corpus, work, report)?;
-    vectors(&python, &tests, work, report)?;
-    served(args, arenite, data_dir, &corpus, report)
+    Ok(corpus)
 }
 
 /// One with numba, bm25s's fastest way, and Faiss.
@@ -122,7 +132,10 @@ fn vectors(python: &Path, tests: &Path, work: &Path, report: &mut Report) -> Out
 }
 
 /// Through the API: what a caller waits for, and how many are answered.
-fn served(args: &BenchArgs, arenite: &Path, data_dir: &Path, corpus: &Path, report: &mut Report) -> Outcome {
+pub(super) fn served(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, report: &mut Report) -> Outcome {
+    let corpus = corpus(work, &interpreter(work)?)?;
+    // One of a run that was cut off would be added to.
+    command::succeeds(program(arenite).args(["rag", "rm", CORPUS, "--data-dir"]).arg(data_dir));
     let mut index = program(arenite);
     index.args(["rag", "index", CORPUS]).arg(corpus.join("passages.jsonl")).args([
         "--language",
@@ -134,7 +147,7 @@ fn served(args: &BenchArgs, arenite: &Path, data_dir: &Path, corpus: &Path, repo
         index.arg(data_dir);
         index
     })?;
-    report.push(Row::plain("retrieval: rag index of 200,000, words, vectors, graph", number(&told, "/seconds")?, "s"));
+    report.push(Row::plain("retrieval: rag index of 200,000, words and vectors", number(&told, "/seconds")?, "s"));
     report.push(Row::plain("retrieval: its size", number(&told, "/bytes")? / 1e6, "MB"));
     let queries = std::fs::read_to_string(corpus.join("queries.jsonl")).attempt(|| "could not read the queries".into())?;
     let queries: Vec<Value> = queries.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -81,7 +81,7 @@ pub(crate) struct RagIndexArgs {
     /// What a number of a vector is kept as; decided when the corpus is made [default: f32]
     #[arg(long, value_enum)]
     pub(crate) precision: Option<VectorPrecision>,
-    /// Passages from which on a graph (HNSW) is built over the vectors [default: 100000]
+    /// Passages from which on a graph (HNSW) is built over the vectors [default: 100000; never over those of hashed words]
     #[arg(long, value_name = "N")]
     pub(crate) graph_from: Option<u32>,
     /// No search by words

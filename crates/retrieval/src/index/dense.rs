@@ -8,8 +8,7 @@ use super::segment;
 use crate::vectors::{Flat, Hnsw, VectorIndex, Vectors};
 use crate::{Error, Hit, Ordinals, Result};
 
-/// How many of the best a search through a graph follows. Vectors of hashed words are near to many, and need more than those of
-/// a model for the same recall.
+/// How many of the best a search through a graph follows.
 const FOLLOWED: usize = 256;
 
 pub(super) fn vectors_file(dir: &Path, number: u32) -> PathBuf {
