@@ -18,7 +18,7 @@ use super::exchange::{Download, FileUploadResult, Upload, open_download, unchang
 use super::routes::{Outcome, answer, http_failure};
 use super::text::MAX_TEXT_BYTES;
 use crate::SharedGuest;
-use crate::http::{ApiError, Envelope, QueryArgs, missing, multipart};
+use crate::http::{ApiError, Envelope, Form, QueryArgs, missing};
 
 /// Bytes of a download that are in memory at once.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -43,7 +43,7 @@ pub(super) struct FileUploadBody {
     request_body(content = FileUploadBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<Outcome<FileUploadResult>>)))]
 pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -> Response {
-    let mut parts = match multipart(request).await {
+    let mut parts = match Form::of(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
     };
@@ -65,7 +65,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
                     }
                 };
             }
-            Err(error) => return cut_off(&error.body_text()),
+            Err(error) => return cut_off(&error),
         };
         let name = part.name().unwrap_or_default().to_owned();
         if name == "file" {

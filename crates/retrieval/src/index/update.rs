@@ -324,6 +324,8 @@ impl Update {
 
 impl Drop for Update {
     fn drop(&mut self) {
+        // The thread that indexes writes to the folder until it has ended.
+        self.words = None;
         // Renamed when it was committed.
         let _ = std::fs::remove_dir_all(&self.growing);
     }
