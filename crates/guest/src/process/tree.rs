@@ -3,7 +3,7 @@
 //! All of it reads `/proc` and may take milliseconds when there are many processes: call it off the runtime's thread.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -12,9 +12,12 @@ use super::MARKER;
 /// The processes of one command, by pid.
 pub type Members = Vec<i32>;
 
-/// How often members are looked for, since one may fork between being listed and being killed, or be missed in the midst of
-/// an exec, when it shows no environment.
+/// How often members are looked for, since one may fork between being listed and being killed.
 const KILL_ROUNDS: usize = 8;
+/// How often, and after how long, those are looked at again that were in the midst of an exec, when they show no environment:
+/// on a busy machine that may last.
+const EXEC_ROUNDS: usize = 40;
+const EXEC_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy)]
 struct Process {
@@ -23,23 +26,37 @@ struct Process {
     session: i32,
     /// Clock ticks (1/100 s) after boot.
     started: u64,
+    /// Whether it has a place for its environment, which may be empty. Threads of the kernel never have one, others get it at
+    /// the end of an exec.
+    has_environ: bool,
+    of_kernel: bool,
 }
 
 /// Finds the processes of a command: its descendants, its session, and whoever still carries its mark.
 /// Without a leader (it was reaped, and its number may be another's by now): the marked ones and their descendants.
 pub fn members(leader: Option<i32>, marker: &str) -> Members {
+    look(leader, marker).0
+}
+
+/// The processes of a command, and whether there are any of which it can't be told yet.
+fn look(leader: Option<i32>, marker: &str) -> (Members, bool) {
     let table = table();
     let mark = format!("{MARKER}={marker}");
+    let mut unsure = false;
     let mut found: HashSet<i32> = table
         .iter()
         .filter(|(pid, process)| {
-            leader.is_some_and(|leader| **pid == leader || process.session == leader) || is_marked(**pid, mark.as_bytes())
+            leader.is_some_and(|leader| **pid == leader || process.session == leader)
+                || is_marked(**pid, mark.as_bytes()).unwrap_or_else(|| {
+                    unsure |= !process.of_kernel;
+                    false
+                })
         })
         .map(|(pid, _)| *pid)
         .collect();
     add_descendants(&table, &mut found);
     found.remove(&1);
-    found.into_iter().collect()
+    (found.into_iter().collect(), unsure)
 }
 
 /// A moment, to tell later which processes were started after it.
@@ -102,10 +119,16 @@ pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: M
 pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
     let mut found: HashSet<i32> = HashSet::new();
     let first = if signal == Signal::KILL { Signal::KILL } else { Signal::STOP };
-    for _ in 0..KILL_ROUNDS {
-        let mut now = members(leader, marker);
+    let (mut rounds, mut exec_rounds) = (0, 0);
+    while rounds < KILL_ROUNDS && exec_rounds < EXEC_ROUNDS {
+        let (mut now, unsure) = look(leader, marker);
         now.retain(|pid| found.insert(*pid) || first == Signal::KILL);
-        if !send(&now, first) {
+        if send(&now, first) {
+            rounds += 1;
+        } else if unsure {
+            exec_rounds += 1;
+            std::thread::sleep(EXEC_PAUSE);
+        } else {
             break;
         }
     }
@@ -152,8 +175,18 @@ fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
     }
 }
 
-fn is_marked(pid: i32, mark: &[u8]) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| environ.split(|b| *b == 0).any(|v| v == mark))
+/// None: it can't be told, since it is in the midst of an exec and has no environment yet.
+fn is_marked(pid: i32, mark: &[u8]) -> Option<bool> {
+    let read = || std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut environ = read();
+    if environ.is_empty() {
+        match stat(pid) {
+            Some(process) if !process.has_environ => return None,
+            // The exec may have ended in between.
+            _ => environ = read(),
+        }
+    }
+    Some(environ.split(|b| *b == 0).any(|v| v == mark))
 }
 
 /// All living processes; those that ended and wait to be reaped are left out, since signals do nothing to them.
@@ -180,9 +213,11 @@ fn parse_stat(text: &str) -> Option<Process> {
     }
     let mut number = || fields.next()?.parse::<i32>().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    // proc(5): session is field 6, starttime field 22.
-    let started = fields.nth(15)?.parse().ok()?;
-    Some(Process { parent, group, session, started })
+    // proc(5): session is field 6, flags field 9 (PF_KTHREAD is 0x20_0000), starttime field 22, env_end field 51.
+    let of_kernel = fields.nth(2)?.parse::<u32>().ok()? & 0x20_0000 != 0;
+    let started = fields.nth(12)?.parse().ok()?;
+    let has_environ = fields.nth(28).is_some_and(|end| end != "0");
+    Some(Process { parent, group, session, started, has_environ, of_kernel })
 }
 
 #[cfg(test)]
@@ -201,6 +236,6 @@ mod tests {
     fn this_process_is_found_by_its_own_start_time() {
         let me = std::process::id() as i32;
         let read = stat(me).unwrap();
-        assert!(read.started > 0 && read.parent > 0);
+        assert!(read.started > 0 && read.parent > 0 && read.has_environ && !read.of_kernel);
     }
 }
