@@ -172,6 +172,7 @@ impl Prepared {
     fn twin(&self) -> Result<PathBuf, Failure> {
         let twin = PathBuf::from(format!("{}-2", self.data_dir.display()));
         let images = |dir: &Path| command::output(program(&self.arenite).args(["image", "ls", "--json", "--data-dir"]).arg(dir));
+        std::fs::create_dir_all(&twin).attempt(|| format!("could not make {}", twin.display()))?;
         // Asking makes its pool.
         if images(&twin)? != images(&self.data_dir)? {
             let [from, to] = [&self.data_dir, &twin].map(|dir| dir.join("pool"));

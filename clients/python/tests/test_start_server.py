@@ -95,8 +95,10 @@ def test_without_a_program_it_says_so(url: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_run_starts_it_with_what_is_registered(url: str) -> None:
+    # Where this runs in the background of a shell, the signal that ends it is ignored from the start.
     program = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {[str(HERE), str(SOURCE)]!r}
 from sandbox.server import HTTPServiceServer, BackendConfig
 from sandbox.server.backends.tools import register_all_tools
