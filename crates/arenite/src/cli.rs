@@ -20,7 +20,7 @@ pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs,
 };
-pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmSettings};
+pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
 
 /// Gives every AI agent its own computer, and records every step it takes.
 #[derive(Debug, Parser)]

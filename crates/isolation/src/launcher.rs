@@ -38,6 +38,8 @@ pub const IDS: u32 = 65_536;
 pub struct Prepare {
     pub uid_base: u32,
     pub host_network: bool,
+    /// Whether it gets `/dev/kvm`.
+    pub kvm: bool,
     pub guest_entrances: usize,
 }
 
@@ -194,6 +196,11 @@ fn move_stdin_away() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// What sandboxes get as `/dev`, in the launcher's own mount namespace …
+const DEVICES: &str = "/dev";
+/// … and those that run machines with the host's KVM.
+const DEVICES_WITH_KVM: &str = "/dev-kvm";
+
 /// Leaves the host's mount namespace for one that holds only what sandboxes need.
 fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
@@ -213,16 +220,26 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
 fn own_mounts() -> io::Result<()> {
     mount("none", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")?;
     mount("tmpfs", "/tmp", "tmpfs", libc::MS_NODEV, "size=256k,mode=755")?;
-    for dir in ["/tmp/proc", "/tmp/dev", "/tmp/stage"] {
+    for dir in ["/tmp/proc", "/tmp/stage"] {
         fs::create_dir(dir)?;
     }
     mount("proc", "/tmp/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, "")?;
-    mount("tmpfs", "/tmp/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "size=64k,mode=755")?;
-    for (name, major, minor) in
-        [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)]
-    {
-        let path = format!("/tmp/dev/{name}");
-        let device = rustix::fs::makedev(major, minor);
+    devices(&format!("/tmp{DEVICES}"), &[])?;
+    devices(&format!("/tmp{DEVICES_WITH_KVM}"), &[("kvm", 10, 232)])?;
+    let old_root = fs::File::open("/")?;
+    std::env::set_current_dir("/tmp")?;
+    pivot_here()?;
+    leave_old_root(old_root.as_fd())
+}
+
+/// Makes a `/dev` that sandboxes share.
+fn devices(dir: &str, more: &[(&str, u32, u32)]) -> io::Result<()> {
+    fs::create_dir(dir)?;
+    mount("tmpfs", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "size=64k,mode=755")?;
+    let usual = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+    for (name, major, minor) in usual.iter().chain(more) {
+        let path = format!("{dir}/{name}");
+        let device = rustix::fs::makedev(*major, *minor);
         rustix::fs::mknodat(
             rustix::fs::CWD,
             &path,
@@ -240,15 +257,12 @@ fn own_mounts() -> io::Result<()> {
         ("/proc/self/fd/2", "stderr"),
         ("pts/ptmx", "ptmx"),
     ] {
-        symlink(target, format!("/tmp/dev/{name}"))?;
+        symlink(target, format!("{dir}/{name}"))?;
     }
-    for dir in ["pts", "shm", "mqueue"] {
-        fs::create_dir(format!("/tmp/dev/{dir}"))?;
+    for place in ["pts", "shm", "mqueue"] {
+        fs::create_dir(format!("{dir}/{place}"))?;
     }
-    let old_root = fs::File::open("/")?;
-    std::env::set_current_dir("/tmp")?;
-    pivot_here()?;
-    leave_old_root(old_root.as_fd())
+    Ok(())
 }
 
 #[repr(C)]
@@ -315,7 +329,8 @@ fn prepare(
         // The launcher's own socket must not live on in a sandbox.
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
-        sandbox::run(Embryo { control, guest_entrances, work_entrances, filters })
+        let devices = if request.kvm { DEVICES_WITH_KVM } else { DEVICES };
+        sandbox::run(Embryo { control, guest_entrances, work_entrances, filters, devices })
     }
     if netns.is_some() {
         set_netns(host_net).map_err(stage("host network"))?;

@@ -25,6 +25,8 @@ pub(crate) struct Embryo<'a> {
     pub(crate) guest_entrances: Vec<OwnedFd>,
     pub(crate) work_entrances: Vec<OwnedFd>,
     pub(crate) filters: &'a Filters,
+    /// What it gets as `/dev`.
+    pub(crate) devices: &'static str,
 }
 
 /// Asks a prepared sandbox to become what it is to be. With it go, in this order: the layers' mounts, lowest first; the
@@ -149,7 +151,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     }
     // Nothing of the host's devices is shown: an empty directory that can't be written to.
     mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
-    mount("/dev", "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
+    mount(embryo.devices, "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
     remount_read_only("/stage/dev", libc::MS_NOSUID | libc::MS_NOEXEC).at("dev")?;
     let terminals = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     mount("devpts", "/stage/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, terminals).at("devpts")?;

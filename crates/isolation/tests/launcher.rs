@@ -74,11 +74,13 @@ fn test() {
     let (control, theirs) = descriptors::packet_pair().unwrap();
     let given: Vec<BorrowedFd<'_>> =
         [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
-    let request = Prepare { uid_base: UID_BASE, host_network: true, guest_entrances: entrances.guest.len() };
+    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm: false, guest_entrances: entrances.guest.len() };
     let first = launcher.prepare(&request, &given).unwrap();
     drop(theirs);
     assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
     assert_eq!(cgroups.processes("s1").len(), 2, "PID 1 and the spawner are in their cgroups");
+
+    has_kvm_when_asked(&launcher, &cgroups, first.pid);
 
     let userns = File::open(format!("/proc/{}/ns/user", first.pid)).unwrap();
     let mapped = |path: &Path, read_only| detached(path, Attributes { read_only, idmap: Some(userns.as_fd()) }).unwrap();
@@ -148,6 +150,24 @@ fn test() {
     let mut waiting = [rustix::event::PollFd::new(&first.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
     assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
+}
+
+/// A second sandbox, prepared with KVM, next to the first, prepared without.
+fn has_kvm_when_asked(launcher: &Launcher, cgroups: &Cgroups, without: i32) {
+    let entrances = cgroups.create("s2", &Resources::default()).unwrap();
+    let (control, theirs) = descriptors::packet_pair().unwrap();
+    let given: Vec<BorrowedFd<'_>> =
+        [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
+    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm: true, guest_entrances: entrances.guest.len() };
+    let with = launcher.prepare(&request, &given).unwrap();
+    drop(theirs);
+    assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
+    let device = |pid: i32| {
+        fs::metadata(format!("/proc/{pid}/root/stage/dev/kvm")).map(|found| std::os::unix::fs::MetadataExt::rdev(&found))
+    };
+    assert_eq!(device(with.pid).unwrap(), rustix::fs::makedev(10, 232));
+    assert_eq!(device(without).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    rustix::process::pidfd_send_signal(&with.pidfd, rustix::process::Signal::KILL).unwrap();
 }
 
 fn report(control: &OwnedFd) -> Option<Report> {

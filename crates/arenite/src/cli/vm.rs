@@ -14,6 +14,8 @@ pub(crate) enum VmCommand {
     Build(VmBuildArgs),
     /// Put a qcow2 disk that you have into an image
     Import(VmImportArgs),
+    /// Try whether machines boot with this host's KVM, and use it from then on if they do
+    Probe(VmProbeArgs),
     /// List images with a machine
     #[command(visible_alias = "ls")]
     List(VmListArgs),
@@ -98,6 +100,37 @@ pub(crate) struct VmImportArgs {
     pub(crate) devices: String,
     #[command(flatten)]
     pub(crate) settings: VmSettings,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+That /dev/kvm opens does not mean that machines boot with it. So one is booted, in a sandbox, and what that shows is kept for this host: sandboxes
+that are made from then on run their machines with KVM, or without. `vm build` and `vm import` do the same when nothing is known
+yet, and keep the machine's state as it will run. A state that was kept without KVM is not taken up with it: build the image anew.
+
+With KVM, code in a machine's sandbox reaches the device; --off keeps it from all.
+
+Examples:
+  sudo arenite vm probe
+  sudo arenite vm probe office --seconds 120
+  sudo arenite vm probe --off")]
+pub(crate) struct VmProbeArgs {
+    /// An image with a machine that has an agent
+    #[arg(default_value = "machine")]
+    pub(crate) image: ImageName,
+    /// Seconds in which its agent must answer
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS")]
+    pub(crate) seconds: u32,
+    /// Don't try; machines run without KVM
+    #[arg(long, conflicts_with_all = ["image", "seconds"])]
+    pub(crate) off: bool,
+    /// Show the output of every step
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `vm build|import|list`: images with a machine in them, made of the steps that every image is made of.
+//! `vm build|import|probe|list`: images with a machine in them, made of the steps that every image is made of.
 //!
 //! ```text
 //!  machine-host: base with QEMU ──────────────┬────────────────────────────┐
@@ -12,19 +12,20 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use arenite_engine::namespace::Builder;
-use arenite_image::{BuildEnv, BuildRequest, Image, Imagefile};
+use arenite_engine::namespace::{Builder, KvmVerdict, MACHINE_LABEL, WithKvm, kvm_opens};
+use arenite_guest::machine::{KEEP_READY, PROBE_KVM};
+use arenite_image::{BuildEnv, BuildRequest, BuildRunner, Image, ImageError, Imagefile};
 use arenite_model::ImageName;
 use serde_json::json;
 
 use super::image;
-use crate::cli::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmSettings};
+use crate::cli::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
 
-/// What an image with a machine says of itself.
-const LABEL: &str = "arenite.machine";
+/// Seconds in which a machine must boot with KVM, for it to count as working. Without it takes a minute or two.
+const PROBE_SECONDS: u32 = 60;
 /// The image that those with a machine stand on.
 const HOST: &str = "machine-host";
 
@@ -50,20 +51,25 @@ pub(crate) fn run(command: &VmCommand) -> Outcome {
     match command {
         VmCommand::Build(args) => worked(&args.settings, build(args)),
         VmCommand::Import(args) => worked(&args.settings, import(args)),
+        VmCommand::Probe(args) => probe(args),
         VmCommand::List(args) => list(args),
     }
 }
 
 /// Does the work, unless it is interrupted.
-fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failure>>) -> Outcome {
+fn done<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     image::must_be_root()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
-    let image = runtime.block_on(async {
+    runtime.block_on(async {
         tokio::select! {
-            built = work => built,
+            done = work => done,
             () = image::interrupted() => Err(Failure::new("it was interrupted; the steps that were done are kept").exit_code(130)),
         }
-    })?;
+    })
+}
+
+fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failure>>) -> Outcome {
+    let image = done(work)?;
     eprintln!(
         "image {} is built: {}, with a machine of {} memory",
         image.name,
@@ -77,25 +83,38 @@ fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failur
 struct Work<'a> {
     builder: Builder,
     env: BuildEnv,
-    settings: &'a VmSettings,
+    data_dir: &'a Path,
+    verbose: bool,
 }
 
 impl<'a> Work<'a> {
-    async fn begin(settings: &'a VmSettings) -> Result<Self, Failure> {
-        let config = serve::namespace_config(&settings.data_dir.data_dir)?;
+    async fn begin(data_dir: &'a Path, verbose: bool) -> Result<Self, Failure> {
+        let config = serve::namespace_config(data_dir)?;
         let builder = Builder::open(config)
             .await
             .map_err(|error| Failure::new(format!("the build could not begin: {error}")).maybe_hint(error.hint()))?;
-        Ok(Self { builder, env: BuildEnv::of_host(), settings })
+        Ok(Self { builder, env: BuildEnv::of_host(), data_dir, verbose })
     }
 
     async fn image(&self, name: &ImageName, file: &Imagefile, context: &Path, use_cache: bool) -> Result<Image, Failure> {
+        self.image_by(&self.builder, name, file, context, use_cache).await.map_err(|error| image::refused(&error))
+    }
+
+    /// As [`Self::image`], its steps run by one that may have KVM.
+    async fn image_by(
+        &self,
+        runner: &dyn BuildRunner,
+        name: &ImageName,
+        file: &Imagefile,
+        context: &Path,
+        use_cache: bool,
+    ) -> Result<Image, ImageError> {
         eprintln!("image {name}");
         let request = BuildRequest { imagefile: file, context_dir: context, name, env: &self.env, use_cache };
-        let mut progress = image::Progress::new(self.settings.verbose);
-        let built = arenite_image::build(self.builder.images(), request, &self.builder, &mut |event| progress.show(&event)).await;
+        let mut progress = image::Progress::new(self.verbose);
+        let built = arenite_image::build(self.builder.images(), request, runner, &mut |event| progress.show(&event)).await;
         progress.end();
-        built.map_err(|error| image::refused(&error))
+        built
     }
 
     /// Builds of a text that comes along or was put together here, with files that do.
@@ -111,18 +130,25 @@ impl<'a> Work<'a> {
     }
 
     /// The image that those with a machine stand on, and the one that it stands on.
-    async fn host(&self) -> Result<(), Failure> {
+    async fn host(&self, no_cache: bool) -> Result<(), Failure> {
         let base = named("base")?;
         if self.builder.images().get(&base).is_err() {
             self.of_text(&base, image::BASE, &[], true).await?;
         }
-        self.of_text(&named(HOST)?, HOST_IMAGEFILE, HOST_FILES, !self.settings.no_cache).await?;
+        self.of_text(&named(HOST)?, HOST_IMAGEFILE, HOST_FILES, !no_cache).await?;
         Ok(())
     }
 
     /// The image with the disk in it. It is looked at first, and booted at last.
-    async fn machine(&self, name: &ImageName, disk: &Path, devices: &str, is_own: bool) -> Result<Image, Failure> {
-        let VmSettings { memory, cpus, agent_port, boot_seconds, cold, no_cache, .. } = self.settings;
+    async fn machine(
+        &self,
+        name: &ImageName,
+        disk: &Path,
+        devices: &str,
+        is_own: bool,
+        settings: &VmSettings,
+    ) -> Result<Image, Failure> {
+        let VmSettings { memory, cpus, agent_port, boot_seconds, cold, no_cache, .. } = settings;
         let memory_mb = memory.0 >> 20;
         let file = disk.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(char::is_control));
         let file = file.ok_or_else(|| Failure::new(format!("{} is no file that can be copied", disk.display())))?;
@@ -142,16 +168,58 @@ impl<'a> Work<'a> {
         if !is_own {
             text += "RUN [\"/usr/local/lib/machine/check\", \"/var/lib/machine/disk.qcow2\"]\n";
         }
-        text += &format!("RUN {write}\nLABEL {LABEL}=\"{told}\"\nUSER gem\n");
-        if !cold && *agent_port != 0 {
-            text += &format!("RUN [\"{}\"]\n", arenite_guest::machine::KEEP_READY);
+        text += &format!("RUN {write}\nLABEL {MACHINE_LABEL}=\"{told}\"\nUSER gem\n");
+        let context = disk.parent().unwrap_or(Path::new("/"));
+        if *cold || *agent_port == 0 {
+            return self.image(name, &parsed(&text)?, context, !no_cache).await;
         }
-        self.image(name, &parsed(&text)?, disk.parent().unwrap_or(Path::new("/")), !no_cache).await
+        let known = KvmVerdict::read(self.data_dir);
+        let (verdict, is_begun) = match known {
+            Some(verdict) => (verdict, false),
+            None if !kvm_opens() => (KvmVerdict::new(false, "there is no /dev/kvm that opens".to_owned()), false),
+            None => (self.probe(name, &text, context, PROBE_SECONDS, !no_cache).await?, true),
+        };
+        // The steps before are those of the probe.
+        let use_cache = is_begun || !no_cache;
+        if !verdict.works {
+            text += &format!("RUN {}\n", json!([KEEP_READY]));
+            return self.image(name, &parsed(&text)?, context, use_cache).await;
+        }
+        text += &format!("RUN {}\n", json!([KEEP_READY, "kvm"]));
+        let built = self.image_by(&WithKvm(&self.builder), name, &parsed(&text)?, context, use_cache).await;
+        built.map_err(|error| image::refused(&error))
+    }
+
+    /// Boots the machine of an Imagefile with KVM, and keeps what that has shown. Nothing else of it is left.
+    async fn probe(
+        &self,
+        name: &ImageName,
+        text: &str,
+        context: &Path,
+        seconds: u32,
+        use_cache: bool,
+    ) -> Result<KvmVerdict, Failure> {
+        eprintln!("trying whether machines boot with KVM here, for {seconds} s at most");
+        // The moment keeps the step from being taken for one that was done.
+        let words = json!([PROBE_KVM, seconds.to_string(), jiff::Timestamp::now().to_string()]);
+        let (image, file) = (named(&format!("{name}-kvm"))?, parsed(&format!("{text}RUN {words}\n"))?);
+        let verdict = match self.image_by(&WithKvm(&self.builder), &image, &file, context, use_cache).await {
+            Ok(_) => KvmVerdict::new(true, format!("machine {name} booted with it")),
+            Err(ImageError::Failed { tail, .. }) => {
+                let why = tail.last().map_or("it failed", String::as_str);
+                KvmVerdict::new(false, format!("machine {name} did not boot with it: {}", output::harmless(why)))
+            }
+            Err(error) => return Err(image::refused(&error)),
+        };
+        self.drop_step(&image);
+        verdict.keep(self.data_dir).attempt(|| format!("could not write to {}", self.data_dir.display()))?;
+        eprintln!("{}", told(&verdict));
+        Ok(verdict)
     }
 
     /// Removes an image that was a step on the way, with the layers that no other has.
     fn drop_step(&self, name: &ImageName) {
-        let used = image::layers_in_use(&self.settings.data_dir.data_dir).unwrap_or_default();
+        let used = image::layers_in_use(self.data_dir).unwrap_or_default();
         // What stays takes room and does no harm; `image rm` removes it.
         drop(self.builder.images().remove(name, &|digest| used.contains(digest)));
     }
@@ -175,8 +243,8 @@ async fn build(args: &VmBuildArgs) -> Result<Image, Failure> {
     let VmBuildArgs { name, file, context, size, settings } = args;
     let step = |suffix: &str| named(&format!("{name}-{suffix}"));
     let (root, tar, disk) = (step("root")?, step("tar")?, step("disk")?);
-    let work = Work::begin(settings).await?;
-    work.host().await?;
+    let work = Work::begin(&settings.data_dir.data_dir, settings.verbose).await?;
+    work.host(settings.no_cache).await?;
     match file {
         None => work.of_text(&root, ROOT_IMAGEFILE, ROOT_FILES, !settings.no_cache).await?,
         Some(path) => {
@@ -200,16 +268,43 @@ async fn build(args: &VmBuildArgs) -> Result<Image, Failure> {
     let context = archive.parent().unwrap_or(Path::new("/"));
     let made_disk = work.image(&disk, &parsed(&make)?, context, true).await?;
     work.drop_step(&tar);
-    let built = work.machine(name, &made(&made_disk, "machine-disk.qcow2")?, "virtio", true).await?;
+    let built = work.machine(name, &made(&made_disk, "machine-disk.qcow2")?, "virtio", true, settings).await?;
     work.drop_step(&disk);
     Ok(built)
 }
 
 async fn import(args: &VmImportArgs) -> Result<Image, Failure> {
     let path = args.path.canonicalize().attempt(|| format!("could not find {}", args.path.display()))?;
-    let work = Work::begin(&args.settings).await?;
-    work.host().await?;
-    work.machine(&args.name, &path, &args.devices, false).await
+    let settings = &args.settings;
+    let work = Work::begin(&settings.data_dir.data_dir, settings.verbose).await?;
+    work.host(settings.no_cache).await?;
+    work.machine(&args.name, &path, &args.devices, false, settings).await
+}
+
+fn told(verdict: &KvmVerdict) -> String {
+    format!("machines run with{} KVM here: {}", if verdict.works { "" } else { "out" }, verdict.reason)
+}
+
+fn probe(args: &VmProbeArgs) -> Outcome {
+    let VmProbeArgs { image, seconds, off, verbose, format, data_dir } = args;
+    let data_dir = &data_dir.data_dir;
+    let verdict = done(async {
+        if *off || !kvm_opens() {
+            let reason = if *off { "it was turned off" } else { "there is no /dev/kvm that opens" };
+            let verdict = KvmVerdict::new(false, reason.to_owned());
+            std::fs::create_dir_all(data_dir)
+                .and_then(|()| verdict.keep(data_dir))
+                .attempt(|| format!("could not write to {}", data_dir.display()))?;
+            eprintln!("{}", told(&verdict));
+            return Ok(verdict);
+        }
+        let work = Work::begin(data_dir, *verbose).await?;
+        work.probe(image, &format!("FROM {image}\n"), Path::new("/"), *seconds, true).await
+    })?;
+    if format.json {
+        output::json(&json!({ "works": verdict.works, "reason": verdict.reason, "made_at": verdict.made_at }));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(args: &VmListArgs) -> Outcome {
@@ -217,7 +312,7 @@ fn list(args: &VmListArgs) -> Outcome {
         Some(store) => store.list().map_err(|error| image::refused(&error))?,
         None => Vec::new(),
     };
-    let machines: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(LABEL)).collect();
+    let machines: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(MACHINE_LABEL)).collect();
     if args.format.json {
         let value = serde_json::to_value(&machines).attempt(|| "could not write the list".into())?;
         output::json(&json!({ "machines": value }));
@@ -232,7 +327,7 @@ fn list(args: &VmListArgs) -> Outcome {
     for image in machines {
         rows.add_row([
             image.name.to_string(),
-            output::harmless(&image.config.labels[LABEL]),
+            output::harmless(&image.config.labels[MACHINE_LABEL]),
             Size(image.size_bytes).short(),
             format!("{} ago", output::distance(image.created_at, now)),
         ]);

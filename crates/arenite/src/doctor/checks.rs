@@ -167,9 +167,9 @@ fn debootstrap(host: &Host) -> Check {
 
 fn kvm(host: &Host) -> Check {
     let detail = match host.kvm {
-        Some(true) => "usable; no engine uses it yet",
-        Some(false) => "there, but not usable by this user; no engine uses it yet",
-        None => "not there; no engine uses it yet",
+        Some(true) => "opens; machines use it where one has booted with it (arenite vm probe)",
+        Some(false) => "there, but not usable by this user: machines run without",
+        None => "not there: machines run without",
     };
     Check::ok("KVM", detail)
 }

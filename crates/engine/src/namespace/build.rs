@@ -51,6 +51,9 @@ impl Drop for Builder {
     }
 }
 
+/// Builds images whose steps have the host's KVM.
+pub struct WithKvm<'a>(pub &'a Builder);
+
 impl Builder {
     /// Opens the data directory for building; the server may be running on it.
     pub async fn open(mut config: NamespaceConfig) -> Result<Self, EngineError> {
@@ -67,6 +70,31 @@ impl Builder {
 
     pub fn images(&self) -> &ImageStore {
         &self.host.images
+    }
+
+    async fn step(&self, step: RunStep, output: &mut StepOutput<'_>, kvm: bool) -> Result<i32, RunnerError> {
+        let slot = self.host.prepare(SandboxId::random(), NetworkMode::Host, kvm).await?;
+        let (read, write) = io::pipe()?;
+        let (mut status, status_write) = io::pipe()?;
+        let running = self.start(slot, &step, write.into(), status_write.into())?;
+        let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
+        let mut buffer = vec![0u8; 64 << 10];
+        // Its end comes when every process of the step has ended, which the first one's end sees to.
+        loop {
+            match read.read(&mut buffer).await? {
+                0 => break,
+                length => output(&buffer[..length]),
+            }
+        }
+        let mut text = String::new();
+        status.read_to_string(&mut text)?;
+        tokio::task::spawn_blocking(move || drop(running)).await?;
+        // The place where the host's resolvers were bound.
+        let resolver = step.upper.join("etc/resolv.conf");
+        if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
+            fs::remove_file(&resolver)?;
+        }
+        exit_code(&text)
     }
 
     fn start(&self, slot: Slot, step: &RunStep, output: OwnedFd, status: OwnedFd) -> Result<Running, EngineError> {
@@ -148,27 +176,13 @@ fn exit_code(status: &str) -> Result<i32, RunnerError> {
 #[async_trait]
 impl BuildRunner for Builder {
     async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
-        let slot = self.host.prepare(SandboxId::random(), NetworkMode::Host).await?;
-        let (read, write) = io::pipe()?;
-        let (mut status, status_write) = io::pipe()?;
-        let running = self.start(slot, &step, write.into(), status_write.into())?;
-        let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
-        let mut buffer = vec![0u8; 64 << 10];
-        // Its end comes when every process of the step has ended, which the first one's end sees to.
-        loop {
-            match read.read(&mut buffer).await? {
-                0 => break,
-                length => output(&buffer[..length]),
-            }
-        }
-        let mut text = String::new();
-        status.read_to_string(&mut text)?;
-        tokio::task::spawn_blocking(move || drop(running)).await?;
-        // The place where the host's resolvers were bound.
-        let resolver = step.upper.join("etc/resolv.conf");
-        if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
-            fs::remove_file(&resolver)?;
-        }
-        exit_code(&text)
+        self.step(step, output, false).await
+    }
+}
+
+#[async_trait]
+impl BuildRunner for WithKvm<'_> {
+    async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError> {
+        self.0.step(step, output, true).await
     }
 }

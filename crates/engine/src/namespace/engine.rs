@@ -20,7 +20,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::record::{Record, boot_id};
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, at, ca};
+use super::{Host, NamespaceConfig, Role, at, ca, kvm};
 use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
@@ -105,7 +105,7 @@ impl Shared {
                 self.taken.notified().await;
                 continue;
             }
-            match self.host.prepare(SandboxId::random(), NetworkMode::Open).await {
+            match self.host.prepare(SandboxId::random(), NetworkMode::Open, false).await {
                 Ok(slot) => {
                     pause = Duration::from_millis(100);
                     if let Err(slot) = self.keep(slot) {
@@ -369,7 +369,7 @@ impl Engine for NamespaceEngine {
         self.shared.taken.notify_one();
         let slot = match ready {
             Some(slot) => slot,
-            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open).await?,
+            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open, false).await?,
         };
         let id = slot.id.clone();
         self.shared.state().reserved.insert(id.clone(), slot);
@@ -380,15 +380,16 @@ impl Engine for NamespaceEngine {
         let shared = self.shared.clone();
         let mut stages = Stages { last: Instant::now(), done: Vec::new() };
         let image = shared.image(spec)?;
+        let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let reserved = shared.state().reserved.remove(id);
         let slot = match reserved {
-            Some(slot) if slot.mode == spec.network => slot,
+            Some(slot) if (slot.mode, slot.kvm) == (spec.network, kvm) => slot,
             other => {
-                // Prepared for another kind of network: only the id stays.
+                // Prepared for another kind of network, or without KVM: only the id stays.
                 if let Some(slot) = other {
                     shared.discard(slot).await;
                 }
-                shared.host.prepare(id.clone(), spec.network).await?
+                shared.host.prepare(id.clone(), spec.network, kvm).await?
             }
         };
         stages.done("slot");

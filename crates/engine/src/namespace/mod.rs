@@ -17,12 +17,14 @@ mod command;
 pub mod dns;
 mod engine;
 mod host;
+mod kvm;
 pub mod network;
 mod record;
 mod slot;
 pub mod storage;
 
-pub use build::Builder;
+pub use build::{Builder, WithKvm};
 pub use engine::NamespaceEngine;
 pub use host::NamespaceConfig;
 use host::{Host, Role, at};
+pub use kvm::{KvmVerdict, MACHINE_LABEL, kvm_opens};

@@ -28,6 +28,8 @@ const STAGE_LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct Slot {
     pub(super) id: SandboxId,
     pub(super) mode: NetworkMode,
+    /// Whether it has the host's KVM.
+    pub(super) kvm: bool,
     pub(super) limits: Resources,
     pub(super) uid_index: u32,
     /// Its address's number, when its network is open.
@@ -85,7 +87,12 @@ impl IdRanges {
 
 impl Host {
     /// Prepares a sandbox under an id. On failure nothing of it is left.
-    pub(super) async fn prepare(self: &std::sync::Arc<Self>, id: SandboxId, mode: NetworkMode) -> Result<Slot, EngineError> {
+    pub(super) async fn prepare(
+        self: &std::sync::Arc<Self>,
+        id: SandboxId,
+        mode: NetworkMode,
+        kvm: bool,
+    ) -> Result<Slot, EngineError> {
         let limits = self.config.default_resources.clone();
         let uid_index = if mode == NetworkMode::Host {
             IdRanges::BUILDS
@@ -110,10 +117,10 @@ impl Host {
         };
         let host = self.clone();
         let blocking = tokio::task::spawn_blocking(move || {
-            let made = host.prepare_blocking(&id, mode, &limits, uid_index, netns, gateway);
+            let made = host.prepare_blocking(&id, (mode, kvm), &limits, uid_index, netns, gateway);
             match made {
                 Ok((layer, first, userns, control)) => {
-                    Ok(Slot { id, mode, limits, uid_index, net_index, layer, first, userns, control })
+                    Ok(Slot { id, mode, kvm, limits, uid_index, net_index, layer, first, userns, control })
                 }
                 Err(error) => {
                     host.sweep(&id, uid_index, net_index);
@@ -127,7 +134,7 @@ impl Host {
     fn prepare_blocking(
         &self,
         id: &SandboxId,
-        mode: NetworkMode,
+        (mode, kvm): (NetworkMode, bool),
         limits: &Resources,
         uid_index: u32,
         netns: Option<OwnedFd>,
@@ -148,6 +155,7 @@ impl Host {
         let request = Prepare {
             uid_base: IdRanges::base(uid_index),
             host_network: netns.is_none(),
+            kvm,
             guest_entrances: entrances.guest.len(),
         };
         let first = self.launcher()?.prepare(&request, &given).map_err(|error| match error {

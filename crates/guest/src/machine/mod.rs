@@ -26,8 +26,10 @@ mod tree;
 
 pub(crate) use record::Film;
 pub use routes::{MachineApi, router};
-pub(crate) use service::keep_ready;
 pub use service::{Machine, MachineError, MachineService, MachineState, MachineStatus};
+pub(crate) use service::{keep_ready, probe_kvm};
 
-/// As a RUN's only word: boots the image's machine and keeps its state.
+/// As a RUN's first word: boots the image's machine and keeps its state. What follows tells one such step from another.
 pub const KEEP_READY: &str = "arenite-machine-ready";
+/// As a RUN's first word, then a number of seconds: tries whether the image's machine boots with KVM within so many.
+pub const PROBE_KVM: &str = "arenite-machine-probe-kvm";

@@ -60,6 +60,8 @@ pub enum MachineError {
     Picture(String),
     #[error("the agent in the machine: {0}")]
     Agent(String),
+    #[error("there is no /dev/kvm that can be opened")]
+    NoKvm,
     #[error("the machine's state could not be kept; the lines before say why")]
     NotKept,
     #[error("no key of a US keyboard types {0:?}; the machine's agent can paste it, when that is allowed")]
@@ -90,7 +92,7 @@ pub enum MachineState {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct MachineStatus {
     pub state: MachineState,
-    /// What runs its instructions: always `tcg`, which is QEMU itself, without the host's help.
+    /// What runs its instructions: `kvm`, or `tcg`, which is QEMU itself, without the host's help.
     pub accel: &'static str,
     /// The image's disk.
     pub disk: String,
@@ -224,7 +226,7 @@ impl MachineService {
                 (Some(_), None) => MachineState::Booting,
                 (Some(_), Some(_)) => MachineState::Ready,
             },
-            accel: "tcg",
+            accel: if settings.has_kvm() { "kvm" } else { "tcg" },
             snapshot: state.has_ready(&settings),
             disk: settings.disk,
             memory_mb: settings.memory_mb,
@@ -239,22 +241,41 @@ impl MachineService {
 /// Boots the machine of an image that is being built, and keeps its state, so that those of the image's sandboxes need not boot.
 /// Answers the seconds that it took.
 pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, MachineError> {
-    let at = |what| move |source| MachineError::Io { what, source };
     let (settings, state) = prepare(guest)?;
-    // Free a moment ago; QEMU says so when it is not any more.
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let port = free.map_err(at("a port"))?.port();
-    let machine =
-        Machine::start(guest, Settings { snapshot: true, ..settings.clone() }, state.clone(), Launch::Alone(port)).await?;
-    machine.ready().await?;
+    let machine = boot_alone(guest, Settings { snapshot: true, ..settings.clone() }, &state).await?;
     if !state.has_ready(&settings) {
         return Err(MachineError::NotKept);
     }
     // Ended by its own hands it writes what it has not written yet.
     machine.qmp.execute("quit", json!({})).await?;
     drop(timeout(KEEP, machine.process.ended().cancelled()).await);
-    state.forget_started().map_err(at("its state"))?;
+    state.forget_started().map_err(|source| MachineError::Io { what: "its state", source })?;
     Ok(machine.ready.get().map_or(0.0, Duration::as_secs_f64))
+}
+
+/// Boots the image's machine with KVM, which leaves nothing; the answer is the seconds that it took. An error: not within so many.
+pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, MachineError> {
+    let (settings, state) = prepare(guest)?;
+    if !settings.has_kvm() {
+        return Err(MachineError::NoKvm);
+    }
+    // Nothing of how the image's machine was left, and nothing for its sandboxes.
+    state.clear().map_err(|source| MachineError::Io { what: "its state", source })?;
+    let settings = Settings { snapshot: false, boot_seconds: seconds, ..settings };
+    let machine = boot_alone(guest, settings, &state).await?;
+    machine.end().await;
+    Ok(machine.ready.get().map_or(0.0, Duration::as_secs_f64))
+}
+
+/// A machine that has booted on its own, without anybody to reach, where others may be on the same loopback.
+async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &State) -> Result<Machine, MachineError> {
+    let at = |what| move |source| MachineError::Io { what, source };
+    // Free a moment ago; QEMU says so when it is not any more.
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let port = free.map_err(at("a port"))?.port();
+    let machine = Machine::start(guest, settings, state.clone(), Launch::Alone(port)).await?;
+    machine.ready().await?;
+    Ok(machine)
 }
 
 fn prepare(guest: &SharedGuest) -> Result<(Settings, State), MachineError> {

@@ -1,6 +1,7 @@
 //! What the machine is made of: the image's file, and the sandbox's environment over it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use super::service::MachineError;
 
 /// Where an image says that it has a machine.
 pub(super) const PLACE: &str = "/etc/arenite/machine.json";
+const KVM: &str = "/dev/kvm";
 /// Bytes of that file.
 const MAX_BYTES: u64 = 64 << 10;
 /// What variables of the sandbox that change a setting begin with; the rest is the setting's name.
@@ -23,6 +25,17 @@ pub(super) enum Devices {
     Virtio,
     /// A disk on IDE, an e1000 network card, a USB tablet and a PS/2 keyboard.
     Plain,
+}
+
+/// What runs the machine's instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Accel {
+    /// The host's KVM, in sandboxes that have it: the host gives it where a probe boot has shown that it works. Else QEMU.
+    #[default]
+    Auto,
+    /// QEMU alone.
+    Tcg,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -43,6 +56,8 @@ pub(super) struct Settings {
     pub(super) boot_seconds: u32,
     #[serde(default)]
     pub(super) devices: Devices,
+    #[serde(default)]
+    pub(super) accel: Accel,
     /// Whether its state is kept when it is ready for the first time, so that a reset takes seconds.
     #[serde(default = "yes")]
     pub(super) snapshot: bool,
@@ -88,7 +103,7 @@ impl Settings {
     }
 
     fn read_from(place: &Path, env: &BTreeMap<String, String>) -> Result<Option<Self>, MachineError> {
-        let text = match std::fs::File::open(place) {
+        let text = match File::open(place) {
             Ok(file) => {
                 let mut text = String::new();
                 let read = file.take(MAX_BYTES).read_to_string(&mut text);
@@ -113,6 +128,11 @@ impl Settings {
         }
         let settings: Self = serde_json::from_value(value.into()).map_err(|error| MachineError::Settings(error.to_string()))?;
         settings.checked().map(Some)
+    }
+
+    /// Whether KVM runs it here.
+    pub(super) fn has_kvm(&self) -> bool {
+        self.accel == Accel::Auto && File::options().read(true).write(true).open(KVM).is_ok()
     }
 
     fn checked(self) -> Result<Self, MachineError> {
@@ -158,11 +178,15 @@ mod tests {
     fn the_environment_goes_before_the_file() {
         assert_eq!(read(None, &[]), Ok(None));
         assert_eq!(read(None, &[("ARENITE_MACHINE_CPUS", "1")]), Ok(None));
-        let env =
-            [("ARENITE_MACHINE_MEMORY_MB", "2048"), ("ARENITE_MACHINE_DEVICES", "plain"), ("ARENITE_MACHINE_SNAPSHOT", "false")];
+        let env = [
+            ("ARENITE_MACHINE_MEMORY_MB", "2048"),
+            ("ARENITE_MACHINE_DEVICES", "plain"),
+            ("ARENITE_MACHINE_ACCEL", "tcg"),
+            ("ARENITE_MACHINE_SNAPSHOT", "false"),
+        ];
         let settings = read(Some(r#"{"disk": "/d.qcow2", "memory_mb": 512, "agent_port": 0}"#), &env).unwrap().unwrap();
         assert_eq!((settings.memory_mb, settings.agent_port, settings.snapshot), (2048, 0, false));
-        assert_eq!(settings.devices, Devices::Plain);
+        assert_eq!((settings.devices, settings.accel, settings.has_kvm()), (Devices::Plain, Accel::Tcg, false));
         assert_eq!(read(None, &[("ARENITE_MACHINE_DISK", "/x")]).unwrap().unwrap().disk, "/x");
     }
 
@@ -172,6 +196,7 @@ mod tests {
             ("{", "EOF"),
             ("{}", "missing field `disk`"),
             (r#"{"disk": "/d", "cpu": 1}"#, "unknown field `cpu`"),
+            (r#"{"disk": "/d", "accel": "kvm"}"#, "unknown variant `kvm`"),
             (r#"{"disk": "/d", "cpus": 0}"#, "cpus is 0"),
             (r#"{"disk": "/d", "memory_mb": 4294967295}"#, "memory_mb is"),
             (r#"{"disk": "/d,readonly=on"}"#, "without a comma"),

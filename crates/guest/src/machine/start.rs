@@ -110,11 +110,20 @@ impl State {
 }
 
 impl Settings {
-    /// What a kept state depends on: with other devices or another size of memory it can't be taken up.
+    /// What a kept state depends on: with other devices or another size of memory it can't be taken up, and with KVM only on the
+    /// processor that it was kept on.
     fn fingerprint(&self) -> String {
         let Self { disk, memory_mb, cpus, agent_port, devices, width, height, .. } = self;
-        format!("{disk} {memory_mb} {cpus} {agent_port} {devices:?} {width}x{height}")
+        let made = format!("{disk} {memory_mb} {cpus} {agent_port} {devices:?} {width}x{height}");
+        if self.has_kvm() { format!("{made} kvm {}", processor()) } else { made }
     }
+}
+
+/// The name and the features of the host's processor.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    format!("{} {}", line("model name"), line("flags"))
 }
 
 /// Runs `qemu-img` to its end.
@@ -209,7 +218,10 @@ fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec
     let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
     add("-name", "machine".into());
     add("-machine", "pc,hpet=off,vmport=off,usb=off".into());
-    add("-accel", format!("tcg,thread=multi,tb-size={TRANSLATED_MIB}"));
+    match settings.has_kvm() {
+        true => add("-accel", "kvm".into()),
+        false => add("-accel", format!("tcg,thread=multi,tb-size={TRANSLATED_MIB}")),
+    }
     add("-cpu", "max".into());
     add("-smp", cpus.to_string());
     add("-m", format!("{memory_mb}M"));

@@ -1,0 +1,67 @@
+"""Whether machines run with the host's KVM: what a boot has shown decides, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arenite_server import Server, binary
+
+DEVICE = "ls -l /dev/kvm 2>&1 || true"
+
+
+def probe(data_dir: Path, *words: str) -> dict[str, Any]:
+    command = [str(binary()), "vm", "probe", *words, "--json", "--data-dir", str(data_dir)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
+
+
+@pytest.fixture
+def verdict(server: Server) -> Iterator[Path]:
+    """The file that keeps it, as it was in the end."""
+    file = server.data_dir / "kvm.json"
+    before = file.read_bytes() if file.exists() else None
+    yield file
+    if before is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.write_bytes(before)
+
+
+def test_a_boot_decides(server: Server, verdict: Path, machines: Callable[..., Any]) -> None:
+    machines()
+    found = probe(server.data_dir)
+    machine = machines()
+    assert machine.data("GET", "/v1/machine")["accel"] == ("kvm" if found["works"] else "tcg"), found
+    assert ("No such file" in machine.output(DEVICE)) is not found["works"]
+    assert machine.inside("echo up") == "up\n", "it boots, whatever was found"
+    images = subprocess.run(
+        [str(binary()), "image", "ls", "--json", "--data-dir", str(server.data_dir)], check=True, capture_output=True
+    )
+    assert "machine-kvm" not in [image["name"] for image in json.loads(images.stdout)["images"]], "a probe leaves nothing"
+
+
+def test_only_machines_have_the_device_and_only_after_a_yes(
+    server: Server, verdict: Path, machines: Callable[..., Any], sandbox: Callable[..., Any]
+) -> None:
+    off = probe(server.data_dir, "--off")
+    assert (off["works"], off["reason"]) == (False, "it was turned off")
+    assert "No such file" in machines().output(DEVICE)
+    # A yes that no boot has given: on hosts whose KVM does not boot a machine, there is no other way to one.
+    verdict.write_text(json.dumps({**json.loads(verdict.read_text()), "works": True}))
+    machine = machines()
+    assert "10, 232" in machine.output(DEVICE)
+    assert machine.data("GET", "/v1/machine")["accel"] == ("kvm" if os.path.exists("/dev/kvm") else "tcg")
+    plain = sandbox()
+    answer = plain.http.post("/v1/bash/exec", json={"command": DEVICE}).json()
+    assert "No such file" in answer["data"]["stdout"]
+    machine = machines(env={"ARENITE_MACHINE_ACCEL": "tcg"})
+    assert machine.data("GET", "/v1/machine")["accel"] == "tcg"
+    assert machine.inside("echo up") == "up\n"
+    # Of another host, it is none.
+    verdict.write_text(json.dumps({**json.loads(verdict.read_text()), "host": "another"}))
+    assert "No such file" in machines().output(DEVICE)
