@@ -14,6 +14,8 @@ from arenite_server import Server, binary
 
 DEVICE = "ls -l /dev/kvm 2>&1 || true"
 
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
 
 def probe(data_dir: Path, *words: str) -> dict[str, Any]:
     command = [str(binary()), "vm", "probe", *words, "--json", "--data-dir", str(data_dir)]

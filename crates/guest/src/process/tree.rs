@@ -177,13 +177,14 @@ fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
 
 /// None: it can't be told, since it is in the midst of an exec and has no environment yet.
 fn is_marked(pid: i32, mark: &[u8]) -> Option<bool> {
-    let read = || std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let mut environ = read();
+    let read = || std::fs::read(format!("/proc/{pid}/environ"));
+    // One that may not be read is none of a command's.
+    let mut environ = read().unwrap_or_else(|_| b"\0".to_vec());
     if environ.is_empty() {
         match stat(pid) {
             Some(process) if !process.has_environ => return None,
             // The exec may have ended in between.
-            _ => environ = read(),
+            _ => environ = read().unwrap_or_default(),
         }
     }
     Some(environ.split(|b| *b == 0).any(|v| v == mark))
