@@ -1,6 +1,5 @@
 """Xvnc and a headed Chromium, started by hand, one as soon as the other serves. Prints two numbers, the microseconds until the
-browser answers on its DevTools port and those until its window is painted. With "stay" it leaves both running; with "typed" the
-browser is the command as it is typed, without what Arenite adds to make it lighter."""
+browser answers on its DevTools port and those until its window is painted. With "stay" it leaves both running."""
 
 import os
 import shutil
@@ -64,8 +63,7 @@ def answers() -> bool:
 profile = tempfile.mkdtemp(dir=os.path.expanduser("~"))
 quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 xvnc = ["Xvnc", f":{DISPLAY}", "-geometry", "1280x1024", "-depth", "24", "-rfbport", "-1", "-rfbunixpath", f"{profile}/vnc"]
-program = ["chromium", "--no-sandbox", "--no-first-run"] if "typed" in sys.argv else ["/usr/lib/chromium/chromium", *FLAGS]
-chromium = [*program, f"--user-data-dir={profile}", f"--remote-debugging-port={PORT}", "about:blank"]
+chromium = ["/usr/lib/chromium/chromium", *FLAGS, f"--user-data-dir={profile}", f"--remote-debugging-port={PORT}", "about:blank"]
 begun = time.perf_counter()
 announced, announce = os.pipe()
 server = subprocess.Popen(
