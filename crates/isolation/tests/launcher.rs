@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
-use arenite_isolation::cgroup::{Cgroups, Layout};
-use arenite_isolation::launcher::{Launcher, Prepare};
+use arenite_isolation::cgroup::{Cgroups, Entrances, Layout};
+use arenite_isolation::launcher::{Launcher, Prepare, Prepared};
 use arenite_isolation::mounts::{Attributes, detached};
 use arenite_isolation::spawner::{self, Request};
 use arenite_isolation::{Begin, Report, descriptors};
@@ -68,19 +68,21 @@ fn test() {
 
     let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-launch-{}", std::process::id())).unwrap();
     let _removed = Removed(&cgroups);
+    let launcher = Launcher::start(&program).unwrap();
     let entrances = cgroups.create("s1", &Resources::default()).unwrap();
     let work_entrances = entrances.work.len();
-    let launcher = Launcher::start(&program).unwrap();
-    let (control, theirs) = descriptors::packet_pair().unwrap();
-    let given: Vec<BorrowedFd<'_>> =
-        [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
-    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm: false, guest_entrances: entrances.guest.len() };
-    let first = launcher.prepare(&request, &given).unwrap();
-    drop(theirs);
-    assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
+    let (first, control) = prepared(&launcher, &entrances, false);
     assert_eq!(cgroups.processes("s1").len(), 2, "PID 1 and the spawner are in their cgroups");
 
-    has_kvm_when_asked(&launcher, &cgroups, first.pid);
+    let other = cgroups.create("s2", &Resources::default()).unwrap();
+    let (second, _control) = prepared(&launcher, &other, true);
+    let device = |pid: i32| {
+        let found = fs::metadata(format!("/proc/{pid}/root/stage/dev/kvm"));
+        found.map(|found| std::os::unix::fs::MetadataExt::rdev(&found)).map_err(|error| error.kind())
+    };
+    assert_eq!(device(second.pid), Ok(rustix::fs::makedev(10, 232)), "asked for");
+    assert_eq!(device(first.pid), Err(std::io::ErrorKind::NotFound));
+    rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
 
     let userns = File::open(format!("/proc/{}/ns/user", first.pid)).unwrap();
     let mapped = |path: &Path, read_only| detached(path, Attributes { read_only, idmap: Some(userns.as_fd()) }).unwrap();
@@ -152,22 +154,16 @@ fn test() {
     assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
 }
 
-/// A second sandbox, prepared with KVM, next to the first, prepared without.
-fn has_kvm_when_asked(launcher: &Launcher, cgroups: &Cgroups, without: i32) {
-    let entrances = cgroups.create("s2", &Resources::default()).unwrap();
+/// The first half of a sandbox, with the socket that it listens on.
+fn prepared(launcher: &Launcher, entrances: &Entrances, kvm: bool) -> (Prepared, OwnedFd) {
     let (control, theirs) = descriptors::packet_pair().unwrap();
     let given: Vec<BorrowedFd<'_>> =
         [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
-    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm: true, guest_entrances: entrances.guest.len() };
-    let with = launcher.prepare(&request, &given).unwrap();
+    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm, guest_entrances: entrances.guest.len() };
+    let first = launcher.prepare(&request, &given).unwrap();
     drop(theirs);
     assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
-    let device = |pid: i32| {
-        fs::metadata(format!("/proc/{pid}/root/stage/dev/kvm")).map(|found| std::os::unix::fs::MetadataExt::rdev(&found))
-    };
-    assert_eq!(device(with.pid).unwrap(), rustix::fs::makedev(10, 232));
-    assert_eq!(device(without).unwrap_err().kind(), std::io::ErrorKind::NotFound);
-    rustix::process::pidfd_send_signal(&with.pidfd, rustix::process::Signal::KILL).unwrap();
+    (first, control)
 }
 
 fn report(control: &OwnedFd) -> Option<Report> {

@@ -26,6 +26,8 @@ use crate::{output, serve};
 
 /// Seconds in which a machine must boot with KVM, for it to count as working. Without it takes a minute or two.
 const PROBE_SECONDS: u32 = 60;
+/// Why a host without the device runs machines without KVM.
+const NO_DEVICE: &str = "there is no /dev/kvm that opens";
 /// The image that those with a machine stand on.
 const HOST: &str = "machine-host";
 
@@ -176,7 +178,7 @@ impl<'a> Work<'a> {
         let known = KvmVerdict::read(self.data_dir);
         let (verdict, is_begun) = match known {
             Some(verdict) => (verdict, false),
-            None if !kvm_opens() => (KvmVerdict::new(false, "there is no /dev/kvm that opens".to_owned()), false),
+            None if !kvm_opens() => (KvmVerdict::new(false, NO_DEVICE.to_owned()), false),
             None => (self.probe(name, &text, context, PROBE_SECONDS, !no_cache).await?, true),
         };
         // The steps before are those of the probe.
@@ -290,7 +292,7 @@ fn probe(args: &VmProbeArgs) -> Outcome {
     let data_dir = &data_dir.data_dir;
     let verdict = done(async {
         if *off || !kvm_opens() {
-            let reason = if *off { "it was turned off" } else { "there is no /dev/kvm that opens" };
+            let reason = if *off { "it was turned off" } else { NO_DEVICE };
             let verdict = KvmVerdict::new(false, reason.to_owned());
             std::fs::create_dir_all(data_dir)
                 .and_then(|()| verdict.keep(data_dir))

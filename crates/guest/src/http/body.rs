@@ -1,8 +1,10 @@
 //! Reading request bodies and queries as FastAPI would, since AIO's clients were written against it.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
-use axum::body::{Body as Incoming, BodyDataStream};
+use axum::body::{Body as Incoming, BodyDataStream, Bytes};
 use axum::extract::multipart::Field;
 use axum::extract::{FromRequest, FromRequestParts, Multipart, Request};
 use axum::http::StatusCode;
@@ -69,7 +71,7 @@ impl Form {
         let body = Arc::new(Mutex::new(body.into_data_stream()));
         let read = futures_util::stream::poll_fn({
             let body = body.clone();
-            move |context| body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
+            move |context| next_chunk(&body, context)
         });
         let request = Request::from_parts(head, Incoming::from_stream(read));
         let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
@@ -87,8 +89,7 @@ impl Form {
             return Ok(Some(field));
         }
         let mut after = 0;
-        let next = || futures_util::future::poll_fn(|c| body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(c));
-        while let Some(chunk) = next().await {
+        while let Some(chunk) = poll_fn(|context| next_chunk(body, context)).await {
             after += chunk.map_err(|error| error.to_string())?.len();
             if after > MAX_BYTES_AFTER_FORM {
                 return Err("the form has ended and the body goes on".to_owned());
@@ -96,6 +97,10 @@ impl Form {
         }
         Ok(None)
     }
+}
+
+fn next_chunk(body: &Mutex<BodyDataStream>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
+    body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
 }
 
 /// Where serde stopped, and why, in FastAPI's words.
