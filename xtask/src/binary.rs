@@ -38,7 +38,7 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     let mut command = cargo();
     let profile = match profile {
         Profile::Release => "release",
-        Profile::Checked => "bench",
+        Profile::Checked => "checked",
     };
     command.args(["build", "--profile", profile, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
     eprintln!("$ {}", shown(&command));

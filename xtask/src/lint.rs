@@ -16,7 +16,7 @@ pub(crate) fn run() -> Outcome {
         // It has a build folder of its own.
         let deny = scope.spawn(cargo_deny);
         // The profile is the tests': what C code and macros compile to is there once, then.
-        let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "bench", "--quiet", "--", "--deny", "warnings"];
+        let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
         command::run(cargo().args(clippy))?;
         let deny = deny.join().unwrap_or_else(|_| Err(Failure::new("installing cargo-deny panicked")))?;
         // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.

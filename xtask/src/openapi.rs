@@ -16,7 +16,7 @@ pub(crate) struct OpenapiArgs {
 
 pub(crate) fn run(args: &OpenapiArgs) -> Outcome {
     let mut tests = cargo();
-    tests.args(["test", "--workspace", "--profile", "bench", "--quiet", "golden"]);
+    tests.args(["test", "--workspace", "--profile", "checked", "--quiet", "golden"]);
     if args.bless {
         tests.env("ARENITE_BLESS", "1");
     }

@@ -100,7 +100,7 @@ fn summarise(results: &[Done]) -> Outcome {
 /// The crates' own tests. Those of a run that failed get a second try, since they race with everything that the machine does
 /// besides; what needs it is a defect all the same.
 fn crates() -> Outcome {
-    let tests = || command::run(cargo().args(["test", "--workspace", "--profile", "bench", "--quiet", "--no-fail-fast"]));
+    let tests = || command::run(cargo().args(["test", "--workspace", "--profile", "checked", "--quiet", "--no-fail-fast"]));
     tests().or_else(|failure| {
         eprintln!("\n{failure}\nA SECOND TRY: what passes now failed above, and is to be mended");
         tests()
