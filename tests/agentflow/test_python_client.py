@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from arenite_server import REPOSITORY, Server, binary
+from arenite_server import REPOSITORY, Server, binary, free_port
+from default_address import default_address
 from workers import OF_SANDBOXES
 
 PACKAGE = REPOSITORY / "clients/python/src"
@@ -168,22 +169,33 @@ asyncio.run(main())
 """
 
 
-def run(program: str, path: Path, server: Server) -> subprocess.CompletedProcess[str]:
-    """Runs a program that names no address: the server also listens where the package looks by itself."""
-    path.write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    return subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120)
+Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def at_home(server: Server, tmp_path: Path) -> Callable[..., Any]:
-    """The server with the address that AgentFlow's clients look for, and plugins if there are any."""
+def at_home(server: Server, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Restarts the server with AgentFlow's address and the given arguments.
 
-    def begin(*more: str) -> None:
-        server.agentflow = "127.0.0.1:18890"
-        server.restart(more)
+    The result runs programs that name no address, where AgentFlow's default address leads to this server.
+    """
+    with ExitStack() as stack:
 
-    yield begin
+        def begin(*more: str) -> Run:
+            port = free_port()
+            server.agentflow = f"127.0.0.1:{port}"
+            server.restart(more)
+            inside = stack.enter_context(default_address(port))
+
+            def run(program: str) -> subprocess.CompletedProcess[str]:
+                path = tmp_path / "program.py"
+                path.write_text(program)
+                environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+                line = [*inside, sys.executable, str(path)]
+                return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+            return run
+
+        yield begin
     server.agentflow = "off"
     if server.process is None:
         server.start()
@@ -193,14 +205,13 @@ def at_home(server: Server, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("program", "said"), [(QUICK_START, "quick start done"), (BATCH, "batch done"), (SYNC, "sync done")])
 def test_the_documents_programs_run_without_naming_an_address(
-    program: str, said: str, server: Server, at_home: Callable[..., Any], tmp_path: Path
+    program: str, said: str, at_home: Callable[..., Run]
 ) -> None:
-    at_home()
-    done = run(program, tmp_path / "program.py", server)
+    done = at_home()(program)
     assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
-def test_a_backend_and_tools_of_ones_own(server: Server, at_home: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_backend_and_tools_of_ones_own(server: Server, at_home: Callable[..., Run], tmp_path: Path) -> None:
     import json
 
     (tmp_path / "my_plugins.py").write_text(PLUGINS)
@@ -211,8 +222,7 @@ def test_a_backend_and_tools_of_ones_own(server: Server, at_home: Callable[..., 
     }
     file = tmp_path / "server.json"
     file.write_text(json.dumps(configuration))
-    at_home("--config", str(file))
-    done = run(CUSTOM, tmp_path / "program.py", server)
+    done = at_home("--config", str(file))(CUSTOM)
     assert done.returncode == 0 and "custom done" in done.stdout, done.stdout + done.stderr + server.log_tail()
     tools = {tool["full_name"]: tool for tool in server.api().get("/api/v1/tools").json()["tools"]}
     assert tools["notes:add"]["parameters"]["properties"]["text"]["description"] == "What to remember."
@@ -220,12 +230,13 @@ def test_a_backend_and_tools_of_ones_own(server: Server, at_home: Callable[..., 
 
 
 def test_a_server_that_is_not_there_is_started(server: Server, tmp_path: Path) -> None:
-    program = """
+    port = free_port()
+    program = f"""
 from sandbox import Sandbox, SandboxConfig
 
-config = SandboxConfig(auto_start_server=True, server_url="http://127.0.0.1:18891", server_startup_timeout=60)
+config = SandboxConfig(auto_start_server=True, server_url="http://127.0.0.1:{port}", server_startup_timeout=60)
 with Sandbox(config=config, worker_id="starts") as sandbox:
-    print(sandbox.execute_sync("bash:run", {"command": "echo started"})["data"]["stdout"])
+    print(sandbox.execute_sync("bash:run", {{"command": "echo started"}})["data"]["stdout"])
     assert sandbox.shutdown_server_sync()["status"] == "success"
 """
     server.stop()
@@ -241,7 +252,7 @@ with Sandbox(config=config, worker_id="starts") as sandbox:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", 18891)):
+                if probe.connect_ex(("127.0.0.1", port)):
                     break
             time.sleep(0.2)
         # It lets go of the directory a moment after its port.
@@ -250,13 +261,11 @@ with Sandbox(config=config, worker_id="starts") as sandbox:
         server.start()
 
 
-def test_sync_calls_work_inside_a_running_loop(server: Server, at_home: Callable[..., Any]) -> None:
+def test_sync_calls_work_inside_a_running_loop(server: Server) -> None:
     from sandbox import Sandbox
 
-    at_home()
-
     async def main() -> str:
-        with Sandbox(worker_id="in-a-loop") as sandbox:
+        with Sandbox(server_url=server.url, worker_id="in-a-loop") as sandbox:
             return str(sandbox.execute_sync("bash:run", {"command": "echo in"})["data"]["stdout"])
 
     # In a thread of its own: Playwright's loop runs in this one after its tests.
@@ -265,11 +274,10 @@ def test_sync_calls_work_inside_a_running_loop(server: Server, at_home: Callable
 
 
 @pytest.mark.parametrize("resource", ["bash", "browser"])
-def test_results_read_well_to_a_model(resource: str, server: Server, at_home: Callable[..., Any]) -> None:
+def test_results_read_well_to_a_model(resource: str, server: Server) -> None:
     from sandbox import Sandbox, format_tool_result
 
-    at_home()
-    with Sandbox(worker_id=f"reads-{resource}") as sandbox:
+    with Sandbox(server_url=server.url, worker_id=f"reads-{resource}") as sandbox:
         if resource == "bash":
             good = format_tool_result(sandbox.execute_sync("bash:run", {"command": "echo fine"}))
             bad = format_tool_result(sandbox.execute_sync("bash:run", {"command": "echo broken >&2; exit 7"}))

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Deserialize;
 
 use crate::binary::Profile;
-use crate::failure::Outcome;
+use crate::failure::{Attempt, Outcome};
 use crate::{binary, command, host};
 
 /// The image with the machine that comes along.
@@ -27,11 +28,43 @@ pub(crate) fn run(args: &ImageArgs) -> Outcome {
     build(&binary::build(Profile::Release)?, &args.name, &args.data_dir)
 }
 
-/// Builds it when the data directory has none of that name.
+/// Builds it; steps that an earlier build did are not done again, so an image that is up to date costs a second.
 pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     let mut inspect = command::program(arenite);
     inspect.args(["image", "inspect", name, "--json", "--data-dir"]).arg(data_dir);
-    if command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
+    if name == MACHINE && command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
+}
+
+/// Copies images with the layers that the other data directory lacks: that takes seconds, and building them minutes.
+pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Outcome {
+    #[derive(Deserialize)]
+    struct Manifest {
+        layers: Vec<String>,
+    }
+    std::fs::create_dir_all(to).attempt(|| format!("could not create {}", to.display()))?;
+    // Listing images creates the directory's storage pool.
+    command::output(command::program(arenite).args(["image", "ls", "--json", "--data-dir"]).arg(to))?;
+    let [from, to] = [from, to].map(|dir| dir.join("pool"));
+    let copy = |entry: &Path| {
+        let scratch = to.join("copying");
+        command::run(command::program("rm").arg("-rf").arg(&scratch))?;
+        command::run(command::program("cp").arg("-a").arg(from.join(entry)).arg(&scratch))?;
+        std::fs::rename(&scratch, to.join(entry)).attempt(|| format!("could not move {} to its place", entry.display()))
+    };
+    for name in names {
+        let manifest = Path::new("images").join(format!("{name}.json"));
+        let text = std::fs::read(from.join(&manifest)).attempt(|| format!("could not read the manifest of image {name}"))?;
+        let parsed: Manifest = serde_json::from_slice(&text).attempt(|| format!("the manifest of image {name} is malformed"))?;
+        for layer in parsed.layers.iter().map(|digest| Path::new("layers").join(digest)) {
+            if !to.join(&layer).exists() {
+                copy(&layer)?;
+            }
+        }
+        if std::fs::read(to.join(&manifest)).ok().as_ref() != Some(&text) {
+            copy(&manifest)?;
+        }
+    }
+    Ok(())
 }
 
 /// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it. What it begins with is

@@ -5,6 +5,7 @@
 mod bench;
 mod binary;
 mod command;
+mod decoy;
 mod failure;
 mod fmt;
 mod host;

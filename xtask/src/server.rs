@@ -5,18 +5,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::{program, run, target_dir};
+use crate::command::{program, run, succeeds, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 
 /// How long a start may take: storage, networks and the recovery of sandboxes.
 const START_LIMIT: Duration = Duration::from_secs(90);
 /// How long a graceful stop may take.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is remembered of a server that a task started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl Started {
 
     /// Stops it gracefully; its sandboxes live on.
     pub(crate) fn stop(&self) -> Outcome {
-        run(program("sh").args(["-c", "kill -TERM \"$0\"", &self.pid.to_string()]))?;
+        run(&mut signal(self.pid))?;
         let begun = Instant::now();
         while self.runs() {
             if begun.elapsed() > STOP_LIMIT {
@@ -92,7 +92,7 @@ pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) 
     std::fs::write(note(port), text).attempt(|| "could not write down the server's pid".into())
 }
 
-fn wait_ready(child: &mut Child, port: u16, log: &Path) -> Outcome {
+pub(crate) fn wait_ready(child: &mut Child, port: u16, log: &Path) -> Outcome {
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait().attempt(|| "could not watch the server".into())? {
@@ -103,6 +103,28 @@ fn wait_ready(child: &mut Child, port: u16, log: &Path) -> Outcome {
         }
         if begun.elapsed() > START_LIMIT {
             return Err(Failure::new(format!("the server was not ready within {START_LIMIT:?}:\n{}", tail(log))));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(pid: u32) -> Command {
+    let mut kill = program("sh");
+    kill.args(["-c", "kill -TERM \"$0\"", &pid.to_string()]);
+    kill
+}
+
+/// Stops a server of this task's own gracefully, or by force when that takes too long.
+pub(crate) fn terminate(server: &mut Child, limit: Duration) {
+    let begun = Instant::now();
+    let mut asked = false;
+    while let Ok(None) = server.try_wait() {
+        if !asked {
+            asked = succeeds(&mut signal(server.id()));
+        }
+        if begun.elapsed() > limit {
+            // It may end by itself between the two calls.
+            let _ = server.kill();
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::binary::{self, Profile};
 use crate::command::{self, cargo, program, repository, target_dir};
+use crate::decoy::Decoy;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{host, image, lint, python, up, web};
 
@@ -29,6 +30,8 @@ pub(crate) struct TestArgs {
 /// Sockets' paths have at most 107 bytes, and the server keeps some in its data directory.
 const LONGEST_DATA_DIR: usize = 58;
 
+/// What the end-to-end tests make sandboxes from.
+const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
 const END_TO_END: &str = "end-to-end";
 /// The folder of the end-to-end tests whose tests run beside those of the others, since most of them wait most of their time.
 /// Each of the two lanes has a server and a data directory of its own.
@@ -62,7 +65,12 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
         let Some(preparing) = preparing else { return };
         results.push(step(END_TO_END, || {
             let prepared = preparing.join().unwrap_or_else(|_| Err(Failure::new("its preparation panicked")))?;
-            if args.pytest.is_empty() { prepared.in_lanes() } else { command::run(&mut prepared.pytest(&args.pytest)) }
+            let decoy = Decoy::start(&prepared.arenite, &prepared.data_dir, &beside(&prepared.data_dir, "decoy"))?;
+            let tests =
+                if args.pytest.is_empty() { prepared.in_lanes() } else { command::run(&mut prepared.pytest(&args.pytest)) };
+            // Also when tests failed: that they reached it may be the reason.
+            let untouched = decoy.map_or(Ok(()), Decoy::check);
+            tests.and(untouched)
         }));
     });
     if results.is_empty() {
@@ -128,7 +136,7 @@ impl Prepared {
         let arenite = binary::build(profile)?;
         let data_dir = data_dir();
         up::doctor(&arenite, &data_dir)?;
-        for name in ["base", "code", "browser", "aio"] {
+        for name in IMAGES {
             image::ensure(&arenite, name, &data_dir)?;
         }
         web::install(&repository().join("tests/clients"))?;
@@ -168,22 +176,17 @@ impl Prepared {
         if status.success() { Ok(()) } else { Err(Failure::new(format!("{} failed ({status})", command::shown(&beside)))) }
     }
 
-    /// A second data directory with the same images, which are copied: that takes seconds, and building them minutes.
+    /// A second data directory with the same images.
     fn twin(&self) -> Result<PathBuf, Failure> {
-        let twin = PathBuf::from(format!("{}-2", self.data_dir.display()));
-        let images = |dir: &Path| command::output(program(&self.arenite).args(["image", "ls", "--json", "--data-dir"]).arg(dir));
-        std::fs::create_dir_all(&twin).attempt(|| format!("could not make {}", twin.display()))?;
-        // Asking makes its pool.
-        if images(&twin)? != images(&self.data_dir)? {
-            let [from, to] = [&self.data_dir, &twin].map(|dir| dir.join("pool"));
-            // An image is listed when its manifest is there: layers come first.
-            for part in ["layers", "images"] {
-                command::run(program("rm").arg("-rf").arg(to.join(part)))?;
-                command::run(program("cp").arg("-a").arg(from.join(part)).arg(&to))?;
-            }
-        }
+        let twin = beside(&self.data_dir, "2");
+        image::copy(&self.arenite, &IMAGES, &self.data_dir, &twin)?;
         Ok(twin)
     }
+}
+
+/// The directory beside this one that has the suffix.
+fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}-{suffix}", data_dir.display()))
 }
 
 /// Kept between runs, so that the images are built once.
