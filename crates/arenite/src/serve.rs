@@ -58,6 +58,8 @@ pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
             .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
     }
     start_log(&config)?;
+    // What the server writes holds its users' secrets. Sandboxes' processes get a umask of their own.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().attempt(|| "could not start".into())?;
     let outcome = runtime.block_on(serve(config, agentflow));
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -138,7 +140,8 @@ fn failed(what: &str, error: &impl std::fmt::Display, hint: Option<String>) -> F
 pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failure> {
     Ok(NamespaceConfig {
         data_dir: data_dir.to_owned(),
-        program: std::env::current_exe().attempt(|| "could not find this program's own file".into())?,
+        // Not its path, where another version may stand by now.
+        program: "/proc/self/exe".into(),
         storage: StorageConfig::default(),
         // The engine puts its own mark there.
         network: NetworkConfig::default(),

@@ -153,6 +153,12 @@ impl Drop for Launcher {
 
 /// The launcher process: serves requests that come over descriptor 0 until the server is gone.
 pub fn main() -> ! {
+    // It may have been executed by the number of a descriptor, which says nothing in a list of processes.
+    // SAFETY: a plain system call on a NUL-terminated name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"arenite".as_ptr()) };
+    // The server's is stricter, and what sandboxes inherit is for all their users.
+    // SAFETY: a plain system call.
+    unsafe { libc::umask(0o022) };
     let socket = match move_stdin_away() {
         Ok(socket) => socket,
         Err(_) => std::process::exit(1),

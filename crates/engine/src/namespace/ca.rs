@@ -3,9 +3,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arenite_image::{Image, RootView};
 
+use super::data_dir::{make_shared_dir, write_shared_file};
 use super::{Host, at};
 use crate::EngineError;
 
@@ -25,10 +27,16 @@ pub(super) fn layer(host: &Host, image: &Image, extra: &Path) -> Result<PathBuf,
     }
     let own = own_bundle(image).map_err(stage)?;
     let added = fs::read(extra).map_err(stage)?;
-    let temporary = dir.with_extension(format!("new-{}", std::process::id()));
+    // Creates that come at once each make their own.
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let temporary = dir.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
     let file = temporary.join(BUNDLE);
-    fs::create_dir_all(file.parent().expect("the path has directories")).map_err(stage)?;
-    fs::write(&file, [own.as_slice(), b"\n", &added].concat()).map_err(stage)?;
+    fs::create_dir_all(dir.parent().expect("it is below the storage's root")).map_err(stage)?;
+    // The topmost layer says who may enter a directory.
+    for directory in ["", "etc", "etc/ssl", "etc/ssl/certs"] {
+        make_shared_dir(&temporary.join(directory)).map_err(stage)?;
+    }
+    write_shared_file(&file, &[own.as_slice(), b"\n", &added].concat()).map_err(stage)?;
     match fs::rename(&temporary, &dir) {
         // Another create made the same layer first.
         Err(_) if dir.is_dir() => fs::remove_dir_all(&temporary).map_err(stage)?,

@@ -3,38 +3,30 @@
 //! Its place in the writable layer is made ahead, and at create the program is mounted there: nothing is copied, and every
 //! sandbox and the server share its pages. What the image has of its own is neither hidden nor changed.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use arenite_image::Image;
 use arenite_isolation::mounts::{self, Attributes};
-use rustix::fs::{Mode, OFlags};
+
+use super::data_dir::write_shared_file;
+use super::program::Program;
 
 const DIRECTORIES: [&str; 3] = ["usr", "usr/local", "usr/local/bin"];
 const PLACE: &str = "usr/local/bin/aio";
 /// What the place's directories are made with ahead, root being their owner; most images have the same.
 const MODE: u32 = 0o755;
 
-/// The program, of which each sandbox gets a mount. Held by its file, which an update may replace meanwhile.
-pub(super) struct Program(OwnedFd);
-
-impl Program {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+/// A mount of the program for one sandbox, and where it goes; none when the image has another file there.
+pub(super) fn mount(program: &Program, upper: &Path, image: &Image) -> io::Result<Option<(OwnedFd, String)>> {
+    if !fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))? {
+        return Ok(None);
     }
-
-    /// A mount of it for one sandbox, and where it goes; none when the image has another file there.
-    pub(super) fn mount(&self, upper: &Path, image: &Image) -> io::Result<Option<(OwnedFd, String)>> {
-        if !fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))? {
-            return Ok(None);
-        }
-        let file = PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
-        let mount = mounts::detached(&file, Attributes { read_only: true, idmap: None })?;
-        Ok(Some((mount, format!("/{PLACE}"))))
-    }
+    let mount = mounts::detached(&program.named()?, Attributes { read_only: true, idmap: None })?;
+    Ok(Some((mount, format!("/{PLACE}"))))
 }
 
 /// Makes the place in a new writable layer.
@@ -44,7 +36,7 @@ pub(super) fn make_place(upper: &Path) -> io::Result<()> {
         DirBuilder::new().mode(MODE).create(&directory)?;
         fs::set_permissions(&directory, Permissions::from_mode(MODE))?;
     }
-    File::create(upper.join(PLACE)).map(drop)
+    write_shared_file(&upper.join(PLACE), b"")
 }
 
 /// Has the place's directories look as the image's do, whose layers come topmost first. False: the place is the image's, and

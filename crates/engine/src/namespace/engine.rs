@@ -18,9 +18,10 @@ use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, broadcast};
 
+use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, at, ca, kvm};
+use super::{Host, NamespaceConfig, Role, at, ca, command, kvm};
 use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
@@ -200,8 +201,8 @@ impl Shared {
         stages.done("limits");
 
         let etc = slot.layer.join("upper/etc");
-        fs::write(etc.join("hostname"), format!("{hostname}\n"))
-            .and_then(|()| fs::write(etc.join("hosts"), hosts_file(&hostname)))
+        write_shared_file(&etc.join("hostname"), format!("{hostname}\n").as_bytes())
+            .and_then(|()| write_shared_file(&etc.join("hosts"), hosts_file(&hostname).as_bytes()))
             .map_err(|e| at("etc", e))?;
         let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
         let extra_ca = match &host.config.extra_ca {
@@ -212,7 +213,7 @@ impl Shared {
         let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
         let layers =
             lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
-        let command = host.command.mount(&slot.layer.join("upper"), image).map_err(|e| at("command", e))?;
+        let command = command::mount(&host.program, &slot.layer.join("upper"), image).map_err(|e| at("command", e))?;
         let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         stages.done("layers");
 

@@ -13,8 +13,9 @@ use arenite_isolation::launcher::Launcher;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::{Resources, SandboxId};
 
-use super::command;
+use super::data_dir;
 use super::network::{Network, NetworkConfig};
+use super::program::Program;
 use super::record::Records;
 use super::slot::{IdRanges, cgroup, kill, wait_end};
 use super::storage::{Storage, StorageConfig};
@@ -48,8 +49,8 @@ pub(super) struct Host {
     pub(super) ids: IdRanges,
     /// The program that becomes the guest: a read-only mount of one file, so that all share its pages and none can change it.
     pub(super) guest: OwnedFd,
-    /// The same as the command `aio`.
-    pub(super) command: command::Program,
+    /// The program itself, for all else that is started or mounted of it.
+    pub(super) program: Program,
     network: Option<Network>,
     launcher: Mutex<Option<Arc<Launcher>>>,
     /// Held while the process lives: one server for a data directory, and one build.
@@ -97,8 +98,7 @@ impl Host {
                 reason: "it needs the host's root, to map ids and make networks".to_owned(),
             });
         }
-        fs::create_dir_all(&config.data_dir).map_err(host("could not make the data directory"))?;
-        config.data_dir = config.data_dir.canonicalize().map_err(host("could not find the data directory"))?;
+        config.data_dir = data_dir::open(&config.data_dir)?;
         // A socket's path has at most 107 bytes.
         if config.data_dir.as_os_str().len() > 70 {
             return Err(EngineError::Unsupported {
@@ -135,10 +135,16 @@ impl Host {
                 })?)
             }
         };
-        let guest = mounts::detached(&config.program, Attributes { read_only: true, idmap: None })
+        let program =
+            Program::open(&config.program, config.data_dir.join("program")).map_err(host("could not open this program"))?;
+        if role == Role::Server
+            && let Err(error) = program.keep()
+        {
+            tracing::warn!(%error, "this program's file has no name in the data directory yet; the next create tries again");
+        }
+        let guest = mounts::detached(&program.held(), Attributes { read_only: true, idmap: None })
             .map_err(host("could not open this program"))?;
-        let command = command::Program::open(&config.program).map_err(host("could not open this program"))?;
-        let launcher = Self::start_launcher(&config.program)?;
+        let launcher = Self::start_launcher(&program)?;
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
         Ok(Self {
             records: Records::open(config.data_dir.join("run")).map_err(host("could not make the run directory"))?,
@@ -149,7 +155,7 @@ impl Host {
             images,
             cgroups,
             guest,
-            command,
+            program,
             network,
             _lock: lock,
         })
@@ -159,8 +165,8 @@ impl Host {
         self.network.as_ref().ok_or_else(|| at("network", io::Error::other("image builds use the host's")))
     }
 
-    fn start_launcher(program: &Path) -> Result<Arc<Launcher>, EngineError> {
-        Launcher::start(program).map(Arc::new).map_err(|error| EngineError::Stage {
+    fn start_launcher(program: &Program) -> Result<Arc<Launcher>, EngineError> {
+        Launcher::start(&program.held()).map(Arc::new).map_err(|error| EngineError::Stage {
             stage: "launcher".to_owned(),
             source: io::Error::other(error),
             hint: Some("arenite doctor says what this host lacks".to_owned()),
@@ -174,7 +180,7 @@ impl Host {
             Some(launcher) if launcher.alive() => Ok(launcher.clone()),
             _ => {
                 tracing::warn!("the launcher has ended; starting another");
-                let launcher = Self::start_launcher(&self.config.program)?;
+                let launcher = Self::start_launcher(&self.program)?;
                 *slot = Some(launcher.clone());
                 Ok(launcher)
             }

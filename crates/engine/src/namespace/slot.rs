@@ -17,6 +17,7 @@ use arenite_isolation::launcher::{IDS, Prepare, Prepared};
 use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 
+use super::data_dir::{make_shared_dir, write_shared_file};
 use super::{Host, at, command};
 use crate::EngineError;
 
@@ -182,8 +183,8 @@ impl Host {
             Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
             None => "# this sandbox has no network\n".to_owned(),
         };
-        fs::create_dir(&etc)
-            .and_then(|()| fs::write(etc.join("resolv.conf"), resolver))
+        make_shared_dir(&etc)
+            .and_then(|()| write_shared_file(&etc.join("resolv.conf"), resolver.as_bytes()))
             .and_then(|()| command::make_place(&layer.join("upper")))
             .map_err(|e| at("writable layer", e))?;
         Ok(layer)

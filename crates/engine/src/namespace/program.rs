@@ -1,0 +1,88 @@
+//! This program's own file, held from the start of the server: an update may replace or remove it meanwhile.
+//!
+//! A file without a name can be executed, but the kernel mounts none. So the data directory has a name of its own for it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, linkat};
+
+/// The file that this process runs from.
+pub(super) struct Program {
+    file: File,
+    dir: PathBuf,
+    /// The name in `dir`, which says which version it is.
+    name: String,
+}
+
+impl Program {
+    /// Opens the program at `path`, of which `dir` is to hold a name.
+    pub(super) fn open(path: &Path, dir: PathBuf) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let about = file.metadata()?;
+        let name = format!("{:x}-{:x}-{:x}-{:x}.{:09}", about.dev(), about.ino(), about.len(), about.mtime(), about.mtime_nsec());
+        Ok(Self { file, dir, name })
+    }
+
+    /// Gives the file its name while it still has another, and removes the names of other versions.
+    pub(super) fn keep(&self) -> io::Result<()> {
+        self.named()?;
+        for entry in fs::read_dir(&self.dir)?.flatten() {
+            if entry.file_name() != *self.name {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A path to execute or mount it from, good in this process and its children whatever became of the file's own name.
+    pub(super) fn held(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// A path under which the file has a name, made again if it was removed.
+    pub(super) fn named(&self) -> io::Result<PathBuf> {
+        let path = self.dir.join(&self.name);
+        if path.exists() {
+            return Ok(path);
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        // A second name keeps the pages shared. A file on another file system, or one without any name left, is copied.
+        if linkat(CWD, self.held(), CWD, &path, AtFlags::SYMLINK_FOLLOW).is_err() {
+            let unfinished = self.dir.join("unfinished");
+            fs::copy(self.held(), &unfinished)?;
+            fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o755))?;
+            fs::rename(unfinished, &path)?;
+        }
+        Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_outlives_its_own_name_and_the_one_that_it_was_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, names) = (dir.path().join("arenite"), dir.path().join("program"));
+        fs::write(&path, "old").unwrap();
+        let old = Program::open(&path, names.clone()).unwrap();
+        old.keep().unwrap();
+        assert_eq!(fs::metadata(old.named().unwrap()).unwrap().ino(), fs::metadata(&path).unwrap().ino(), "not copied");
+
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "new one").unwrap();
+        fs::remove_file(old.named().unwrap()).unwrap();
+        assert_eq!(fs::read(old.held()).unwrap(), b"old");
+        assert_eq!(fs::read(old.named().unwrap()).unwrap(), b"old", "copied, since nothing names it any more");
+
+        let new = Program::open(&path, names.clone()).unwrap();
+        new.keep().unwrap();
+        assert_eq!(fs::read(new.named().unwrap()).unwrap(), b"new one");
+        assert_eq!(fs::read_dir(names).unwrap().count(), 1, "the names of other versions are gone");
+    }
+}
