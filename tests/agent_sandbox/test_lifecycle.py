@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -9,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from arenite_server import Server
+from arenite_server import Server, binary
 from sandboxes import LiveSandbox
 
 
@@ -196,6 +198,40 @@ class TestFields:
         else:
             assert answer.status_code in (400, 422)
             assert field in answer.json()["error"]
+
+
+#: What an unnamed sandbox has to start like any other: a main command, a hook and the proxy.
+STARTED = {
+    "args": ["sh", "-c", "echo main:$WORD; sleep 600"],
+    "env": {"WORD": "w", "RUN_HOOK_POST_READY": "touch /tmp/hooked", "PROXY_MAP": "app.test=:3000"},
+}
+
+
+class TestUnnamed:
+    """Its name is its id, as that of a pooled sandbox is, which starts nothing."""
+
+    @staticmethod
+    def check(server: Server, name: str) -> None:
+        live = LiveSandbox(server.url, name)
+        try:
+            assert live.id == name
+            logs = f"{server.url}/api/v2/sandboxes/{name}/logs"
+            wait_for(lambda: "main:w" in httpx.get(logs, timeout=30).text)
+            wait_for(lambda: live.bash("test -e /tmp/hooked").exit_code == 0)
+            proxy = live.output("curl -s -o /dev/null -w '%{http_code}' -x http://127.0.0.1:8118 http://app.test/")
+            assert proxy == "502", "the proxy answers, and nothing listens behind it"
+        finally:
+            live.delete()
+
+    def test_made_by_the_api(self, server: Server, api: httpx.Client) -> None:
+        made = api.post("/api/v2/sandboxes", json=STARTED).json()
+        self.check(server, made["name"])
+
+    def test_made_by_the_command_line(self, server: Server) -> None:
+        env = [word for key, value in STARTED["env"].items() for word in ("--env", f"{key}={value}")]
+        command = [str(binary()), "create", "--server", server.url, *env, "--json", "--", *STARTED["args"]]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        self.check(server, json.loads(made.stdout)["name"])
 
 
 class TestTime:

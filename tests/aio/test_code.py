@@ -136,6 +136,15 @@ class TestPool:
         assert live.output("cat /tmp/hooked").split() == ["of-template"]
         live.delete()
 
+    def test_an_unnamed_one_starts_once_when_it_is_assigned(self, pooled: Server) -> None:
+        """Neither the wait in the pool nor a name that equals the id keeps its main command from running once."""
+        filled(pooled)
+        answer = httpx.post(f"{pooled.url}/api/v2/sandboxes", json={"image": "code", "args": ["sh", "-c", "echo ran >>/tmp/ran"]}, timeout=120)
+        live = LiveSandbox(pooled.url, answer.json()["name"])
+        assert any(stage["name"] == "adopt" for stage in live.details()["stages"])
+        assert live.output("until [ -e /tmp/ran ]; do sleep 0.02; done; sleep 0.2; cat /tmp/ran") == "ran"
+        live.delete()
+
     def test_other_resources_are_made_on_their_own(self, pooled: Server) -> None:
         filled(pooled)
         live, details = make(pooled, "other", image="code", resources={"memory_bytes": 1 << 30})

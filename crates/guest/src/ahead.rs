@@ -1,11 +1,10 @@
-//! A sandbox that is made before anybody asks: what is started in it ahead, and how it becomes somebody's.
+//! Routes for pooled sandboxes: start runtimes ahead of demand, then assign the sandbox to a client.
 //!
-//! Nobody has used it until then, so nothing of anybody is in it. For the host alone.
+//! A pooled sandbox holds no tenant data yet. Only the host calls these routes.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
-use arenite_model::protocol::{BECOME_PATH, Become, PREPARE_PATH};
+use arenite_model::protocol::{Assignment, BECOME_PATH, Become, PREPARE_PATH};
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
@@ -31,15 +30,21 @@ async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
 }
 
 async fn become_sandbox(State(guest): State<SharedGuest>, Json(told): Json<Become>) -> Reply<()> {
-    if !guest.is_nobodys.swap(false, Ordering::Relaxed) {
-        return Err(ApiError::new(http::StatusCode::CONFLICT, "this sandbox is somebody's already"));
+    if guest.config().assignment == Assignment::Assigned {
+        return Err(already_assigned());
     }
     name_files(&told.hostname)
         .map_err(|error| ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, format!("could not write /etc: {error}")))?;
-    guest.set_config(told.config);
+    if !guest.assign(told.config) {
+        return Err(already_assigned());
+    }
     server::begin(&guest).await;
     guest.jupyter.expire_prepared(&guest);
     ok(())
+}
+
+fn already_assigned() -> ApiError {
+    ApiError::new(http::StatusCode::CONFLICT, "this sandbox is assigned already")
 }
 
 /// The files that name the host; in a sandbox that is made when it is asked for, they are there from the start.

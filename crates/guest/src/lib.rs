@@ -44,11 +44,10 @@ pub mod users;
 pub mod util;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arenite_isolation::counters::Counters;
-use arenite_model::protocol::GuestConfig;
+use arenite_model::protocol::{Assignment, GuestConfig};
 
 /// What `arenite guest` does: becomes the server of a sandbox, runs one step of an image build, or reads what the server does
 /// not trust itself with. Call it in a process with one thread.
@@ -68,10 +67,8 @@ pub fn main() -> std::io::Result<()> {
 /// What every service shares.
 #[derive(Debug)]
 pub struct Guest {
-    /// Replaced once in a sandbox that was made before anybody asked.
+    /// Replaced once, when a pooled sandbox is assigned.
     config: RwLock<Arc<GuestConfig>>,
-    /// It was made before anybody asked, and nobody has asked yet.
-    is_nobodys: AtomicBool,
     /// Starts and reaps processes.
     pub processes: process::Processes,
     /// Who commands run as.
@@ -133,10 +130,8 @@ impl Guest {
         }
         let proxy = proxy::ProxyService::default();
         proxy.configure(&mut config.env);
-        let is_nobodys = !config.sandbox_id.is_empty() && config.sandbox_id == config.sandbox_name;
         Self {
             config: RwLock::new(Arc::new(config)),
-            is_nobodys: AtomicBool::new(is_nobodys),
             processes,
             user: user.unwrap_or_else(users::User::root),
             root_user: users::User::root(),
@@ -164,10 +159,17 @@ impl Guest {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells it anew: what is started from now on gets the new environment and directory.
-    fn set_config(&self, mut config: GuestConfig) {
+    /// Turns a pooled sandbox into a client's. What starts from now on gets the new environment and directory.
+    /// False when it was assigned already.
+    fn assign(&self, mut config: GuestConfig) -> bool {
+        let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        if current.assignment == Assignment::Assigned {
+            return false;
+        }
         self.proxy.configure(&mut config.env);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        config.assignment = Assignment::Assigned;
+        *current = Arc::new(config);
+        true
     }
 
     /// The default directory of commands, in this order: `WORKSPACE` of the environment, configured, the user's home, `/`.

@@ -6,12 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::counters::Counters;
 use arenite_isolation::{descriptors, memory, spawner};
-use arenite_model::protocol::{self, GuestConfig, Hello};
+use arenite_model::protocol::{self, Assignment, GuestConfig, Hello};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
@@ -128,8 +127,8 @@ async fn give_back_when_idle(called: Arc<Notify>) {
 /// What the configuration asks for before the first call, and what goes on beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
     make_workdir(guest);
-    if guest.is_nobodys.load(Ordering::Relaxed) {
-        // All else is for whoever gets it, once.
+    if guest.config().assignment == Assignment::Pooled {
+        // The rest runs once, when it is assigned.
         return;
     }
     hooks::before_services(guest).await;

@@ -37,12 +37,23 @@ pub const INSIDE_PORT: u16 = 8080;
 /// Where the browser of a sandbox listens on the sandbox's loopback, unless a program in there has the port.
 pub const BROWSER_PORT: u16 = 9222;
 
+/// Whether a sandbox is a client's yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Assignment {
+    /// Created ahead of demand. Main command, hooks and proxy wait until it is assigned.
+    Pooled,
+    /// A client's sandbox.
+    #[default]
+    Assigned,
+}
+
 /// The guest's configuration: JSON, read once from the descriptor named by `ARENITE_CONFIG_FD`, or from a file in development.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestConfig {
     pub sandbox_id: String,
-    /// Of one that is made before anybody asks: its id, until it becomes somebody's.
+    /// While it is pooled: its id.
     pub sandbox_name: String,
     pub image: String,
     /// Environment of every command: the image's, then the spec's over it.
@@ -54,6 +65,7 @@ pub struct GuestConfig {
     /// The main command, run once at start.
     pub args: Vec<String>,
     pub ports: Vec<u16>,
+    pub assignment: Assignment,
 }
 
 /// Who a sandbox is that was made ahead.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arenite_image::Image;
 use arenite_isolation::mounts::{self, Attributes};
 use arenite_isolation::{Begin, Bind};
-use arenite_model::protocol::{GuestConfig, hosts_file};
+use arenite_model::protocol::{Assignment, GuestConfig, hosts_file};
 use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::unix::AsyncFd;
@@ -182,6 +182,7 @@ impl Shared {
         name: &SandboxName,
         spec: &SandboxSpec,
         image: &Image,
+        assignment: Assignment,
         stages: &mut Stages,
     ) -> Result<Live, EngineError> {
         let host = &self.host;
@@ -218,8 +219,9 @@ impl Shared {
         stages.done("layers");
 
         let listener = UnixListener::bind(host.records.socket(id)).map_err(|e| at("guest socket", e))?;
-        let config = config_file(&guest_config(id, name, spec, image, host.config.extra_ca.is_some()))
-            .map_err(|e| at("guest configuration", e))?;
+        let config =
+            config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, host.config.extra_ca.is_some()) })
+                .map_err(|e| at("guest configuration", e))?;
         let record = Record {
             id: id.clone(),
             pid: slot.first.pid,
@@ -327,6 +329,7 @@ pub(super) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpe
         user: image.config.user.clone(),
         args: spec.args.clone(),
         ports: spec.ports.clone(),
+        assignment: Assignment::Assigned,
     }
 }
 
@@ -359,25 +362,15 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|error| at("task", io::Error::other(error)))?
 }
 
-#[async_trait]
-impl Engine for NamespaceEngine {
-    fn name(&self) -> &'static str {
-        "namespace"
-    }
-
-    async fn reserve(&self) -> Result<SandboxId, EngineError> {
-        let ready = self.shared.state().ready.pop_front();
-        self.shared.taken.notify_one();
-        let slot = match ready {
-            Some(slot) => slot,
-            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open, false).await?,
-        };
-        let id = slot.id.clone();
-        self.shared.state().reserved.insert(id.clone(), slot);
-        Ok(id)
-    }
-
-    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+impl NamespaceEngine {
+    /// Creates a sandbox and starts its guest.
+    pub(super) async fn start_sandbox(
+        &self,
+        id: &SandboxId,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        assignment: Assignment,
+    ) -> Result<Created, EngineError> {
         let shared = self.shared.clone();
         let mut stages = Stages { last: Instant::now(), done: Vec::new() };
         let image = shared.image(spec)?;
@@ -396,7 +389,7 @@ impl Engine for NamespaceEngine {
         stages.done("slot");
         let (name, spec, owner) = (name.clone(), spec.clone(), shared.clone());
         let done = blocking(move || {
-            let begun = owner.begin(&slot, &name, &spec, &image, &mut stages);
+            let begun = owner.begin(&slot, &name, &spec, &image, assignment, &mut stages);
             match begun {
                 Ok(live) => {
                     let (id, pidfd) = (slot.id.clone(), live.pidfd.clone());
@@ -418,6 +411,29 @@ impl Engine for NamespaceEngine {
         let (id, pidfd, stages) = done;
         shared.watch(id, pidfd);
         Ok(Created { isolation: shared.isolation(), stages })
+    }
+}
+
+#[async_trait]
+impl Engine for NamespaceEngine {
+    fn name(&self) -> &'static str {
+        "namespace"
+    }
+
+    async fn reserve(&self) -> Result<SandboxId, EngineError> {
+        let ready = self.shared.state().ready.pop_front();
+        self.shared.taken.notify_one();
+        let slot = match ready {
+            Some(slot) => slot,
+            None => self.shared.host.prepare(SandboxId::random(), NetworkMode::Open, false).await?,
+        };
+        let id = slot.id.clone();
+        self.shared.state().reserved.insert(id.clone(), slot);
+        Ok(id)
+    }
+
+    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.start_sandbox(id, name, spec, Assignment::Assigned).await
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
