@@ -8,8 +8,8 @@ use arenite_model::{ErrorCode, TenantId};
 use axum::body::Body;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
-    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_SECURITY_POLICY, HeaderName,
-    LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, CONTENT_SECURITY_POLICY,
+    HeaderName, LOCATION, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -206,6 +206,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
     let caller = Caller::of(&gateway.config, peer, &parts.headers);
     let mut owner = Owner::Unknown;
     let mut allowed = None;
+    let closing = dialect::agentflow::closing(&gateway, &parts);
     let answered = dispatch(&gateway, &caller, &request_id, &mut parts, Body::new(body), &mut timing, &mut owner, &mut allowed);
     let mut answer = match answered.await {
         Ok(answer) => answer,
@@ -221,6 +222,9 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
         }
     };
     let headers = answer.headers_mut();
+    if closing.applies_to(owner) {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(origin) = allowed {
         name_origin(headers, origin);
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arenite_synthesis::answer::{Answer, Meta, code, trace_id};
 use arenite_synthesis::{Action, Batch, Caller, Done, Execute, Synthesis};
 use axum::body::Body;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, USER_AGENT};
+use http::header::{ALLOW, CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -24,6 +24,7 @@ use crate::gateway::{Context, Gateway};
 use crate::path::query_value;
 use crate::proxy;
 use crate::refusal::{Refusal, json_response};
+use crate::route::Owner;
 
 use check::{Checked, Kind, optional, required};
 
@@ -80,18 +81,48 @@ pub(crate) async fn serve(
         return Ok(answer);
     }
     let (bytes, _turn) = proxy::read_whole(gateway, parts, body).await?;
-    let mut answer = match below {
+    let answer = match below {
         "/execute" => call.execute(&bytes).await,
         "/execute/batch" => call.batch(&bytes).await,
         "/tools" => call.tools(),
         _ if below.starts_with("/tools/") => call.schema(below),
         _ => call.control(below, &bytes).await,
     };
-    let agent = parts.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    if gateway.workers_switches().connection_close || worker.is_some() && agent.starts_with(ORIGINAL_CLIENT) {
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
     Ok(answer)
+}
+
+/// Whether an answer closes its connection. The original client's sync calls each run in an event loop of their own with one
+/// pool of connections, so a connection that is kept fails the next call with "Event loop is closed".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    Never,
+    /// `connection_close` is on.
+    Workers,
+    /// The original client asks.
+    Always,
+}
+
+impl Closing {
+    pub(crate) fn applies_to(self, owner: Owner) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Workers => matches!(owner, Owner::AgentFlow | Owner::Health),
+            Self::Always => true,
+        }
+    }
+}
+
+pub(crate) fn closing(gateway: &Gateway, parts: &Parts) -> Closing {
+    let agent = parts.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    if parts.version > http::Version::HTTP_11 {
+        Closing::Never
+    } else if parts.headers.contains_key(WORKER) && agent.starts_with(ORIGINAL_CLIENT) {
+        Closing::Always
+    } else if gateway.workers_switches().connection_close {
+        Closing::Workers
+    } else {
+        Closing::Never
+    }
 }
 
 /// One request.
