@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python/src");
+    // The directory at run time: a copied target folder may hold this program as it was built for another checkout.
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../clients/python/src");
     println!("cargo::rerun-if-changed={}", root.display());
     let mut files = Vec::new();
     gather(&root.join("sandbox"), &mut files);

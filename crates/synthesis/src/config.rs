@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::backend::Backend;
 use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, Text2Sql, Vm, Web};
 use crate::place::{Sandboxes, Wish};
-use crate::plugin::{Launch, Plugin, unpack};
+use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
 
 /// Seconds, unless the file says otherwise.
 const SESSION_TTL: f64 = 300.0;
@@ -231,7 +231,9 @@ impl Config {
         expand(&mut parsed, &|name| std::env::var(name).ok());
         let mut config = Self::deserialize(&parsed).map_err(|error| syntax(error.to_string()))?;
         config.order = serde_json::from_str(&text).map(|order: Order| order.resources.0).unwrap_or_default();
-        config.dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        // A bare name has an empty parent, which is no folder to start anything in.
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        config.dir = absolute.parent().map(Path::to_owned).unwrap_or_default();
         let problems = config.problems();
         if problems.is_empty() { Ok(config) } else { Err(syntax(problems.join("; "))) }
     }
@@ -304,8 +306,9 @@ impl Config {
         }
         for module in &self.plugins {
             let python = module.python.as_deref().unwrap_or("python3");
-            let mut launch =
-                Launch::python(python, "tools", &module.modules, &package, &self.path(&module.path, module.isolation));
+            let path = self.path(&module.path, module.isolation);
+            let mut launch = Launch::python(python, "tools", &module.modules, &package, &path);
+            launch.dir = Some(self.home(&module.path));
             launch.sandbox = (module.isolation == Isolation::Sandbox).then(Wish::default);
             parts.push(Part::Plugin {
                 key: module.modules.join(","),
@@ -331,12 +334,17 @@ impl Config {
         Ok(workers)
     }
 
-    /// Where modules are looked for: the folders that are named, and unless they are copied into a sandbox those around the file.
+    /// Where modules are looked for: the folders of the configuration, those of `ARENITE_PLUGIN_PATH`, then the configuration's
+    /// own folder and the working directory. A plugin in a sandbox gets a copy of these folders, so the last two are left out
+    /// when others are named.
     fn path(&self, more: &[PathBuf], isolation: Isolation) -> Vec<PathBuf> {
-        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
-        let mut path: Vec<PathBuf> = more.iter().map(|one| dir.join(one)).collect();
+        let mut path: Vec<PathBuf> = more.iter().map(|one| self.dir.join(one)).collect();
+        let named = std::env::var_os(PLUGIN_PATH).unwrap_or_default();
+        path.extend(
+            std::env::split_paths(&named).filter(|one| one != Path::new("")).filter_map(|one| std::path::absolute(one).ok()),
+        );
         if isolation == Isolation::Process || path.is_empty() {
-            path.push(dir);
+            path.push(self.dir.clone());
         }
         if isolation == Isolation::Process {
             path.extend(std::env::current_dir());
@@ -344,14 +352,22 @@ impl Config {
         path
     }
 
+    /// The working directory of a plugin.
+    fn home(&self, path: &[PathBuf]) -> PathBuf {
+        path.first().map_or_else(|| self.dir.clone(), |first| self.dir.join(first))
+    }
+
     fn part(&self, key: &str, resource: Resource, package: &Path, data_dir: &Path) -> Result<Part, String> {
         let config = resource.config;
         let class = resource.backend_class.as_deref().unwrap_or_default();
         let last = class.rsplit('.').next().unwrap_or_default();
         let ours = OURS.iter().find(|(name, _)| *name == last && class.starts_with(THEIRS)).map(|(_, ours)| *ours);
-        let program = |command: Vec<String>| {
-            let dir = std::path::absolute(&self.dir).ok();
-            Launch { command, env: Vec::new(), paths: Vec::new(), dir, sandbox: None }
+        let program = |command: Vec<String>| Launch {
+            command,
+            env: Vec::new(),
+            paths: Vec::new(),
+            dir: Some(self.dir.clone()),
+            sandbox: None,
         };
         let mut launch = match (ours, class.strip_prefix("process:")) {
             _ if !resource.command.is_empty() => program(resource.command),
@@ -366,10 +382,12 @@ impl Config {
                 }));
             }
             (None, Some(command)) => program(command.split_whitespace().map(str::to_owned).collect()),
-            (None, None) if class.starts_with(THEIRS) => return Err(format!("{class} is not one of this server's backends")),
+            // Also a class of AgentFlow's own that this server has no backend for: it is looked for in a checkout.
             (None, None) => {
                 let python = resource.python.as_deref().unwrap_or("python3");
-                Launch::python(python, "backend", &[class.to_owned()], package, &self.path(&resource.path, resource.isolation))
+                let path = self.path(&resource.path, resource.isolation);
+                let launch = Launch::python(python, "backend", &[class.to_owned()], package, &path);
+                Launch { dir: Some(self.home(&resource.path)), ..launch }
             }
         };
         if resource.isolation == Isolation::Sandbox {

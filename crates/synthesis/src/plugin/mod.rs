@@ -40,6 +40,15 @@ const MAX_TOOLS: usize = 2000;
 /// The Python package: names under which its files are imported, and their text.
 const PACKAGE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/package.rs"));
 
+/// Starts the host without the working directory on Python's path, where `-m` would put it before `PYTHONPATH`: the `sandbox`
+/// package of an AgentFlow checkout must not take the place of ours.
+const HOST: &str =
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from sandbox.host.__main__ import main; sys.exit(main())";
+/// Folders with modules of plugins, for the host and for the server that starts it.
+pub(crate) const PLUGIN_PATH: &str = "ARENITE_PLUGIN_PATH";
+/// Python's own variable, whose value is kept behind our package.
+const PYTHON_PATH: &str = "PYTHONPATH";
+
 /// How a plugin is started.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -55,13 +64,13 @@ pub struct Launch {
 impl Launch {
     /// Python's plugin host, which runs what exists for AgentFlow. `kind`: `backend` with a dotted class, or `tools` with modules.
     pub fn python(python: &str, kind: &str, what: &[String], package: &Path, path: &[PathBuf]) -> Self {
-        let mut command = vec![python.to_owned(), "-m".to_owned(), "sandbox.host".to_owned(), kind.to_owned()];
+        let mut command = vec![python.to_owned(), "-c".to_owned(), HOST.to_owned(), kind.to_owned()];
         command.extend(what.iter().cloned());
         Self {
             command,
             env: vec![("PYTHONUNBUFFERED".to_owned(), "1".to_owned())],
-            paths: vec![("PYTHONPATH".to_owned(), vec![package.to_owned()]), ("ARENITE_PLUGIN_PATH".to_owned(), path.to_vec())],
-            dir: path.first().cloned(),
+            paths: vec![(PYTHON_PATH.to_owned(), vec![package.to_owned()]), (PLUGIN_PATH.to_owned(), path.to_vec())],
+            dir: None,
             sandbox: None,
         }
     }

@@ -12,8 +12,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::Launch;
 use super::room::{Room, Rooms};
+use super::{Launch, PYTHON_PATH};
 
 /// Bytes of one line.
 const MAX_LINE: u64 = 16 << 20;
@@ -189,10 +189,18 @@ impl Process {
         // What the server was told of keys is not the plugin's, unless its configuration says so.
         command.env_remove("ARENITE_API_KEY").envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
         for (name, folders) in paths {
+            let mut folders = folders.clone();
+            if name == PYTHON_PATH {
+                let theirs = std::env::var_os(PYTHON_PATH).unwrap_or_default();
+                folders.extend(std::env::split_paths(&theirs).filter_map(|one| std::path::absolute(one).ok()));
+            }
             let joined = std::env::join_paths(folders).map_err(|error| error.to_string())?;
             command.env(name, joined);
         }
         if let Some(dir) = dir {
+            if !dir.is_dir() {
+                return Err(format!("its working directory {} is not there", dir.display()));
+            }
             command.current_dir(dir);
         }
         let mut child = command.spawn().map_err(|error| format!("{program} can't be started: {error}"))?;

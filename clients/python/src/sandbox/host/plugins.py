@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ..server.app import HTTPServiceServer, RegisteredTool
@@ -17,6 +20,32 @@ from ..server.core.schema import parameters_schema
 from .errors import Refused
 
 PROTOCOL = 1
+
+#: The packages of an AgentFlow checkout that backends and API tools are written in.
+BACKENDS = "sandbox.server.backends.resources"
+TOOLS = "sandbox.server.backends.tools"
+
+
+def import_plugin(name: str, package: str) -> ModuleType:
+    """Imports a module. One with relative imports that lead nowhere is imported as a module of `package`.
+
+    AgentFlow's guide has people write tools inside its own package, with `from . import register_api_tool`.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        found = importlib.util.find_spec(name.partition(".")[0])
+        if found is None or found.origin is None:
+            raise
+        home = Path(found.origin).parent
+        if found.submodule_search_locations is not None:
+            home = home.parent
+    parent = importlib.import_module(package)
+    if str(home) not in parent.__path__:
+        parent.__path__.append(str(home))
+    return importlib.import_module(f"{package}.{name}")
 
 
 class Plugin:
@@ -90,7 +119,7 @@ class BackendPlugin(Plugin):
         module, _, name = self.dotted.rpartition(".")
         if not module:
             raise ImportError(f"{self.dotted!r} is not of the form package.module.Class")
-        kind = getattr(importlib.import_module(module), name, None)
+        kind = getattr(import_plugin(module, BACKENDS), name, None)
         if kind is None:
             raise ImportError(f"module {module} has no class {name}")
         backend = _made(kind, config)
@@ -134,17 +163,19 @@ class ToolsPlugin(Plugin):
     def __init__(self, executor: Executor, modules: list[str]) -> None:
         super().__init__(executor)
         self.modules = modules
+        self._loaded: list[ModuleType] = []
 
     def load(self, config: dict[str, Any]) -> None:
-        for name in self.modules:
+        self._loaded = [import_plugin(name, TOOLS) for name in self.modules]
+        for module in self._loaded:
             # Marked functions are taken besides the registered ones.
-            self.server.scan_and_register(importlib.import_module(name))
+            self.server.scan_and_register(module)
         for info in get_all_api_tools().values():
             part = tool_config(config, info.config_key)
             self.server.register_api_tool(info.name, info.func, part, info.description, info.hidden)
 
     def identity(self) -> dict[str, Any]:
-        docs = [inspect.getdoc(importlib.import_module(name)) or "" for name in self.modules]
+        docs = [inspect.getdoc(module) or "" for module in self._loaded]
         first_lines = [doc.partition("\n")[0] for doc in docs if doc]
         return {
             "name": ",".join(self.modules),
