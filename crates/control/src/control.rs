@@ -98,9 +98,9 @@ impl Control {
         self.core.lease(tenant, name).await
     }
 
-    /// The same by id, which is found whatever its tenant.
-    pub async fn lease_by_id(&self, id: &SandboxId) -> Result<Lease, ControlError> {
-        self.core.lease_by_id(id).await
+    /// The same by id, for one that is there. Another tenant's is not found, and stays as it is.
+    pub async fn lease_by_id(&self, tenant: &TenantId, id: &SandboxId) -> Result<Lease, ControlError> {
+        self.core.lease_by_id(tenant, id).await
     }
 
     /// The templates that can be used, by name.
@@ -130,7 +130,9 @@ impl Control {
         use SandboxState::*;
         let mut sandboxes: Vec<(SandboxState, u64)> =
             [Creating, Running, Paused, Deleting, Failed, Lost].map(|state| (state, 0)).into();
+        let mut leases = 0;
         for entry in self.core.registry().all() {
+            leases += u64::from(entry.leases());
             let state = entry.sandbox().state;
             if let Some((_, number)) = sandboxes.iter_mut().find(|(s, _)| *s == state) {
                 *number += 1;
@@ -154,7 +156,7 @@ impl Control {
             reaped_lost: read(&tally.reaped_lost),
             woken: read(&tally.woken),
             ended: read(&tally.ended),
-            leases: read(&tally.leases),
+            leases,
         }
     }
 

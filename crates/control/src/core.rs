@@ -52,7 +52,6 @@ pub(crate) struct Tally {
     pub(crate) reaped_lost: AtomicU64,
     pub(crate) woken: AtomicU64,
     pub(crate) ended: AtomicU64,
-    pub(crate) leases: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

@@ -7,7 +7,7 @@ use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::core::{Core, count};
+use crate::core::Core;
 use crate::life::unfit;
 use crate::registry::Entry;
 use crate::{ControlError, CreateRequest, Sandbox};
@@ -87,7 +87,6 @@ impl Core {
         if !entry.enter() {
             return None;
         }
-        count(&self.tally.leases);
         self.activity.note(entry);
         Some(Lease { sandbox: entry.sandbox(), entry: Arc::clone(entry), activity: Arc::clone(&self.activity) })
     }
@@ -114,11 +113,12 @@ impl Core {
         Err(self.restless(tenant, name))
     }
 
-    pub(crate) async fn lease_by_id(self: &Arc<Self>, id: &SandboxId) -> Result<Lease, ControlError> {
+    pub(crate) async fn lease_by_id(self: &Arc<Self>, tenant: &TenantId, id: &SandboxId) -> Result<Lease, ControlError> {
         let gone = || ControlError::NoSuchId { id: id.clone() };
         let mut last = None;
         for _ in 0..MOST_ROUNDS {
-            let entry = self.registry().by_id(id).cloned().ok_or_else(gone)?;
+            // Compared before the lease, which would wake it and note a use.
+            let entry = self.registry().by_id(id).filter(|entry| entry.tenant == *tenant).cloned().ok_or_else(gone)?;
             if let Some(lease) = self.try_lease(&entry) {
                 return Ok(lease);
             }

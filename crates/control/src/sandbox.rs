@@ -78,5 +78,6 @@ pub struct Counters {
     pub woken: u64,
     /// Sandboxes whose guest ended by itself.
     pub ended: u64,
+    /// Leases that are held now.
     pub leases: u64,
 }

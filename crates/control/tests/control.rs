@@ -60,7 +60,7 @@ async fn a_sandbox_is_made_paused_woken_and_deleted_and_its_name_is_free_again()
     assert_eq!(gone.code(), ErrorCode::NotFound);
     let gone = control.lease(&tenant(), &name("demo")).await.err().unwrap();
     assert!(gone.hint().unwrap().contains("arenite create demo"));
-    assert!(control.lease_by_id(&made.id).await.is_err());
+    assert!(control.lease_by_id(&tenant(), &made.id).await.is_err());
     control.create(&tenant(), named("demo")).await.unwrap();
 
     let mut states = Vec::new();
@@ -72,6 +72,38 @@ async fn a_sandbox_is_made_paused_woken_and_deleted_and_its_name_is_free_again()
     use SandboxState::*;
     let wanted = [Creating, Running, Paused, Running, Deleting].map(Some);
     assert_eq!(states, [&wanted[..], &[None]].concat());
+}
+
+#[tokio::test]
+async fn anothers_sandbox_is_not_woken_by_its_id() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    let made = control.create(&tenant(), named("demo")).await.unwrap();
+    let paused = control.pause(&tenant(), &name("demo")).await.unwrap();
+    let refused = control.lease_by_id(&"other".parse().unwrap(), &made.id).await.err().unwrap();
+    assert_eq!(refused.code(), ErrorCode::NotFound);
+    let now = control.get(&tenant(), &name("demo")).await.unwrap();
+    assert_eq!((now.state, now.last_used_at), (SandboxState::Paused, paused.last_used_at));
+    assert!(!engine.is_running(&made.id));
+    assert_eq!(control.counters().woken, 0);
+    control.lease_by_id(&tenant(), &made.id).await.unwrap();
+    assert!(engine.is_running(&made.id));
+}
+
+#[tokio::test]
+async fn leases_are_counted_while_they_are_held() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    for text in ["one", "two"] {
+        control.create(&tenant(), named(text)).await.unwrap();
+        for _ in 0..3 {
+            control.lease(&tenant(), &name(text)).await.unwrap();
+        }
+    }
+    let held = control.lease(&tenant(), &name("one")).await.unwrap();
+    assert_eq!(control.counters().leases, 1);
+    drop(held);
+    assert_eq!(control.counters().leases, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

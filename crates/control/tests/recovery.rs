@@ -144,7 +144,7 @@ async fn a_restart_finds_sandboxes_as_they_are_and_a_reboot_says_they_are_lost()
     assert_eq!(age(found.expires_at.unwrap(), made.expires_at.unwrap()), 0);
     let frozen = control.get(&tenant(), &name("frozen")).await.unwrap();
     assert_eq!(frozen.state, SandboxState::Paused);
-    drop(control.lease_by_id(&made.id).await.unwrap());
+    drop(control.lease_by_id(&tenant(), &made.id).await.unwrap());
     control.stop(false).await;
 
     engine.reboot();

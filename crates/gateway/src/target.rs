@@ -74,14 +74,7 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
 pub(crate) async fn lease(control: &Control, tenant: &TenantId, whom: &Whom) -> Result<Lease, Refusal> {
     match whom {
         Whom::Name(name) => Ok(control.lease(tenant, name).await?),
-        Whom::Id(id) => {
-            let lease = control.lease_by_id(id).await?;
-            // Someone else's sandbox is not there.
-            if lease.sandbox.tenant != *tenant {
-                return Err(ControlError::NoSuchId { id: id.clone() }.into());
-            }
-            Ok(lease)
-        }
+        Whom::Id(id) => Ok(control.lease_by_id(tenant, id).await?),
     }
 }
 
