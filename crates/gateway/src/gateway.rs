@@ -44,6 +44,8 @@ pub(crate) struct Gateway {
     /// Shares of [`HELD_KIB`].
     pub(crate) held: Arc<Semaphore>,
     pub(crate) tickets: Grants,
+    /// Words in addresses of sandboxes' hosts that this server leads a browser to: with one it signs in there.
+    pub(crate) handovers: Grants,
     /// MCP's sessions, and what they can do.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Browsers that signed in.
@@ -70,6 +72,7 @@ impl Gateway {
             synthesis: OnceLock::new(),
             held: Arc::new(Semaphore::new(HELD_KIB)),
             tickets: Grants::default(),
+            handovers: Grants::default(),
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
@@ -110,6 +113,11 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Scheme and authority of [`Self::base_url`].
+    pub(crate) fn outer_origin(&self) -> &str {
+        &self.base_url[..self.base_url.len() - self.outer_path().len()]
+    }
+
     /// The path under which a trusted proxy serves us; mostly none.
     pub(crate) fn outer_path(&self) -> &str {
         let authority = self.base_url.split_once("://").map_or("", |(_, rest)| rest);

@@ -10,7 +10,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, HeaderName, LOCATION};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
 
-use crate::auth::{Grant, Identity};
+use crate::auth::{Grant, Identity, Scope};
 use crate::gateway::{Context, Gateway};
 use crate::guard::{self, Host};
 use crate::pages;
@@ -36,7 +36,7 @@ pub(crate) fn domain(gateway: &Gateway, context: &Context, host: &Host) -> Optio
     guard::domain_of_sandboxes(&gateway.config, host)
 }
 
-/// Leads to a path of another host, signed in there.
+/// Leads to a path of another host, signed in there for as long as the caller's own credential lasts.
 pub(crate) fn lead(
     gateway: &Gateway,
     context: &Context,
@@ -50,7 +50,8 @@ pub(crate) fn lead(
         // The server's cookie doesn't go there.
         let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
         let until = who.until.map_or(until, |end| until.min(end));
-        let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: Some(authority.to_owned()) })?;
+        let (tenant, scope) = (who.tenant.clone(), Scope::Host(authority.to_owned()));
+        let ticket = gateway.handovers.issue(Grant { tenant, until, scope, maker_until: who.until })?;
         let sign = if query.is_empty() { '?' } else { '&' };
         query.push_str(&format!("{sign}ticket={ticket}"));
     }

@@ -388,7 +388,7 @@ async fn dispatch(
         Owner::Api => api::serve(gateway, &context, at, parts, body).await,
         Owner::Health => health::serve(gateway, &context, at, parts, body).await,
         Owner::Metrics => metrics::serve(gateway, &context, at, parts, body).await,
-        Owner::Tickets => auth::create_ticket(gateway, &who, parts),
+        Owner::Tickets => auth::create_ticket(gateway, &host, &who, parts),
         Owner::SignIn => auth::sign_in(gateway, &context, &host, parts, body).await,
         Owner::SignOut => auth::sign_out(gateway, parts),
         Owner::Terminal => pages::terminal::serve(parts),

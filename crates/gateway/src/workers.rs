@@ -125,7 +125,7 @@ fn whom(name: &str) -> Result<Whom, String> {
 /// Where and as whom a worker's calls are made.
 fn asks(caller: &Caller) -> (Host, Identity) {
     let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
-    (host, Identity { tenant: caller.tenant.clone(), until: None, lasting: false })
+    (host, Identity { tenant: caller.tenant.clone(), ..Identity::nobody() })
 }
 
 /// The status of an answer and all of its body.

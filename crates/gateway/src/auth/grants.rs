@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::digest;
+use crate::guard::{Host, HostKind};
 use crate::refusal::Refusal;
 
 /// The most of a kind at a time; then the one that would end first ends.
@@ -18,8 +19,35 @@ const MOST: usize = 10_000;
 pub(crate) struct Grant {
     pub(crate) tenant: TenantId,
     pub(crate) until: Instant,
-    /// The host, with its port, that it is for; none: all.
-    pub(crate) host: Option<String>,
+    pub(crate) scope: Scope,
+    /// When the credential ends that it was made from; none: never. Nothing made from the grant lasts longer.
+    pub(crate) maker_until: Option<Instant>,
+}
+
+/// The hosts on which a grant is valid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All names of the server itself, which have the same routes. No host of a sandbox is among them.
+    Server,
+    /// One host, with its port.
+    Host(String),
+}
+
+impl Scope {
+    /// The hosts with exactly the rights of this one.
+    pub(crate) fn of(host: &Host) -> Self {
+        match host.kind {
+            HostKind::Server => Self::Server,
+            HostKind::Sandbox(_) | HostKind::Preview { .. } => Self::Host(host.authority.clone()),
+        }
+    }
+
+    fn covers(&self, host: &Host) -> bool {
+        match self {
+            Self::Server => host.kind == HostKind::Server,
+            Self::Host(authority) => *authority == host.authority,
+        }
+    }
 }
 
 /// Those of one kind, found by their digests.
@@ -53,10 +81,9 @@ impl Grants {
     }
 
     /// What the word stands for on this host. May be asked as often as wanted.
-    pub(crate) fn find(&self, word: &str, host: &str) -> Option<Grant> {
+    pub(crate) fn find(&self, word: &str, host: &Host) -> Option<Grant> {
         let held = self.held();
-        let grant = held.get(&digest(word)).filter(|grant| grant.until > Instant::now())?;
-        grant.host.as_deref().is_none_or(|of| of == host).then(|| grant.clone())
+        held.get(&digest(word)).filter(|grant| grant.until > Instant::now() && grant.scope.covers(host)).cloned()
     }
 
     pub(crate) fn revoke(&self, word: &str) {
@@ -70,35 +97,52 @@ mod tests {
 
     use super::*;
 
-    fn grant(seconds: u64, host: Option<&str>) -> Grant {
+    fn grant(seconds: u64, scope: Scope) -> Grant {
         let until = Instant::now() + Duration::from_secs(seconds);
-        Grant { tenant: TenantId::default_tenant(), until, host: host.map(str::to_owned) }
+        Grant { tenant: TenantId::default_tenant(), until, scope, maker_until: None }
+    }
+
+    fn host(authority: &str, kind: HostKind) -> Host {
+        Host { authority: authority.to_owned(), kind }
     }
 
     #[test]
-    fn a_word_is_good_for_its_time_and_its_host() {
+    fn a_word_is_good_for_its_time_and_its_hosts() {
+        let server = host("localhost:8080", HostKind::Server);
+        let address = host("127.0.0.1:8080", HostKind::Server);
+        let own = host("sabcdefghijk.localhost:8080", HostKind::Sandbox("sabcdefghijk".parse().unwrap()));
+        let preview = host("3000-sabcdefghijk.localhost:8080", HostKind::Preview { port: 3000, id: None });
         let grants = Grants::default();
-        let word = grants.issue(grant(60, None)).unwrap();
-        assert!(grants.find(&word, "a").is_some() && grants.find(&word, "b").is_some());
-        assert!(grants.find(&word[1..], "a").is_none() && grants.find("", "a").is_none());
-        let bound = grants.issue(grant(60, Some("a"))).unwrap();
-        assert!(grants.find(&bound, "a").is_some() && grants.find(&bound, "b").is_none());
-        let over = grants.issue(grant(0, None)).unwrap();
-        assert!(grants.find(&over, "a").is_none());
-        grants.revoke(&word);
-        assert!(grants.find(&word, "a").is_none());
+        let of_server = grants.issue(grant(60, Scope::of(&server))).unwrap();
+        let of_own = grants.issue(grant(60, Scope::of(&own))).unwrap();
+        let of_address = grants.issue(grant(60, Scope::Host(address.authority.clone()))).unwrap();
+        for (word, wanted) in [
+            (&of_server, [true, true, false, false]),
+            (&of_own, [false, false, true, false]),
+            (&of_address, [false, true, false, false]),
+            (&of_server[1..].to_owned(), [false; 4]),
+            (&String::new(), [false; 4]),
+        ] {
+            let found = [&server, &address, &own, &preview].map(|host| grants.find(word, host).is_some());
+            assert_eq!(found, wanted);
+        }
+        let over = grants.issue(grant(0, Scope::Server)).unwrap();
+        assert!(grants.find(&over, &server).is_none());
+        grants.revoke(&of_server);
+        assert!(grants.find(&of_server, &server).is_none());
     }
 
     #[test]
     fn there_is_a_most() {
+        let server = host("localhost", HostKind::Server);
         let grants = Grants::default();
-        let first = grants.issue(grant(10, None)).unwrap();
+        let first = grants.issue(grant(10, Scope::Server)).unwrap();
         for _ in 1..MOST {
-            grants.issue(grant(100, None)).unwrap();
+            grants.issue(grant(100, Scope::Server)).unwrap();
         }
-        assert!(grants.find(&first, "a").is_some());
-        let last = grants.issue(grant(100, None)).unwrap();
-        assert!(grants.find(&first, "a").is_none() && grants.find(&last, "a").is_some());
+        assert!(grants.find(&first, &server).is_some());
+        let last = grants.issue(grant(100, Scope::Server)).unwrap();
+        assert!(grants.find(&first, &server).is_none() && grants.find(&last, &server).is_some());
         assert_eq!(grants.held().len(), MOST);
     }
 }

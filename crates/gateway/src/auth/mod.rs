@@ -22,8 +22,8 @@ use thiserror::Error;
 
 use token::TokenKey;
 
-pub(crate) use grants::{Grant, Grants};
-pub(crate) use presented::{COOKIE_NAME, Identity, identify, take_off, unauthorized};
+pub(crate) use grants::{Grant, Grants, Scope};
+pub(crate) use presented::{COOKIE_NAME, Credential, Identity, identify, take_off, unauthorized};
 pub(crate) use sign_in::{enter, page, sign_in, sign_out};
 pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
 
@@ -93,13 +93,13 @@ impl Authentication {
     }
 
     /// Whose key or token it is, and until when.
-    fn check(&self, given: &str) -> Option<Identity> {
+    fn check(&self, given: &str, shown: Credential) -> Option<Identity> {
         let tenant = TenantId::default_tenant();
         if self.is_key(given) {
-            return Some(Identity { tenant, until: None, lasting: true });
+            return Some(Identity { tenant, until: None, shown });
         }
         let left = self.token.as_ref()?.check(given)?;
-        Some(Identity { tenant, until: Instant::now().checked_add(left), lasting: true })
+        Some(Identity { tenant, until: Instant::now().checked_add(left), shown })
     }
 }
 

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::gateway::Gateway;
 use crate::guard::Host;
+use crate::own_host;
 use crate::path::query_pairs;
 use crate::refusal::Refusal;
 
@@ -27,14 +28,39 @@ pub(crate) struct Identity {
     pub(crate) tenant: TenantId,
     /// When what was shown ends; none: never.
     pub(crate) until: Option<Instant>,
-    /// Shown was more than a ticket: tickets may be made with it.
-    pub(crate) lasting: bool,
+    pub(crate) shown: Credential,
+}
+
+/// By what a caller is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// Nothing; what is called asks for nothing.
+    Nothing,
+    /// Nothing, and the server asks nobody for anything.
+    Open,
+    /// A key or a token in a header, which many clients send along when they follow a redirect, whatever the host.
+    Header,
+    /// A key or a token in the query, or in the body of a sign-in.
+    Key,
+    Ticket,
+    /// A word of [`Gateway::handovers`], in an address that a browser opens.
+    Handover,
+    Session,
 }
 
 impl Identity {
     /// For what everybody may have.
     pub(crate) fn nobody() -> Self {
-        Self { tenant: TenantId::default_tenant(), until: None, lasting: false }
+        Self { tenant: TenantId::default_tenant(), until: None, shown: Credential::Nothing }
+    }
+
+    pub(super) fn granted(grant: super::Grant, shown: Credential) -> Self {
+        Self { tenant: grant.tenant, until: Some(grant.until), shown }
+    }
+
+    /// Whether it is more than a ticket. Only then may tickets be made with it, and the server be ended.
+    pub(crate) fn is_lasting(&self) -> bool {
+        matches!(self.shown, Credential::Open | Credential::Header | Credential::Key | Credential::Session)
     }
 
     /// When something ends that is made with it, and may last so long.
@@ -53,33 +79,42 @@ pub(crate) fn unauthorized() -> Refusal {
 /// Finds out who calls. None: nobody who may.
 pub(crate) fn identify(gateway: &Gateway, host: &Host, parts: &Parts) -> Option<Identity> {
     if !gateway.config.auth.is_required() {
-        return Some(Identity { tenant: TenantId::default_tenant(), until: None, lasting: true });
+        return Some(Identity { tenant: TenantId::default_tenant(), until: None, shown: Credential::Open });
     }
+    let session = |word| Some(Identity::granted(gateway.sessions.find(word, host)?, Credential::Session));
     of_headers(gateway, &parts.headers)
         .or_else(|| of_query(gateway, host, parts.uri.query()))
-        .or_else(|| sessions(&parts.headers).find_map(|word| of_grant(gateway.sessions.find(word, &host.authority)?, true)))
+        .or_else(|| of_handover(gateway, host, parts, parts.uri.query()))
+        .or_else(|| sessions(&parts.headers).find_map(session))
 }
 
 fn of_headers(gateway: &Gateway, headers: &HeaderMap) -> Option<Identity> {
     let keys = KEY_HEADERS.into_iter().flat_map(|name| headers.get_all(name)).filter_map(|value| value.to_str().ok());
     keys.chain(headers.get_all(AUTHORIZATION).iter().filter_map(bearer))
         .take(MAX_TRIED)
-        .find_map(|given| gateway.config.auth.check(given))
+        .find_map(|given| gateway.config.auth.check(given, Credential::Header))
 }
 
 /// Of what a query, or another's address, carries.
 pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> Option<Identity> {
     query_pairs(query?).filter(|(name, _)| is_ours(name)).take(MAX_TRIED).find_map(|(name, value)| {
         if name == KEY_IN_QUERY {
-            return gateway.config.auth.check(&value);
+            return gateway.config.auth.check(&value, Credential::Key);
         }
-        of_grant(gateway.tickets.find(&value, &host.authority)?, false)
+        Some(Identity::granted(gateway.tickets.find(&value, host)?, Credential::Ticket))
     })
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "it ends chains of what may be none")]
-fn of_grant(grant: super::Grant, lasting: bool) -> Option<Identity> {
-    Some(Identity { tenant: grant.tenant, until: Some(grant.until), lasting })
+/// Of the word by which this server led a browser here from another of its hosts. It signs in, and calls nothing.
+pub(super) fn of_handover(gateway: &Gateway, host: &Host, parts: &Parts, query: Option<&str>) -> Option<Identity> {
+    if !own_host::is_opened(parts) {
+        return None;
+    }
+    let words = query_pairs(query?).filter(|(name, _)| name == TICKET_IN_QUERY).take(MAX_TRIED);
+    words.map(|(_, word)| word).find_map(|word| {
+        let grant = gateway.handovers.find(&word, host)?;
+        Some(Identity { tenant: grant.tenant, until: grant.maker_until, shown: Credential::Handover })
+    })
 }
 
 fn is_ours(name: &str) -> bool {
@@ -101,13 +136,14 @@ pub(super) fn sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 /// Takes credentials off a request. `foreign`: what it goes to has callers and credentials of its own, so only those go that
 /// are ours: valid here. Else all that could be some.
 pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreign: bool) {
-    let is_valid_key = |given: &str| gateway.config.auth.is_required() && gateway.config.auth.check(given).is_some();
+    let is_valid_key =
+        |given: &str| gateway.config.auth.is_required() && gateway.config.auth.check(given, Credential::Key).is_some();
     if let Some(query) = parts.uri.query() {
         let goes = |pair: &str| {
             let Some((name, value)) = query_pairs(pair).next() else { return false };
             let is_valid = || match name.as_str() {
                 KEY_IN_QUERY => is_valid_key(&value),
-                _ => gateway.tickets.find(&value, &host.authority).is_some(),
+                _ => gateway.tickets.find(&value, host).or_else(|| gateway.handovers.find(&value, host)).is_some(),
             };
             is_ours(&name) && (!foreign || is_valid())
         };

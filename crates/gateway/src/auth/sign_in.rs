@@ -9,10 +9,11 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 
-use super::presented::{COOKIE_NAME, Identity, of_query, sessions, unauthorized};
-use super::{Grant, SESSION_TTL};
+use super::presented::{COOKIE_NAME, Credential, Identity, of_handover, of_query, sessions, unauthorized};
+use super::{Grant, SESSION_TTL, Scope};
 use crate::gateway::{Context, Gateway};
 use crate::guard::{Host, HostKind, is_navigation};
+use crate::own_host;
 use crate::pages;
 use crate::refusal::Refusal;
 use crate::request::require;
@@ -54,11 +55,8 @@ pub(crate) async fn sign_in(
     let body = body.map_err(|_| Refusal::bad_request("the body broke off, or is too large"))?.to_bytes();
     let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
     let given = shown.key.trim();
-    let ticket = || {
-        let grant = gateway.tickets.find(given, &host.authority)?;
-        Some(Identity { tenant: grant.tenant, until: None, lasting: false })
-    };
-    let who = gateway.config.auth.check(given).or_else(ticket).ok_or_else(unauthorized)?;
+    let ticket = || Some(Identity::granted(gateway.tickets.find(given, host)?, Credential::Ticket));
+    let who = gateway.config.auth.check(given, Credential::Key).or_else(ticket).ok_or_else(unauthorized)?;
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer.headers_mut().insert(SET_COOKIE, cookie(gateway, context, host, &who)?);
@@ -87,12 +85,12 @@ pub(crate) fn enter(
     parts: &Parts,
     query: Option<&str>,
 ) -> Result<Option<Response<Body>>, Refusal> {
-    if !gateway.config.auth.is_required() || parts.method != Method::GET || !is_navigation(parts) {
+    if !gateway.config.auth.is_required() || !own_host::is_opened(parts) {
         return Ok(None);
     }
-    let Some(who) = of_query(gateway, host, query) else { return Ok(None) };
-    // What ends soon is only what lets in.
-    let who = if who.lasting { who } else { Identity { until: None, ..who } };
+    let Some(who) = of_query(gateway, host, query).or_else(|| of_handover(gateway, host, parts, query)) else {
+        return Ok(None);
+    };
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     // One slash: two would name a host.
     let location = format!("{}/{}", context.outer_path(), path.trim_start_matches(['/', '\\']));
@@ -106,10 +104,11 @@ pub(crate) fn enter(
     Ok(Some(answer))
 }
 
-/// A new session of this host.
+/// A new session of this host, which ends with the credential that it is made from.
 fn cookie(gateway: &Gateway, context: &Context, host: &Host, who: &Identity) -> Result<HeaderValue, Refusal> {
     let until = who.end_of(SESSION_TTL);
-    let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, host: Some(host.authority.clone()) })?;
+    let scope = Scope::Host(host.authority.clone());
+    let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, scope, maker_until: who.until })?;
     let seconds = until.saturating_duration_since(std::time::Instant::now()).as_secs();
     // People come to a sandbox's host by a link of the server's, which is another site to browsers.
     let same_site = if host.kind == HostKind::Server { "Strict" } else { "Lax" };

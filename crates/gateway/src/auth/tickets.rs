@@ -10,8 +10,8 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
 use utoipa::OpenApi;
 
-use super::Grant;
 use super::presented::{Identity, identify, of_query, unauthorized};
+use super::{Grant, Scope};
 use crate::gateway::Gateway;
 use crate::guard::Host;
 use crate::refusal::{Refusal, json_response};
@@ -27,14 +27,15 @@ pub(crate) struct AuthApi;
 /// Makes a ticket, which stands for its maker in `?ticket=` for a short time and for as many calls as wanted.
 #[utoipa::path(post, path = "/tickets", tag = "auth", operation_id = "create_ticket_tickets_post",
     responses((status = 200, body = BTreeMap<String, serde_json::Value>)))]
-pub(crate) fn create_ticket(gateway: &Gateway, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
+pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::POST])?;
-    if !who.lasting {
+    if !who.is_lasting() {
         return Err(Refusal::new(ErrorCode::Forbidden, "a ticket can't be used to make another")
             .hint("make it with the API key or a token"));
     }
     let until = who.end_of(gateway.config.auth.ticket_ttl());
-    let ticket = gateway.tickets.issue(Grant { tenant: who.tenant.clone(), until, host: None })?;
+    let grant = Grant { tenant: who.tenant.clone(), until, scope: Scope::of(host), maker_until: who.until };
+    let ticket = gateway.tickets.issue(grant)?;
     let left = until.saturating_duration_since(Instant::now());
     let seconds = (left.as_secs_f64().ceil() as u64).min(gateway.config.auth.ticket_ttl().as_secs());
     let mut answer = json_response(StatusCode::OK, &json!({ "ticket": ticket, "expires_in": seconds }));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde::Deserialize;
 
@@ -15,6 +15,14 @@ const MAX_TOKEN_BYTES: usize = 8 << 10;
 struct Claims {
     /// Seconds since 1970; a fraction is allowed.
     exp: f64,
+}
+
+/// Whether the header names extensions that have to be understood (RFC 7515, 4.1.11). None is understood here.
+fn has_critical_extensions(token: &str) -> bool {
+    let header = token.split('.').next().and_then(|header| URL_SAFE_NO_PAD.decode(header).ok());
+    let header = header.and_then(|bytes| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes).ok());
+    // What can't be read is refused, too.
+    header.is_none_or(|fields| fields.contains_key("crit"))
 }
 
 /// Verifies tokens; makes none.
@@ -42,6 +50,9 @@ impl TokenKey {
     /// How long a valid token is good for.
     pub(super) fn check(&self, token: &str) -> Option<Duration> {
         if token.len() > MAX_TOKEN_BYTES || token.bytes().filter(|b| *b == b'.').count() != 2 {
+            return None;
+        }
+        if has_critical_extensions(token) {
             return None;
         }
         let (key, validation) = &*self.inner;

@@ -55,6 +55,14 @@ fn signed(claims: &Value) -> String {
     token(Algorithm::RS256, &signing(&SIGNER), claims)
 }
 
+/// A token of the right key, with a header as it stands.
+fn with_header(header: &Value, claims: &Value) -> String {
+    let pack = |part: &Value| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(part.to_string());
+    let signed = format!("{}.{}", pack(header), pack(claims));
+    let signature = jsonwebtoken::crypto::sign(signed.as_bytes(), &signing(&SIGNER), Algorithm::RS256).unwrap();
+    format!("{signed}.{signature}")
+}
+
 fn in_seconds(seconds: i64) -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + seconds
 }
@@ -129,6 +137,9 @@ async fn nobody_else_gets_anything() {
         format!("{}.{}.", "eyJhbGciOiJub25lIn0", good.split('.').nth(1).unwrap()),
         "a.b.c".to_owned(),
         "x".repeat(20_000),
+        with_header(&json!({ "alg": "RS256", "crit": ["exp"], "exp": in_seconds(-1) }), &claims),
+        with_header(&json!({ "alg": "RS256", "crit": ["b64"], "b64": false }), &claims),
+        with_header(&json!({ "alg": "RS256", "crit": [] }), &claims),
     ];
     let mut headers = vec![
         String::new(),
@@ -359,6 +370,100 @@ async fn a_ticket_in_an_opened_address_becomes_a_cookie() {
     // Programs get what they asked for.
     let plain = running.get(&format!("/terminal?ticket={ticket}")).await;
     assert_eq!((plain.status, plain.header("set-cookie")), (200, None));
+    running.stop().await;
+}
+
+impl Running {
+    /// Opens an address as a browser does, and answers where it is led to and the cookie that it gets.
+    async fn open(&self, path: &str, headers: &str) -> (Option<String>, Option<String>) {
+        let answer = self.get_with(path, &format!("{NAVIGATION}{headers}")).await;
+        let cookie = answer.header("set-cookie").map(|cookie| cookie.split(';').next().unwrap().to_owned());
+        (answer.header("location").map(str::to_owned), cookie)
+    }
+
+    async fn post_with(&self, path: &str, headers: &str, body: &str) -> Answer {
+        let length = body.len();
+        let request = format!("POST {path} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n{body}");
+        self.raw(request.as_bytes()).await
+    }
+}
+
+fn seconds_of(cookie: &str) -> u64 {
+    let (_, rest) = cookie.split_once("Max-Age=").unwrap();
+    rest.split(';').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_sandboxs_host_gives_no_more_than_it_has() {
+    let running = guarded().await;
+    let id = running.create("a").await;
+    let own = format!("host: {id}.localhost\r\n");
+    let preview = format!("host: 3000-{id}.localhost\r\n");
+    let (led, _) = running.open("/sandbox/a/", &format!("host: localhost\r\nx-api-key: {KEY}\r\n")).await;
+    let (address, word) = led.as_deref().unwrap().split_once("?ticket=").unwrap();
+    assert_eq!(address, format!("http://{id}.localhost/index.html"));
+    // The word in the address signs a browser in on that host, and does nothing else.
+    for headers in ["host: localhost\r\n", &own, &preview, &format!("{NAVIGATION}host: localhost\r\n")] {
+        let answer = running.get_with(&format!("/v1/x?ticket={word}"), headers).await;
+        assert_eq!(answer.status, 401, "{headers}: {answer:?}");
+    }
+    assert_eq!(running.post("/login", &json!({ "key": word }).to_string()).await.status, 401);
+    let (led, cookie) = running.open(&format!("/index.html?ticket={word}"), &own).await;
+    assert_eq!(led.as_deref(), Some("/index.html"));
+    let own_with = format!("{own}cookie: {}\r\n", cookie.unwrap());
+    assert_eq!(running.get_with("/v1/x", &own_with).await.status, 200);
+
+    let made = running.post_with("/tickets", &own_with, "").await;
+    let ticket = made.json()["ticket"].as_str().unwrap().to_owned();
+    assert_eq!(running.get_with(&format!("/v1/x?ticket={ticket}"), &own).await.status, 200);
+    for headers in ["host: localhost\r\n", "host: 127.0.0.1\r\n", &preview] {
+        for path in ["/v1/x", "/api/v2/sandboxes", "/sandbox/a/v1/x", "/tickets"] {
+            let answer = running.get_with(&format!("{path}?ticket={ticket}"), headers).await;
+            assert_eq!(answer.status, 401, "{headers} {path}");
+        }
+    }
+    assert_eq!(running.post("/login", &json!({ "key": ticket }).to_string()).await.status, 401);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_outlives_what_it_was_made_from() {
+    let running = guarded().await;
+    let id = running.create("a").await;
+    let end = in_seconds(4);
+    let token = signed(&json!({ "exp": end }));
+    let bearer = format!("host: localhost\r\nauthorization: Bearer {token}\r\n");
+    let made = running.post_with("/tickets", &bearer, "").await;
+    let ticket = made.json()["ticket"].as_str().unwrap().to_owned();
+    let mut cookies = Vec::new();
+    for shown in [&token, &ticket] {
+        let answer = running.post("/login", &json!({ "key": shown }).to_string()).await;
+        cookies.push(("localhost".to_owned(), answer.header("set-cookie").unwrap().to_owned()));
+    }
+    for query in [format!("ticket={ticket}"), format!("api_key={token}")] {
+        let answer = running.get_with(&format!("/terminal?{query}"), NAVIGATION).await;
+        cookies.push(("localhost".to_owned(), answer.header("set-cookie").unwrap().to_owned()));
+    }
+    for (_, session) in cookies.clone() {
+        // Neither a ticket nor a session on another host is a way around it.
+        let with = format!("host: localhost\r\ncookie: {}\r\n", session.split(';').next().unwrap());
+        assert!(running.post_with("/tickets", &with, "").await.json()["expires_in"].as_u64().unwrap() <= 4);
+        let (led, _) = running.open("/sandbox/a/", &with).await;
+        let word = led.as_deref().unwrap().split_once("?ticket=").unwrap().1.to_owned();
+        let own = format!("host: {id}.localhost\r\n");
+        let answer = running.get_with(&format!("/index.html?ticket={word}"), &format!("{NAVIGATION}{own}")).await;
+        cookies.push((format!("{id}.localhost"), answer.header("set-cookie").unwrap().to_owned()));
+    }
+    for (host, cookie) in &cookies {
+        assert!(seconds_of(cookie) <= 4, "{host} {cookie}");
+    }
+    while in_seconds(0) <= end {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (host, cookie) in &cookies {
+        let with = format!("host: {host}\r\ncookie: {}\r\n", cookie.split(';').next().unwrap());
+        assert_eq!(running.get_with("/v1/x", &with).await.status, 401, "{host} {cookie}");
+    }
     running.stop().await;
 }
 

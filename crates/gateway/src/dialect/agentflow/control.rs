@@ -393,7 +393,7 @@ impl Asked<'_> {
 
     /// Ends the server: for who holds a key, where there are keys.
     async fn shutdown(&self, body: &Map<String, Value>) -> Response<Body> {
-        if self.gateway.config.auth.is_required() && !self.who.lasting {
+        if self.gateway.config.auth.is_required() && !self.who.is_lasting() {
             let message = "the server is ended with a key, and not with a ticket";
             return json_response(StatusCode::FORBIDDEN, &json!({ "status": "error", "message": message }));
         }
