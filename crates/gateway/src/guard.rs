@@ -28,7 +28,7 @@ pub(crate) enum HostKind {
     Server,
     /// `{id}.localhost` or `{id}.{domain}`: that sandbox's routes and no others.
     Sandbox(SandboxId),
-    /// `{port}-{id}.{domain}`: a port inside that sandbox. `{port}-{domain}`: inside the one that a call without a name means.
+    /// `{port}-{id}.{domain}`: a port inside that sandbox. `{port}-{domain}`: inside the sandbox `default`.
     Preview { port: u16, id: Option<SandboxId> },
 }
 
@@ -198,6 +198,18 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
     }
 }
 
+/// Refuses a script of a sandbox that a page of the server's own host would run beside itself: a service worker answers for
+/// all paths below its own, and no page of ours has any.
+pub(crate) fn worker(host: &Host, parts: &Parts) -> Result<(), Refusal> {
+    let is_worker = matches!(word(&parts.headers, "sec-fetch-dest"), Some("serviceworker" | "sharedworker" | "worker"))
+        || parts.headers.contains_key("service-worker");
+    if host.kind == HostKind::Server && is_worker {
+        let refusal = Refusal::new(ErrorCode::Forbidden, "a sandbox's script is no worker on a host that it shares");
+        return Err(refusal.hint("open the page on the sandbox's own host, {id}.localhost or {port}-{id}.localhost"));
+    }
+    Ok(())
+}
+
 /// A page of a sandbox's port that calls another port of the same sandbox.
 fn is_sibling(config: &GatewayConfig, origin: &str, host: &Host) -> bool {
     let HostKind::Preview { id, .. } = &host.kind else { return false };
@@ -332,6 +344,22 @@ mod tests {
         let all = GatewayConfig { listen: vec![([0, 0, 0, 0], 1).into()], ..config() };
         assert!(host(&all, &parts(&[("host", "192.0.2.7")]), None).is_ok());
         assert!(host(&all, &parts(&[("host", "evil.example")]), None).is_err());
+    }
+
+    #[test]
+    fn workers() {
+        let own = HostKind::Sandbox("sabcdefghijk".parse().unwrap());
+        for (header, wanted) in [
+            (("sec-fetch-dest", "serviceworker"), false),
+            (("sec-fetch-dest", "sharedworker"), false),
+            (("service-worker", "script"), false),
+            (("sec-fetch-dest", "empty"), true),
+            (("accept", "*/*"), true),
+        ] {
+            let at = |kind| Host { authority: "localhost:8080".to_owned(), kind };
+            assert_eq!(worker(&at(HostKind::Server), &parts(&[header])).is_ok(), wanted, "{header:?}");
+            assert!(worker(&at(own.clone()), &parts(&[header])).is_ok());
+        }
     }
 
     #[test]

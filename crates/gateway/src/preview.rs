@@ -2,7 +2,7 @@
 //!
 //! | way | path that the program sees |
 //! | --- | --- |
-//! | host `{port}-{id}.{domain}`, `{port}-{domain}` | all of it |
+//! | host `{port}-{id}.{domain}`; `{port}-{domain}` for the sandbox `default` | all of it |
 //! | header `x-aio-proxy-port: {port}` | all of it |
 //! | `/proxy/{port}/…` | what comes after the port |
 //! | `/absproxy/{port}/…` | all of it |
@@ -59,27 +59,27 @@ struct Leading<'a> {
 }
 
 /// None: the request is not for a port.
-pub(crate) fn find(parts: &Parts, host: &HostKind) -> Result<Option<Preview>, Refusal> {
-    let raw = parts.uri.path();
+pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Option<Preview>, Refusal> {
     if let HostKind::Preview { port, id } = host {
+        // Without an id it is always `default`: a page there could name any other sandbox in a header.
         let whom = match id {
             Some(id) => Whom::Id(id.clone()),
-            None => target::named(&parts.headers)?,
+            None => target::named(&HeaderMap::new())?,
         };
         let path = if raw.starts_with('/') { raw.to_owned() } else { "/".to_owned() };
         return Ok(Some(Preview { port: *port, whom, path, prefix: String::new(), place: Place::Own }));
     }
     let place = if let HostKind::Sandbox(_) = host { Place::Sandbox } else { Place::Server };
     let Some(Leading { name, rest }) = leading(raw, place == Place::Server) else { return Ok(None) };
-    let whom = |headers: &HeaderMap| match (host, &name) {
+    let whom = || match (host, &name) {
         (HostKind::Sandbox(id), _) => Ok(Whom::Id(id.clone())),
         (_, Some(name)) => Ok(Whom::Name(name.clone())),
         _ => target::named(headers),
     };
     let outer = name.as_ref().map_or_else(String::new, |name| format!("/sandbox/{name}"));
-    if let Some(port) = in_header(&parts.headers)? {
+    if let Some(port) = in_header(headers)? {
         let (path, prefix) = (if rest.is_empty() { "/" } else { rest }.to_owned(), outer);
-        return Ok(Some(Preview { port, whom: whom(&parts.headers)?, path, prefix, place }));
+        return Ok(Some(Preview { port, whom: whom()?, path, prefix, place }));
     }
     let Some((way, after_way)) = segment(rest) else { return Ok(None) };
     if way != "proxy" && way != "absproxy" {
@@ -94,7 +94,7 @@ pub(crate) fn find(parts: &Parts, host: &HostKind) -> Result<Option<Preview>, Re
         "proxy" => (after, format!("{outer}/proxy/{port}")),
         _ => (rest, outer),
     };
-    Ok(Some(Preview { port, whom: whom(&parts.headers)?, path: path.to_owned(), prefix, place }))
+    Ok(Some(Preview { port, whom: whom()?, path: path.to_owned(), prefix, place }))
 }
 
 /// The next segment, decoded, and what comes after it; slashes that stand together are one. None: it can't be read, or there
@@ -198,8 +198,13 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
+    fn find_at(path: &str, headers: &[(&str, &str)], host: &HostKind) -> Result<Option<Preview>, Refusal> {
+        let parts = parts(path, headers);
+        find(parts.uri.path(), &parts.headers, host)
+    }
+
     fn found(path: &str, headers: &[(&str, &str)], host: &HostKind) -> Option<(u16, String, String, String)> {
-        let preview = find(&parts(path, headers), host).unwrap()?;
+        let preview = find_at(path, headers, host).unwrap()?;
         let whom = match preview.whom {
             Whom::Name(name) => name.to_string(),
             Whom::Id(id) => id.to_string(),
@@ -232,6 +237,8 @@ mod tests {
         let id: arenite_model::SandboxId = "sabcdefghijk".parse().unwrap();
         let own = HostKind::Preview { port: 3000, id: Some(id.clone()) };
         assert_eq!(found("/proxy/1/%2F", &[], &own).unwrap(), (3000, id.to_string(), "/proxy/1/%2F".to_owned(), String::new()));
+        let of_default = HostKind::Preview { port: 3000, id: None };
+        assert_eq!(found("/", &[("x-arenite-sandbox", "b")], &of_default).unwrap().1, "default");
         let of_sandbox = HostKind::Sandbox(id.clone());
         assert_eq!(found("/proxy/1/x", &[], &of_sandbox).unwrap().1, id.as_str());
         // A sandbox's host has that sandbox alone.
@@ -254,20 +261,20 @@ mod tests {
             assert_eq!(found(path, &[], &HostKind::Server), None, "{path}");
         }
         for path in ["/proxy/x/", "/proxy/0/", "/proxy/65536/", "/proxy/+80/", "/proxy/-1"] {
-            assert!(find(&parts(path, &[]), &HostKind::Server).is_err(), "{path}");
+            assert!(find_at(path, &[], &HostKind::Server).is_err(), "{path}");
         }
         for header in ["", "x", "80x", "+80", "0", "65536", "80,81", " 80"] {
-            let refused = find(&parts("/", &[("x-aio-proxy-port", header)]), &HostKind::Server);
+            let refused = find_at("/", &[("x-aio-proxy-port", header)], &HostKind::Server);
             // The client's library trims spaces before they come here.
             assert!(refused.is_err() || header.starts_with(' '), "{header:?}");
         }
         let twice = [("x-aio-proxy-port", "80"), ("x-aio-proxy-port", "80")];
-        assert!(find(&parts("/", &twice), &HostKind::Server).is_err());
+        assert!(find_at("/", &twice, &HostKind::Server).is_err());
     }
 
     #[test]
     fn internal_ports_are_none() {
-        let preview = find(&parts("/proxy/8080/", &[]), &HostKind::Server).unwrap().unwrap();
+        let preview = find_at("/proxy/8080/", &[], &HostKind::Server).unwrap().unwrap();
         assert_eq!(preview.check().unwrap_err().code, ErrorCode::Forbidden);
     }
 }

@@ -305,7 +305,7 @@ async fn dispatch(
     allowed: &mut Option<HeaderValue>,
 ) -> Result<Response<Body>, Refusal> {
     let host = guard::host(&gateway.config, parts, caller.host.as_deref())?;
-    let preview = preview::find(parts, &host.kind)?;
+    let preview = preview::find(parts.uri.path(), &parts.headers, &host.kind)?;
     let (path, owner) = match (&preview, &host.kind) {
         // Its path is the program's, whatever is in it.
         (Some(_), _) => (Path::root(), Owner::Preview),
@@ -317,6 +317,9 @@ async fn dispatch(
     };
     *owned_by = owner;
     *allowed = guard::origin(&gateway.config, &host, parts, is_page(owner, &path.decoded))?;
+    if matches!(owner, Owner::Guest | Owner::Preview) {
+        guard::worker(&host, parts)?;
+    }
     if allowed.is_some() && parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok(preflight(&parts.headers));
     }

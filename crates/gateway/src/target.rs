@@ -5,9 +5,10 @@ use arenite_model::{SandboxId, SandboxName, TenantId};
 use http::HeaderMap;
 
 use crate::guard::HostKind;
-use crate::own_host;
 use crate::path::Path;
 use crate::refusal::Refusal;
+use crate::route::{self, Owner};
+use crate::{own_host, preview};
 
 const HEADER: &str = "x-arenite-sandbox";
 const PREFIX: &str = "/sandbox/";
@@ -52,6 +53,15 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
         });
     }
     Ok(Target { whom: named(headers)?, path: path.clone(), prefix: String::new(), own_host: false })
+}
+
+/// Whether a path of the server's own host leads into this sandbox, for a request with these headers, and to nothing else.
+pub(crate) fn is_path_of(whom: &Whom, path: &str, headers: &HeaderMap) -> bool {
+    if let Ok(Some(preview)) = preview::find(path, headers, &HostKind::Server) {
+        return preview.whom == *whom;
+    }
+    let Ok(path) = Path::parse(path) else { return false };
+    route::owner(&path.decoded) == Owner::Guest && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.whom == *whom)
 }
 
 /// The sandbox that the header names, else `default`.

@@ -2,9 +2,9 @@
 
 use arenite_model::protocol::{VERSION, VERSION_HEADER};
 use http::header::{
-    ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFRESH, SET_COOKIE,
-    STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
+    HeaderName, HeaderValue, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFRESH, SET_COOKIE, STRICT_TRANSPORT_SECURITY,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
 
 use crate::gateway::Context;
@@ -12,11 +12,8 @@ use crate::refusal::Refusal;
 use crate::target::Target;
 
 use super::preview_headers::host_only;
-use super::unreachable;
-
-/// On a host that a sandbox shares with the control routes its pages get an origin of their own.
-pub(crate) const SANDBOXED: HeaderValue =
-    HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
+use super::redirect::Redirected;
+use super::{shared_origin, unreachable};
 
 pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(*name, CONNECTION | TE | TRAILER | TRANSFER_ENCODING | UPGRADE | PROXY_AUTHENTICATE | PROXY_AUTHORIZATION)
@@ -106,7 +103,7 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: 
     }
 }
 
-/// What a guest may not say to a browser that knows this host for other things too.
+/// What a guest may not say to a browser on its own host, which its pages and the dashboard share.
 fn is_stripped(name: &HeaderName, shown: Shown) -> bool {
     matches!(*name, STRICT_TRANSPORT_SECURITY | REFRESH)
         || (*name == SET_COOKIE && shown != Shown::Website)
@@ -123,51 +120,39 @@ fn is_stripped(name: &HeaderName, shown: Shown) -> bool {
                 | "server-timing"
                 | "x-request-id"
         )
-        // It would ask a person for a password in this host's name.
-        || (*name == WWW_AUTHENTICATE && shown == Shown::Server)
         || name.as_str().starts_with("access-control-")
         || name.as_str().starts_with("x-arenite-")
 }
 
 /// The head that goes to the client.
 /// `bodiless`: the length is that of a body which is not sent; else the body tells its own.
-pub(super) fn to_client(from_guest: &HeaderMap, shown: Shown, bodiless: bool) -> HeaderMap {
+pub(super) fn to_client(from_guest: &HeaderMap, shown: Shown, bodiless: bool, redirected: &Redirected<'_>) -> HeaderMap {
     let named = named_in_connection(from_guest);
     let mut headers = HeaderMap::with_capacity(from_guest.len() + 6);
     for (name, value) in from_guest {
+        let passes = match shown {
+            Shown::Server => shared_origin::passes(name),
+            Shown::OwnHost | Shown::Website => !is_stripped(name, shown),
+        };
         let told_otherwise = *name == CONTENT_LENGTH && !bodiless;
-        if is_hop_by_hop(name) || is_stripped(name, shown) || told_otherwise || named.contains(name) {
+        if is_hop_by_hop(name) || !passes || told_otherwise || named.contains(name) {
             continue;
         }
-        let value = if *name == SET_COOKIE { host_only(value) } else { Some(value.clone()) };
+        let value = match *name {
+            SET_COOKIE => host_only(value),
+            LOCATION => redirected.allows(value).then(|| value.clone()),
+            _ => Some(value.clone()),
+        };
         if let Some(value) = value {
             headers.append(name, value);
         }
     }
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if shown == Shown::Server {
-        sandbox(&mut headers);
+        shared_origin::confine(&mut headers);
+    } else {
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     headers
-}
-
-/// Keeps what is shown out of the origin that it is served on.
-pub(super) fn sandbox(headers: &mut HeaderMap) {
-    if !is_inert(headers.get(CONTENT_TYPE)) {
-        // Beside the sandbox's own, if any: a browser enforces both.
-        headers.append(CONTENT_SECURITY_POLICY, SANDBOXED);
-    }
-}
-
-/// Types that no browser runs scripts of when it is shown them.
-fn is_inert(content_type: Option<&HeaderValue>) -> bool {
-    let Some(text) = content_type.and_then(|v| v.to_str().ok()) else { return false };
-    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match essence.as_str() {
-        "application/json" | "application/octet-stream" | "application/x-ndjson" | "text/plain" | "text/event-stream" => true,
-        "image/svg+xml" => false,
-        other => ["image/", "audio/", "video/", "font/"].iter().any(|kind| other.starts_with(kind)),
-    }
 }
 
 /// Refuses an answer in another version of the protocol than this one and the one before.
@@ -184,6 +169,10 @@ pub(super) fn check_protocol(from_guest: &HeaderMap) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::CONTENT_SECURITY_POLICY;
+    use http::{Method, StatusCode};
+
+    use super::shared_origin::SANDBOXED;
     use super::*;
 
     fn map(list: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -229,6 +218,20 @@ mod tests {
         assert!(!upgrade.contains_key("x-forwarded-prefix"));
     }
 
+    fn shown(given: &HeaderMap, shown: Shown, bodiless: bool) -> HeaderMap {
+        let owns = |_: &str| true;
+        let redirected = Redirected {
+            path: "/v1/x",
+            origin: "http://localhost",
+            outer: "",
+            owns: (shown == Shown::Server).then_some(&owns),
+            keyed: false,
+            method: &Method::GET,
+            status: StatusCode::FOUND,
+        };
+        to_client(given, shown, bodiless, &redirected)
+    }
+
     #[test]
     fn an_answer_has_no_power_over_the_host() {
         let given = map(&[
@@ -244,41 +247,34 @@ mod tests {
             ("connection", "close, x-hop"),
             ("x-hop", "1"),
             ("x-arenite-protocol", "1"),
-            ("content-security-policy", "default-src 'self'"),
+            ("content-security-policy", "default-src 'self'; report-uri /api/v1/sandbox"),
+            ("link", "</x>; rel=preload"),
+            ("of-tomorrow", "1"),
             ("etag", "e"),
         ]);
-        let mut wanted = map(&[
+        let own = map(&[
             ("content-type", "text/html"),
-            ("content-security-policy", "default-src 'self'"),
+            ("content-security-policy", "default-src 'self'; report-uri /api/v1/sandbox"),
+            ("link", "</x>; rel=preload"),
+            ("of-tomorrow", "1"),
             ("etag", "e"),
             ("x-content-type-options", "nosniff"),
         ]);
-        assert_eq!(to_client(&given, Shown::OwnHost, false), wanted);
-        wanted.append(CONTENT_SECURITY_POLICY, SANDBOXED);
-        assert_eq!(to_client(&given, Shown::Server, false), wanted);
+        assert_eq!(shown(&given, Shown::OwnHost, false), own);
+        let mut wanted = map(&[("content-type", "text/html"), ("etag", "e"), ("x-content-type-options", "nosniff")]);
+        wanted.insert(CONTENT_SECURITY_POLICY, SANDBOXED);
+        assert_eq!(shown(&given, Shown::Server, false), wanted);
         let cookies = map(&[
             ("set-cookie", "_xsrf=1; Domain=localhost; Path=/jupyter/"),
             ("set-cookie", "arenite_session=planted; Path=/"),
+            ("set-cookie", "=arenite_session=planted; Path=/"),
             ("access-control-allow-origin", "*"),
         ]);
         let wanted = map(&[("set-cookie", "_xsrf=1; Path=/jupyter/"), ("x-content-type-options", "nosniff")]);
-        assert_eq!(to_client(&cookies, Shown::Website, false), wanted);
-        for (kind, inert) in [
-            ("application/json; charset=utf-8", true),
-            ("TEXT/PLAIN", true),
-            ("image/png", true),
-            ("image/svg+xml", false),
-            ("application/pdf", false),
-            ("text/xml", false),
-            ("application/xhtml+xml", false),
-            ("nonsense", false),
-        ] {
-            assert_eq!(is_inert(Some(&HeaderValue::from_static(kind))), inert, "{kind}");
-        }
-        assert!(!is_inert(None));
+        assert_eq!(shown(&cookies, Shown::Website, false), wanted);
         let sized = map(&[("content-length", "7"), ("content-type", "text/plain")]);
-        assert!(to_client(&sized, Shown::Server, true).contains_key(CONTENT_LENGTH));
-        assert!(!to_client(&sized, Shown::Server, false).contains_key(CONTENT_LENGTH));
+        assert!(shown(&sized, Shown::Server, true).contains_key(CONTENT_LENGTH));
+        assert!(!shown(&sized, Shown::Server, false).contains_key(CONTENT_LENGTH));
     }
 
     #[test]

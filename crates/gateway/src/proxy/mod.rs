@@ -7,6 +7,7 @@
 //!      no step                 nothing was called                              outcome on record before the last byte
 //! ```
 
+mod content_type;
 mod headers;
 mod incoming;
 mod internal;
@@ -16,7 +17,9 @@ mod pool;
 pub(crate) mod preview;
 mod preview_headers;
 mod record;
+mod redirect;
 mod relay;
+mod shared_origin;
 mod tunnel;
 mod wire;
 
@@ -34,7 +37,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
-use crate::auth::Identity;
+use crate::auth::{Credential, Identity};
 use crate::gateway::{Context, Gateway};
 use crate::guard::Host;
 use crate::own_host;
@@ -49,13 +52,14 @@ use incoming::Given;
 use link::{Link, NoAnswer};
 use outgoing::{Outgoing, Progress, Streamed};
 use record::Record;
+use redirect::Redirected;
 use relay::Relay;
 
-pub(crate) use headers::SANDBOXED;
 pub(crate) use incoming::read_whole;
 pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
 pub(crate) use preview::forward as forward_to_port;
+pub(crate) use shared_origin::SANDBOXED;
 
 /// From here on writing arguments down is done away from the threads that serve.
 const LARGE_ARGUMENTS: usize = 256 << 10;
@@ -139,17 +143,28 @@ pub(crate) async fn forward(
         record.failed(Some(answer.status().as_u16()), refusal.message.clone());
         return Err(refusal);
     }
+    let owns = |path: &str| target::is_path_of(&target.whom, path, &parts.headers);
+    let redirected = Redirected {
+        path: parts.uri.path(),
+        origin: context.outer_origin(),
+        outer: context.outer_path(),
+        owns: (!target.own_host).then_some(&owns),
+        keyed: who.shown == Credential::Header,
+        method: &parts.method,
+        status: answer.status(),
+    };
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let head = headers::to_client(answer.headers(), Shown::OwnHost, false);
+        let head = headers::to_client(answer.headers(), Shown::at(target), false, &redirected);
         return tunnel::open(gateway, parts, upgrade, link, lease, head, record);
     }
     let (head, body) = answer.into_parts();
     let status = head.status;
+    let bodiless = parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+    let headers = headers::to_client(&head.headers, Shown::at(target), bodiless, &redirected);
     let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, record, status.as_u16());
     let mut answer = Response::new(Body::new(relay));
     *answer.status_mut() = status;
-    *answer.headers_mut() =
-        headers::to_client(&head.headers, Shown::at(target), parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED);
+    *answer.headers_mut() = headers;
     Ok(answer)
 }
 

@@ -13,13 +13,14 @@ use http_body::Body as _;
 use super::link::Link;
 use super::outgoing::{Outgoing, Progress, Streamed};
 use super::record::Record;
+use super::redirect::Redirected;
 use super::relay::Relay;
 use super::{preview_headers, tunnel};
-use crate::auth::Identity;
+use crate::auth::{Credential, Identity};
 use crate::gateway::{Context, Gateway};
 use crate::guard::Host;
 use crate::pages;
-use crate::preview::Preview;
+use crate::preview::{Place, Preview};
 use crate::refusal::Refusal;
 use crate::target;
 use crate::timing::Timing;
@@ -87,7 +88,17 @@ pub(crate) async fn forward(
     timing.mark("tool");
     let (head, body) = answer.into_parts();
     let bodiless = parts.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
-    let headers = preview_headers::to_client(&head.headers, context, preview, bodiless);
+    let owns = |path: &str| target::is_path_of(&preview.whom, path, &parts.headers);
+    let redirected = Redirected {
+        path: parts.uri.path(),
+        origin: context.outer_origin(),
+        outer: context.outer_path(),
+        owns: (preview.place == Place::Server).then_some(&owns),
+        keyed: who.shown == Credential::Header,
+        method: &parts.method,
+        status: head.status,
+    };
+    let headers = preview_headers::to_client(&head.headers, context, preview, bodiless, &redirected);
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel::open(gateway, parts, upgrade, link, lease, headers, Record::default());
     }

@@ -5,10 +5,12 @@
 
 use http::header::{
     CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, SET_COOKIE,
-    STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+    STRICT_TRANSPORT_SECURITY,
 };
 
-use super::headers::{is_hop_by_hop, named_in_connection, sandbox, set_forwarded};
+use super::headers::{is_hop_by_hop, named_in_connection, set_forwarded};
+use super::redirect::Redirected;
+use super::shared_origin;
 use crate::auth::COOKIE_NAME;
 use crate::gateway::Context;
 use crate::preview::{PORT_HEADER, Place, Preview};
@@ -38,16 +40,29 @@ pub(super) fn to_program(from_client: &HeaderMap, context: &Context, preview: &P
 }
 
 /// The head that goes to the client. `bodiless`: the length is that of a body which is not sent.
-pub(super) fn to_client(from_program: &HeaderMap, context: &Context, preview: &Preview, bodiless: bool) -> HeaderMap {
+pub(super) fn to_client(
+    from_program: &HeaderMap,
+    context: &Context,
+    preview: &Preview,
+    bodiless: bool,
+    redirected: &Redirected<'_>,
+) -> HeaderMap {
     let named = named_in_connection(from_program);
     let mut headers = HeaderMap::with_capacity(from_program.len() + 4);
     for (name, value) in from_program {
         let told_otherwise = *name == CONTENT_LENGTH && !bodiless;
-        if is_hop_by_hop(name) || told_otherwise || named.contains(name) || is_stripped(name, preview.place) {
+        let passes = match preview.place {
+            Place::Server => shared_origin::passes(name),
+            Place::Own | Place::Sandbox => !is_stripped(name, preview.place),
+        };
+        if is_hop_by_hop(name) || told_otherwise || named.contains(name) || !passes {
             continue;
         }
         let value = match *name {
-            LOCATION => location(value, context, preview).unwrap_or_else(|| value.clone()),
+            LOCATION => match location(value, context, preview).unwrap_or_else(|| value.clone()) {
+                led if redirected.allows(&led) => led,
+                _ => continue,
+            },
             SET_COOKIE => match host_only(value) {
                 Some(cookie) => cookie,
                 None => continue,
@@ -57,8 +72,7 @@ pub(super) fn to_client(from_program: &HeaderMap, context: &Context, preview: &P
         headers.append(name, value);
     }
     if preview.place == Place::Server {
-        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        sandbox(&mut headers);
+        shared_origin::confine(&mut headers);
     }
     headers
 }
@@ -79,11 +93,12 @@ fn is_stripped(name: &HeaderName, place: Place) -> bool {
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// For this host alone; none when it would take our own cookie's place.
+/// For this host alone; none when it would take our own cookie's place. One without a name is sent as its value alone, which
+/// may look like ours.
 pub(super) fn host_only(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     let name = bytes.split(|b| *b == b'=' || *b == b';').next().unwrap_or_default().trim_ascii();
-    if name == COOKIE_NAME.as_bytes() {
+    if name.is_empty() || name == COOKIE_NAME.as_bytes() {
         return None;
     }
     let is_domain = |attribute: &[u8]| {
@@ -148,6 +163,21 @@ mod tests {
         }
     }
 
+    fn shown(given: &HeaderMap, context: &Context, preview: &Preview) -> HeaderMap {
+        let owns = |path: &str| path.starts_with(preview.prefix.as_str());
+        let path = format!("{}/x", preview.prefix);
+        let redirected = Redirected {
+            path: &path,
+            origin: &context.base_url[..context.base_url.len() - context.outer_path().len()],
+            outer: context.outer_path(),
+            owns: (preview.place == Place::Server).then_some(&owns),
+            keyed: false,
+            method: &http::Method::GET,
+            status: http::StatusCode::FOUND,
+        };
+        to_client(given, context, preview, false, &redirected)
+    }
+
     fn map(list: &[(&'static str, &'static str)]) -> HeaderMap {
         list.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
@@ -175,8 +205,8 @@ mod tests {
             (&own, base, "http://localhost:3000//evil.example", "http://localhost:3000//evil.example"),
             (&own, base, "http://3000-a.localhost:8080/x", "http://3000-a.localhost:8080/x"),
         ] {
-            let got =
-                to_client(&HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(given))]), &context(base), preview, false);
+            let given_headers = HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(given))]);
+            let got = shown(&given_headers, &context(base), preview);
             assert_eq!(got[LOCATION], wanted, "{given}");
         }
     }
@@ -204,8 +234,8 @@ mod tests {
             ("content-security-policy", "default-src 'self'"),
             ("content-type", "text/html"),
         ]);
-        assert_eq!(to_client(&given, &context("http://x"), &preview(Place::Own, ""), false), wanted);
-        let shared = to_client(&given, &context("http://x"), &preview(Place::Server, "/proxy/3000"), false);
+        assert_eq!(shown(&given, &context("http://x"), &preview(Place::Own, "")), wanted);
+        let shared = shown(&given, &context("http://x"), &preview(Place::Server, "/proxy/3000"));
         for header in ["set-cookie", "access-control-allow-origin", "www-authenticate"] {
             assert!(!shared.contains_key(header), "{header}");
         }

@@ -61,7 +61,11 @@ impl Body for Relay {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let Some((link, ..)) = &mut this.under_way else { return Poll::Ready(None) };
-        let next = link.poll_body(&mut this.body, cx);
+        let mut next = link.poll_body(&mut this.body, cx);
+        while matches!(&next, Poll::Ready(Some(Ok(frame))) if frame.is_trailers()) {
+            // They are headers that nobody has checked.
+            next = link.poll_body(&mut this.body, cx);
+        }
         match &next {
             Poll::Pending => {}
             Poll::Ready(None) => this.end(),

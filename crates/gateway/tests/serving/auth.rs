@@ -468,6 +468,37 @@ async fn nothing_outlives_what_it_was_made_from() {
 }
 
 #[tokio::test]
+async fn a_key_is_not_led_to_another_server() {
+    let running = Running::with(auth(Duration::from_secs(30)), Limits::default(), |_, mut stream| async move {
+        while let Some(got) = crate::harness::request(&mut stream).await {
+            let to = got.line.split("to=").nth(1).unwrap_or("/");
+            let head = format!("HTTP/1.1 307 x\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
+            let _ = stream.write_all(head.as_bytes()).await;
+        }
+    })
+    .await;
+    let id = running.create("a").await;
+    let own = format!("{id}.localhost");
+    for (path, host, to, wanted) in [
+        ("/sandbox/a/v1/x", "localhost", "y", true),
+        ("/sandbox/a/v1/x", "localhost", "/sandbox/a/v1/y", true),
+        ("/sandbox/a/v1/x", "localhost", "/api/v2/sandboxes/b", false),
+        ("/sandbox/a/v1/x", "localhost", "/sandbox/b/v1/bash/exec", false),
+        ("/sandbox/a/v1/x", "localhost", "/sandbox/a/tickets", false),
+        ("/sandbox/a/v1/x", "localhost", "http://evil.example/", false),
+        ("/sandbox/a/v1/x", "localhost", "//evil.example/", false),
+        ("/sandbox/a/json/x", "localhost", "http://evil.example/", false),
+        ("/sandbox/a/cdp/x", "localhost", "/v1/y", false),
+        ("/v1/x", &own, "/v1/y", true),
+        ("/v1/x", &own, "http://evil.example/", false),
+    ] {
+        let answer = running.get_with(&format!("{path}?to={to}"), &format!("host: {host}\r\nx-api-key: {KEY}\r\n")).await;
+        assert_eq!((answer.status, answer.header("location")), (307, wanted.then_some(to)), "{path} {host} {to}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn refusals_have_no_origin() {
     let running = Running::start(|_, stream| echo(stream)).await;
     for path in ["/sandbox/a/nothing", "/sandbox/No/v1/x", "/nothing", "/api/v2/nothing", "/sandbox/a/v1/%2F"] {
