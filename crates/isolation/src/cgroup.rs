@@ -191,6 +191,12 @@ impl Cgroups {
                 write_if_there(&memory, "memory.memsw.limit_in_bytes", &total)?;
                 write(&memory.join("work"), "memory.limit_in_bytes", &work)?;
                 write_if_there(&memory, "memory.swappiness", "0")?;
+                // Buffers of TCP and received UDP packets are a count of their own here. Version 2 has them in the memory. A
+                // cgroup without a limit is not counted, so each gets it.
+                let sockets = socket_buffers(limits.memory_bytes).to_string();
+                for dir in [&memory, &memory.join("guest"), &memory.join("work")] {
+                    write_if_there(dir, "memory.kmem.tcp.limit_in_bytes", &sockets)?;
+                }
                 write(&cpu, "cpu.cfs_period_us", "100000")?;
                 write(&cpu, "cpu.cfs_quota_us", &time)?;
                 write(&cpu.join("guest"), "cpu.shares", "4096")?;
@@ -291,6 +297,11 @@ impl Cgroups {
             let _ = fs::remove_dir(dir);
         }
     }
+}
+
+/// Bytes that a sandbox's sockets may hold in buffers, on top of its memory.
+fn socket_buffers(memory: u64) -> u64 {
+    (memory / 8).max(16 << 20)
 }
 
 fn make_dir(dir: &Path) -> Result<(), CgroupError> {

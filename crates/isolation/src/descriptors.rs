@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 /// The most descriptors that one message carries.
@@ -37,6 +37,9 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_
 }
 
 /// Receives one message into `buffer`; a length of 0 means that the other side is gone.
+///
+/// # Errors
+/// `EMSGSIZE` when the message is larger than `buffer`, or some of its descriptors were lost.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -48,7 +51,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
             descriptors.extend(list);
         }
     }
-    if got.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+    // A message that was cut, or whose descriptors did not all arrive (too many, or none left for this process), is no
+    // message: what it lacks would be taken for what follows.
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(rustix::io::Errno::MSGSIZE.into());
     }
     Ok((got.bytes, descriptors))
@@ -72,4 +77,30 @@ pub fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     }
     // SAFETY: the descriptor is open (checked above), and the parent handed it to this process to own.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(number) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_lost_descriptors_is_an_error() {
+        let (ours, theirs) = packet_pair().unwrap();
+        let file = File::open("/dev/null").unwrap();
+        // More than `receive` has room for, so straight to the kernel: what a process at its limit of descriptors sees, too.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 40))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let many = vec![file.as_fd(); MAX_DESCRIPTORS + 40];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&ours, &[IoSlice::new(b"cut")], &mut control, SendFlags::NOSIGNAL).unwrap();
+        let error = receive(theirs.as_fd(), &mut [0; 16]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::MSGSIZE.raw_os_error()));
+
+        send(ours.as_fd(), b"whole", &[file.as_fd(), file.as_fd()]).unwrap();
+        let (length, given) = receive(theirs.as_fd(), &mut [0; 16]).unwrap();
+        assert_eq!((length, given.len()), (5, 2));
+    }
 }

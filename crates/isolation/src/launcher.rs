@@ -1,8 +1,12 @@
 //! The small single-threaded process that makes sandboxes, and the server's side of it.
 //!
 //! Forking the server, with its threads and memory, would be slow and unsafe. The launcher is started once, early; it keeps
-//! nothing of the host in its mount namespace but what every sandbox needs for its set-up (a `/proc` and a `/dev`), so that
-//! cloning that namespace is quick and a sandbox in the making can't see the host's files at all.
+//! nothing of the host in its mount namespace but what every sandbox needs for its set-up (a `/proc`), so that cloning that
+//! namespace is quick and a sandbox in the making can't see the host's files at all.
+//!
+//! Each user namespace is created by the sandbox's own root id on the host, not by the host's root. The kernel charges
+//! what it counts by user (inotify instances, pending signals, bytes of message queues) to the creator of the namespace
+//! too, so each sandbox has these limits to itself.
 //!
 //! ```text
 //!  server ──Prepare + descriptors──► launcher ──clone3──► PID 1 of a sandbox ──fork──► its spawner
@@ -15,7 +19,6 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::descriptors::{self, MAX_MESSAGE};
+use crate::devices;
 use crate::mounts::{leave_old_root, mount, pivot_here};
 use crate::sandbox::{self, Embryo};
 use crate::seccomp::Filters;
@@ -202,11 +206,6 @@ fn move_stdin_away() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What sandboxes get as `/dev`, in the launcher's own mount namespace …
-const DEVICES: &str = "/dev";
-/// … and those that run machines with the host's KVM.
-const DEVICES_WITH_KVM: &str = "/dev-kvm";
-
 /// Leaves the host's mount namespace for one that holds only what sandboxes need.
 fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
@@ -214,6 +213,7 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
     // SAFETY: setting a signal's disposition to "ignore" in a process with one thread.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let filters = Filters::compile().map_err(stage("seccomp"))?;
+    keep_capabilities_of_all_ids().map_err(stage("capabilities"))?;
     let host_net: OwnedFd = fs::File::open("/proc/self/ns/net").map_err(stage("host network"))?.into();
     // SAFETY: a plain system call in a process with one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
@@ -230,45 +230,10 @@ fn own_mounts() -> io::Result<()> {
         fs::create_dir(dir)?;
     }
     mount("proc", "/tmp/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, "")?;
-    devices(&format!("/tmp{DEVICES}"), &[])?;
-    devices(&format!("/tmp{DEVICES_WITH_KVM}"), &[("kvm", 10, 232)])?;
     let old_root = fs::File::open("/")?;
     std::env::set_current_dir("/tmp")?;
     pivot_here()?;
     leave_old_root(old_root.as_fd())
-}
-
-/// Makes a `/dev` that sandboxes share.
-fn devices(dir: &str, more: &[(&str, u32, u32)]) -> io::Result<()> {
-    fs::create_dir(dir)?;
-    mount("tmpfs", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "size=64k,mode=755")?;
-    let usual = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-    for (name, major, minor) in usual.iter().chain(more) {
-        let path = format!("{dir}/{name}");
-        let device = rustix::fs::makedev(*major, *minor);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::CharacterDevice,
-            rustix::fs::Mode::from_raw_mode(0o666),
-            device,
-        )?;
-        // The mode above passes through the umask.
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-    }
-    for (target, name) in [
-        ("/proc/self/fd", "fd"),
-        ("/proc/self/fd/0", "stdin"),
-        ("/proc/self/fd/1", "stdout"),
-        ("/proc/self/fd/2", "stderr"),
-        ("pts/ptmx", "ptmx"),
-    ] {
-        symlink(target, format!("{dir}/{name}"))?;
-    }
-    for place in ["pts", "shm", "mqueue"] {
-        fs::create_dir(format!("{dir}/{place}"))?;
-    }
-    Ok(())
 }
 
 #[repr(C)]
@@ -285,6 +250,25 @@ struct CloneArgs {
     set_tid: u64,
     set_tid_size: u64,
     cgroup: u64,
+}
+
+/// A time namespace, for its own sake: the host's would be a file in `/proc` that all sandboxes can lock and watch.
+const CLONE_NEWTIME: u64 = 0x80;
+
+/// Answers 0 in the child. Kernels that take no time namespace here (before 6.4) are asked again without it.
+fn clone3(args: CloneArgs) -> io::Result<i32> {
+    let call = |args: &CloneArgs| {
+        // SAFETY: `args` is the kernel's structure of the size given; without CLONE_VM the child is a copy, as after fork,
+        // of a process with one thread, and never returns from `prepare`.
+        let pid = unsafe { libc::syscall(libc::SYS_clone3, args, size_of::<CloneArgs>()) };
+        if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) }
+    };
+    match call(&args) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            call(&CloneArgs { flags: args.flags & !CLONE_NEWTIME, ..args })
+        }
+        other => other,
+    }
 }
 
 fn prepare(
@@ -304,10 +288,12 @@ fn prepare(
     let work_entrances: Vec<OwnedFd> = given.collect();
     let (mut mapped, wait_for_map) = io::pipe().map_err(stage("pipe"))?;
     let mut wait_for_map = Some(wait_for_map);
+    let devices = devices::mounted(request.kvm).map_err(stage("dev"))?;
 
     if let Some(netns) = &netns {
         set_netns(netns).map_err(stage("network namespace"))?;
     }
+    let owned = set_effective_id(request.uid_base).map_err(stage("owner"));
     let mut pidfd: i32 = -1;
     let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
@@ -316,15 +302,12 @@ fn prepare(
         | libc::CLONE_NEWUTS
         | libc::CLONE_PIDFD;
     let args = CloneArgs {
-        flags: namespaces as u64,
+        flags: namespaces as u64 | CLONE_NEWTIME,
         pidfd: (&raw mut pidfd) as u64,
         exit_signal: libc::SIGCHLD as u64,
         ..CloneArgs::default()
     };
-    // SAFETY: `args` is the kernel's structure of the size given; without CLONE_VM the child is a copy, as after fork,
-    // of a process with one thread, and never returns from this function.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
-    let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) };
+    let cloned = owned.and_then(|()| clone3(args).map_err(stage("clone3")));
     if let Ok(0) = cloned {
         drop(wait_for_map.take());
         // End of the pipe without a byte: the launcher could not map the ids, and has said so.
@@ -335,13 +318,14 @@ fn prepare(
         // The launcher's own socket must not live on in a sandbox.
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
-        let devices = if request.kvm { DEVICES_WITH_KVM } else { DEVICES };
         sandbox::run(Embryo { control, guest_entrances, work_entrances, filters, devices })
     }
-    if netns.is_some() {
-        set_netns(host_net).map_err(stage("host network"))?;
+    // A launcher that is not itself again would make the next sandbox in this one's network, or under its id. The server
+    // starts another, and the child, whose ids are not mapped yet, ends with this process.
+    if set_effective_id(0).is_err() || (netns.is_some() && set_netns(host_net).is_err()) {
+        std::process::exit(1);
     }
-    let pid = cloned.map_err(stage("clone3"))?;
+    let pid = cloned?;
     // SAFETY: clone3 succeeded with CLONE_PIDFD, so this is a new descriptor that nobody else owns.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let map = format!("0 {} {IDS}", request.uid_base);
@@ -356,6 +340,22 @@ fn prepare(
 fn close(fd: i32) {
     // SAFETY: the descriptor is never used again: `sandbox::run` does not return, and its process is a copy.
     unsafe { libc::close(fd) };
+}
+
+/// Has this process, and not what it forks into user namespaces, keep its capabilities when its effective id changes. Hosts
+/// that forbid user namespaces to unprivileged processes ask for them.
+fn keep_capabilities_of_all_ids() -> io::Result<()> {
+    const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
+    // SAFETY: a plain system call in a process with one thread.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes a host id as the one that is charged for what this process creates.
+fn set_effective_id(id: u32) -> io::Result<()> {
+    // SAFETY: a plain system call in a process with one thread; -1 leaves the other two ids as they are.
+    let set = unsafe { libc::syscall(libc::SYS_setresuid, -1_i64, libc::c_long::from(id), -1_i64) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn set_netns(netns: &OwnedFd) -> io::Result<()> {

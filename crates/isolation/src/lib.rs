@@ -8,6 +8,7 @@ mod capabilities;
 pub mod cgroup;
 pub mod counters;
 pub mod descriptors;
+mod devices;
 pub mod identity;
 pub mod launcher;
 pub mod loopdev;

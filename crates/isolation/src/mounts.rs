@@ -1,8 +1,8 @@
 //! Mounts by descriptor: detached copies of directory trees, id-mapped for one sandbox, and where they go.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 const OPEN_TREE_CLONE: libc::c_uint = 1;
@@ -55,19 +55,54 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
         attr.userns = userns.as_raw_fd() as u64;
     }
     if attr.set != 0 {
-        // SAFETY: `attr` is a `struct mount_attr` of the size given, alive during the call.
-        check(unsafe {
-            libc::syscall(
-                libc::SYS_mount_setattr,
-                tree.as_raw_fd(),
-                c"".as_ptr(),
-                libc::AT_EMPTY_PATH,
-                &raw const attr,
-                size_of::<MountAttr>(),
-            )
-        })?;
+        set_attributes(tree.as_fd(), attr)?;
     }
     Ok(tree)
+}
+
+/// A new file system of memory with these options, not attached yet, without set-user-id programs or programs at all.
+pub(crate) fn tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_SET_STRING: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+    const MOUNT_ATTR_NOSUID: libc::c_uint = 2;
+    const MOUNT_ATTR_NOEXEC: libc::c_uint = 8;
+    // SAFETY: system calls on NUL-terminated strings and on descriptors that they made; each answer is a new descriptor that
+    // nobody else owns.
+    unsafe {
+        let context = OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), FSOPEN_CLOEXEC))? as RawFd);
+        let configure = |command: libc::c_uint, key: *const libc::c_char, value: *const libc::c_char| {
+            check(libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0))
+        };
+        for (key, value) in options {
+            configure(FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr())?;
+        }
+        configure(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
+        let attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
+        let mount = check(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes))?;
+        Ok(OwnedFd::from_raw_fd(mount as RawFd))
+    }
+}
+
+/// Makes a detached mount read-only.
+pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(tree, MountAttr { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns: 0 })
+}
+
+fn set_attributes(tree: BorrowedFd<'_>, attr: MountAttr) -> io::Result<()> {
+    // SAFETY: `attr` is a `struct mount_attr` of the size given, alive during the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })?;
+    Ok(())
 }
 
 /// Puts a detached mount at `target`.

@@ -25,8 +25,8 @@ pub(crate) struct Embryo<'a> {
     pub(crate) guest_entrances: Vec<OwnedFd>,
     pub(crate) work_entrances: Vec<OwnedFd>,
     pub(crate) filters: &'a Filters,
-    /// What it gets as `/dev`.
-    pub(crate) devices: &'static str,
+    /// Its `/dev`, a mount that is not attached yet.
+    pub(crate) devices: OwnedFd,
 }
 
 /// Asks a prepared sandbox to become what it is to be. With it go, in this order: the layers' mounts, lowest first; the
@@ -71,9 +71,17 @@ pub enum Report {
 /// Size of `/dev/shm` as prepared; another is set at the beginning.
 const PREPARED_SHM: u64 = 1 << 30;
 
-/// Files of `/proc` that tell of the host, or reach it. What is not there is passed over.
-const MASKED: [&str; 10] =
-    ["acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"];
+/// Terminals of a sandbox: twice what the guest's shell sessions need.
+const TERMINALS: u32 = 256;
+
+/// Files and directories of `/proc` that tell of the host and its other users, or reach it. Missing ones are skipped. What
+/// programs need to size and watch themselves (`meminfo`, `stat`, `loadavg`, `vmstat`, `uptime`) stays.
+#[rustfmt::skip]
+const MASKED: [&str; 29] = [
+    "acpi", "asound", "buddyinfo", "cmdline", "consoles", "diskstats", "driver", "interrupts", "iomem", "ioports",
+    "kcore", "key-users", "keys", "latency_stats", "locks", "mdstat", "modules", "pagetypeinfo", "partitions", "pressure",
+    "sched_debug", "schedstat", "scsi", "softirqs", "swaps", "timer_list", "timer_stats", "vmallocinfo", "zoneinfo",
+];
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 type Staged<T> = Result<T, Failure>;
@@ -134,6 +142,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
         fs::create_dir(dir).at("stage")?;
     }
     let plain = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    attach(embryo.devices.as_fd(), Path::new("/stage/dev")).at("dev")?;
     mount("proc", "/stage/proc", "proc", plain, "").at("proc")?;
     for name in READ_ONLY {
         let path = format!("/stage/proc/{name}");
@@ -145,16 +154,14 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
         let path = format!("/stage/proc/{name}");
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => mount("tmpfs", &path, "tmpfs", plain | libc::MS_RDONLY, "size=0").at("masked proc")?,
-            Ok(_) => mount("/dev/null", &path, "", libc::MS_BIND, "").at("masked proc")?,
+            Ok(_) => mount("/stage/dev/null", &path, "", libc::MS_BIND, "").at("masked proc")?,
             Err(_) => {}
         }
     }
     // Nothing of the host's devices is shown: an empty directory that can't be written to.
     mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
-    mount(embryo.devices, "/stage/dev", "", libc::MS_BIND, "").at("dev")?;
-    remount_read_only("/stage/dev", libc::MS_NOSUID | libc::MS_NOEXEC).at("dev")?;
-    let terminals = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-    mount("devpts", "/stage/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, terminals).at("devpts")?;
+    let terminals = format!("newinstance,ptmxmode=0666,mode=0620,gid=5,max={TERMINALS}");
+    mount("devpts", "/stage/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, &terminals).at("devpts")?;
     let shm = format!("mode=1777,size={PREPARED_SHM}");
     mount("shm", "/stage/dev/shm", "tmpfs", plain, &shm).at("shm")?;
     let place =

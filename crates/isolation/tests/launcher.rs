@@ -82,6 +82,14 @@ fn test() {
     };
     assert_eq!(device(second.pid), Ok(rustix::fs::makedev(10, 232)), "asked for");
     assert_eq!(device(first.pid), Err(std::io::ErrorKind::NotFound));
+    let inode = |pid: i32, file: &str| {
+        let found = fs::metadata(format!("/proc/{pid}/{file}")).unwrap();
+        (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found))
+    };
+    for file in ["root/stage/dev", "root/stage/dev/null", "root/stage/dev/tty", "root/stage/proc/cmdline", "ns/user", "ns/time"] {
+        assert_ne!(inode(first.pid, file), inode(second.pid, file), "two sandboxes share {file}");
+    }
+    assert_eq!(owner(first.pid), UID_BASE, "limits by user are charged to the sandbox's own");
     rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
 
     let userns = File::open(format!("/proc/{}/ns/user", first.pid)).unwrap();
@@ -132,6 +140,8 @@ fn test() {
     expect("mount", "Operation not permitted (os error 1)");
     expect("unshare user", "Operation not permitted (os error 1)");
     expect("io_uring", "Function not implemented (os error 38)");
+    expect("asynchronous I/O", "Function not implemented (os error 38)");
+    expect("sync", "answered 0");
     expect("packet socket", "Address family not supported by protocol (os error 97)");
     expect("masked", "");
     expect("sysctl", "Read-only file system (os error 30)");
@@ -152,6 +162,17 @@ fn test() {
     let mut waiting = [rustix::event::PollFd::new(&first.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
     assert!(cgroups.processes("s1").is_empty(), "nothing outlives PID 1");
+}
+
+/// The host's user who created a process's user namespace.
+fn owner(pid: i32) -> u32 {
+    const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+    let namespace = File::open(format!("/proc/{pid}/ns/user")).unwrap();
+    let mut owner = 0u32;
+    // SAFETY: the call writes one id to memory that lives during it.
+    let asked = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&namespace), NS_GET_OWNER_UID, &raw mut owner) };
+    assert_eq!(asked, 0);
+    owner
 }
 
 /// The first half of a sandbox, with the socket that it listens on.
@@ -205,8 +226,10 @@ fn probe() {
     see("mount", call(libc::SYS_mount, 0, 0, 0));
     see("unshare user", call(libc::SYS_unshare, libc::CLONE_NEWUSER as u64, 0, 0));
     see("io_uring", call(libc::SYS_io_uring_setup, 1, 0, 0));
+    see("asynchronous I/O", call(libc::SYS_io_setup, 1, 0, 0));
+    see("sync", call(libc::SYS_sync, 0, 0, 0));
     see("packet socket", call(libc::SYS_socket, libc::AF_PACKET as u64, libc::SOCK_RAW as u64, 0));
-    let told = ["kcore", "keys", "timer_list", "interrupts"]
+    let told = ["kcore", "keys", "timer_list", "interrupts", "cmdline", "diskstats", "locks", "partitions", "pressure/cpu"]
         .iter()
         .filter(|n| fs::read(format!("/proc/{n}")).is_ok_and(|b| !b.is_empty()));
     see("masked", told.copied().collect::<Vec<_>>().join(" "));
