@@ -109,10 +109,10 @@ def test_an_agent_opens_the_editor_writes_a_text_and_saves_it(desk: tuple[Worker
     w, live = desk
     data = w.ok("vm:screenshot")
     assert data["size"] == list(SCREEN) and data["session"].startswith("vm_")
-    assert w.ok("vm:right_click", x=500, y=300)["clicked"] == [500, 300]
-    look(w, "menu")
-    for key in ("down", "down", "down", "enter"):
-        assert w.ok("vm:key", key=key)["key"] == key
+    look(w, "desktop")
+    for tag, name in (("toggle-button", "Applications"), ("menu", "Accessories"), ("menu-item", "Mousepad")):
+        w.ok("vm:click", **shown(w, tag, name)["at"])
+        look(w, f"menu-{name.lower()}")
     field = shown(w, "text")
     assert w.ok("vm:click", **field["at"])["clicked"] == [field["at"]["x"], field["at"]["y"]]
     text = "if a < b: print(\"<>\")\n\tÄöü ß 世界 😀\n{[|~^`]} 'end'"
@@ -130,6 +130,46 @@ def test_an_agent_opens_the_editor_writes_a_text_and_saves_it(desk: tuple[Worker
     saved = until(lambda: live.bash("cat '/tmp/saved <1>.txt'").stdout, "the saved file")
     assert saved == text
     look(w, "saved")
+
+
+def test_the_desktop_has_what_people_expect_and_all_of_it_is_in_the_tree(desk: tuple[Worker, LiveSandbox]) -> None:
+    w, live = desk
+    picture, table = look(w)
+    # A wallpaper: the middle of the screen is not one black area.
+    assert len(picture) > 20_000
+    launchers = ("Chromium Web Browser", "Xfce Terminal", "File Manager PCManFM", "Mousepad", "Settings Manager")
+    for name in launchers:
+        assert any(one["tag"] == "push-button" and name in one["name"] for one in rows(table)), (name, table)
+    w.ok("vm:right_click", x=700, y=600)
+    shown(w, "menu-item", "Paste")
+    look(w, "desktop-menu")
+    w.ok("vm:key", key="escape")
+    # An open menu would take the next click for itself.
+    until(lambda: "Paste" not in look(w)[1], "the menu's end")
+    w.ok("vm:click", **shown(w, "push-button", "Xfce Terminal")["at"])
+    w.ok("vm:click", **shown(w, "terminal")["at"])
+    w.ok("vm:type", text="echo $((6 * 7))-in-the-tree\n")
+    until(lambda: "42-in-the-tree" in look(w)[1], "the terminal's text")
+    w.ok("vm:click", **shown(w, "menu", "Edit")["at"])
+    shown(w, "menu-item", "Select All")
+    w.ok("vm:key", key="escape")
+    until(lambda: "Select All" not in look(w)[1], "the menu's end")
+    w.ok("vm:click", **shown(w, "push-button", "Settings Manager")["at"])
+    shown(w, "dialog", "Settings")
+    w.ok("vm:click", **shown(w, "push-button", "File Manager")["at"])
+    shown(w, "frame", "gem")
+    look(w, "programs")
+    assert live.output("pgrep -c xfce4-panel") == "1"
+
+
+def test_a_browser_is_started_from_the_panel(desk: tuple[Worker, LiveSandbox]) -> None:
+    w, _ = desk
+    w.ok("vm:click", **shown(w, "push-button", "Chromium")["at"])
+    shown(w, "frame", "Chromium")
+    w.ok("vm:hotkey", keys=["ctrl", "l"])
+    w.ok("vm:type", text="data:text/html,<h1>A page of the task</h1>\n")
+    shown(w, "heading", "A page of the task")
+    look(w, "browser")
 
 
 def test_mouse_and_keys_select_as_a_persons_do(desk: tuple[Worker, LiveSandbox]) -> None:
@@ -342,7 +382,7 @@ def test_machines_are_ready_before_they_are_asked_for(
     w.create("vm")
     look(w)
     again = machine(server, w)
-    assert again.name != mine.name and again.output("ls ~ | wc -l") == "0"
+    assert again.name != mine.name and again.bash("ls ~/kept").exit_code != 0
     until(lambda: len(kept()) == 3, "another in its place")
     # A killed server's are gone, and the sessions' are not.
     before = kept() - {again.name}

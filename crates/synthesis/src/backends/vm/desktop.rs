@@ -30,6 +30,10 @@ const BRIEF_DRAG: Duration = Duration::from_millis(300);
 const DRAG_STEP: Duration = Duration::from_millis(40);
 /// The longest drag.
 const LONGEST_DRAG: Duration = Duration::from_secs(60);
+/// Starts panel, wallpaper and icons, in images that have them.
+const SESSION: &str = "command -v desktop-session >/dev/null || exit 0; exec desktop-session";
+/// For programs of the desktop to draw themselves on a busy host.
+const SESSION_START: Duration = Duration::from_secs(30);
 /// Clicks that one action of the sandbox does.
 const CLICKS_AT_ONCE: u32 = 3;
 
@@ -182,6 +186,14 @@ impl Machine for Desktop {
         let pointer = self.place.get("/v1/display/pointer").await?;
         let place = pointer["x"].as_f64().zip(pointer["y"].as_f64());
         place.ok_or_else(|| "the sandbox does not tell where its pointer is".to_owned())
+    }
+
+    async fn start_desktop(&self) -> Result<(), String> {
+        let done = self.bash(SESSION, SESSION_START).await.map_err(|error| format!("the desktop did not start: {error}"))?;
+        match done["exit_code"].as_i64() {
+            Some(0) => Ok(()),
+            _ => Err(format!("the desktop did not start: {}", done["stderr"].as_str().unwrap_or_default().trim())),
+        }
     }
 
     async fn act(&self, action: &Action) -> Result<(), String> {

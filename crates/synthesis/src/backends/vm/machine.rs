@@ -97,6 +97,10 @@ pub trait Machine: Send + Sync {
     async fn terminal(&self) -> Result<Option<String>, String> {
         Ok(None)
     }
+    /// Starts what a desktop has beside its window manager, such as a panel, where the machine does not start it itself.
+    async fn start_desktop(&self) -> Result<(), String> {
+        Ok(())
+    }
     async fn act(&self, action: &Action) -> Result<(), String>;
     /// Runs a program with its arguments; no shell is between.
     async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String>;

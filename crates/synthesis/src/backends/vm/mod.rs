@@ -108,9 +108,10 @@ fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {error}"))
 }
 
-/// Has a machine show its screen for the first time, and begin to tell what is on it: the first session finds both at work.
+/// Starts a machine's screen, its desktop and its accessibility tree, so that the first session finds them ready.
 async fn begin(machine: &dyn Machine) -> Result<(), String> {
     machine.screenshot().await?;
+    machine.start_desktop().await?;
     if let Err(error) = machine.tree().await {
         tracing::debug!("a machine tells nothing of what is on its screen: {error}");
     }
