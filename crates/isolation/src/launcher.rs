@@ -37,13 +37,16 @@ use crate::seccomp::Filters;
 pub const IDS: u32 = 65_536;
 
 /// Asks for the namespaces and first processes of a sandbox. With it go its end of the control socket, the network
-/// namespace (none: the host's), and the guest's and the workload's cgroup entrances.
+/// namespace (none: the host's), a mount of the directory with the guest's program, and the guest's and the workload's
+/// cgroup entrances.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Prepare {
     pub uid_base: u32,
     pub host_network: bool,
     /// Whether it gets `/dev/kvm`.
     pub kvm: bool,
+    /// The program's name in its directory.
+    pub program: String,
     pub guest_entrances: usize,
 }
 
@@ -284,6 +287,7 @@ fn prepare(
     let mut given = given.into_iter();
     let control = given.next().ok_or_else(invalid)?;
     let netns = if request.host_network { None } else { Some(given.next().ok_or_else(invalid)?) };
+    let programs = given.next().ok_or_else(invalid)?;
     let guest_entrances: Vec<OwnedFd> = given.by_ref().take(request.guest_entrances).collect();
     let work_entrances: Vec<OwnedFd> = given.collect();
     let (mut mapped, wait_for_map) = io::pipe().map_err(stage("pipe"))?;
@@ -318,7 +322,8 @@ fn prepare(
         // The launcher's own socket must not live on in a sandbox.
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
-        sandbox::run(Embryo { control, guest_entrances, work_entrances, filters, devices })
+        let program = (programs, request.program);
+        sandbox::run(Embryo { control, program, guest_entrances, work_entrances, filters, devices })
     }
     // A launcher that is not itself again would make the next sandbox in this one's network, or under its id. The server
     // starts another, and the child, whose ids are not mapped yet, ends with this process.

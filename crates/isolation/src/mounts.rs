@@ -60,6 +60,18 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
     Ok(tree)
 }
 
+/// A detached, read-only copy of the mount that `file`, of this mount namespace, was opened on, from that file downwards.
+pub(crate) fn detached_from(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    // SAFETY: a system call on an open descriptor; the answer is a new descriptor that nobody else owns.
+    let tree = unsafe {
+        let fd = check(libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags))?;
+        OwnedFd::from_raw_fd(fd as RawFd)
+    };
+    make_read_only(tree.as_fd())?;
+    Ok(tree)
+}
+
 /// A new file system of memory with these options, not attached yet, without set-user-id programs or programs at all.
 pub(crate) fn tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;

@@ -15,13 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::descriptors::{self, MAX_MESSAGE};
 use crate::launcher::Failure;
-use crate::mounts::{attach, leave_old_root, mount, pivot_here, remount_read_only};
+use crate::mounts::{attach, detached_from, leave_old_root, mount, pivot_here, remount_read_only};
 use crate::seccomp::Filters;
 use crate::{capabilities, spawner};
 
 /// What the launcher hands to a new first process.
 pub(crate) struct Embryo<'a> {
     pub(crate) control: OwnedFd,
+    /// A mount of the directory with the guest's program, and the program's name in it.
+    pub(crate) program: (OwnedFd, String),
     pub(crate) guest_entrances: Vec<OwnedFd>,
     pub(crate) work_entrances: Vec<OwnedFd>,
     pub(crate) filters: &'a Filters,
@@ -30,7 +32,7 @@ pub(crate) struct Embryo<'a> {
 }
 
 /// Asks a prepared sandbox to become what it is to be. With it go, in this order: the layers' mounts, lowest first; the
-/// writable layer's; the program; the descriptors to inherit; the mounts to bind.
+/// writable layer's; the descriptors to inherit; the mounts to bind.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Begin {
     pub layers: usize,
@@ -48,6 +50,8 @@ pub struct Begin {
     pub inherit: Vec<String>,
     /// Directories of the root that get an empty file system of their own, whose content is not kept. Image builds use it.
     pub scratch: Vec<String>,
+    /// Where the program is mounted as a command, if anywhere.
+    pub command: Option<String>,
     /// Files and directories to bind, in their order: where they go.
     pub binds: Vec<Bind>,
 }
@@ -126,6 +130,7 @@ pub(crate) fn run(embryo: Embryo<'_>) -> ! {
 /// What the first half leaves to the second.
 struct Prepared {
     spawner: OwnedFd,
+    program: OwnedFd,
     proc: OwnedFd,
     sys: OwnedFd,
     dev: OwnedFd,
@@ -138,7 +143,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
     let spawner = fork_spawner(embryo)?;
 
     mount("tmpfs", "/stage", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "size=64k,mode=700").at("stage")?;
-    for dir in ["/stage/root", "/stage/upper", "/stage/proc", "/stage/sys", "/stage/dev"] {
+    for dir in ["root", "upper", "proc", "sys", "dev", "programs", "nothing", "program"].map(|name| format!("/stage/{name}")) {
         fs::create_dir(dir).at("stage")?;
     }
     let plain = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -158,6 +163,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
             Err(_) => {}
         }
     }
+    let program = program(&embryo.program).at("program")?;
     // Nothing of the host's devices is shown: an empty directory that can't be written to.
     mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
     let terminals = format!("newinstance,ptmxmode=0666,mode=0620,gid=5,max={TERMINALS}");
@@ -168,11 +174,22 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
         |path: &str| rustix::fs::open(path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty());
     Ok(Prepared {
         spawner: lift(&spawner).at("spawner")?,
+        program: lift(&program).at("program")?,
         proc: place("/stage/proc").map_err(io::Error::from).at("proc")?,
         sys: place("/stage/sys").map_err(io::Error::from).at("sys")?,
         dev: place("/stage/dev").map_err(io::Error::from).at("dev")?,
         old_root: fs::File::open("/").at("root")?.into(),
     })
+}
+
+/// Opens the guest's program on an overlay of this sandbox's own. On the host's file itself, which all sandboxes and the
+/// server run from, each of them could see the others' locks and uses. Its pages stay shared.
+fn program((dir, name): &(OwnedFd, String)) -> io::Result<OwnedFd> {
+    attach(dir.as_fd(), Path::new("/stage/programs"))?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    mount("program", "/stage/program", "overlay", flags, "lowerdir=/stage/programs:/stage/nothing,userxattr")?;
+    let open = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC | rustix::fs::OFlags::NOFOLLOW;
+    Ok(rustix::fs::open(format!("/stage/program/{name}"), open, rustix::fs::Mode::empty())?)
 }
 
 /// Takes the sandbox's root as its identity: until now the process had the host's, which has no meaning here.
@@ -256,13 +273,12 @@ fn begin_with(
     executing: impl Fn() -> io::Result<()>,
 ) -> Staged<()> {
     let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
-    if given.len() != begin.layers + 2 + begin.inherit.len() + begin.binds.len() {
+    if given.len() != begin.layers + 1 + begin.inherit.len() + begin.binds.len() {
         return Err(invalid());
     }
     let mut given = given.into_iter();
     let layers: Vec<OwnedFd> = given.by_ref().take(begin.layers).collect();
     let upper = given.next().ok_or_else(invalid)?;
-    let program = lift(&given.next().ok_or_else(invalid)?).at("descriptors")?;
     let inherit: Vec<OwnedFd> = given.by_ref().take(begin.inherit.len()).collect();
     let binds: Vec<OwnedFd> = given.collect();
 
@@ -278,6 +294,10 @@ fn begin_with(
     attach(staged.dev.as_fd(), Path::new("/dev")).at("dev")?;
     for dir in &begin.scratch {
         mount("scratch", dir, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "mode=755,size=64m").at("scratch")?;
+    }
+    if let Some(command) = &begin.command {
+        let tree = detached_from(staged.program.as_fd()).at("command")?;
+        attach(tree.as_fd(), Path::new(command)).at("command")?;
     }
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
@@ -304,7 +324,7 @@ fn begin_with(
     embryo.filters.install().at("seccomp")?;
     spawner_answer(staged.spawner.as_fd()).at("spawner")?;
     executing().at("control socket")?;
-    Err(Failure::of("exec", &exec(&program, &begin.argv, &env)))
+    Err(Failure::of("exec", &exec(&staged.program, &begin.argv, &env)))
 }
 
 /// Mounts the root file system at `/stage/root`.

@@ -56,6 +56,7 @@ fn test() {
     let program = std::env::current_exe().unwrap();
     let lower = dir.path().join("lower");
     fs::create_dir_all(lower.join("bin")).unwrap();
+    fs::write(lower.join("bin/again"), "").unwrap();
     fs::write(lower.join("marker"), "from the layer").unwrap();
     fs::copy(&program, lower.join("bin/probe")).unwrap();
     let lowest = dir.path().join("lowest");
@@ -71,11 +72,14 @@ fn test() {
     let launcher = Launcher::start(&program).unwrap();
     let entrances = cgroups.create("s1", &Resources::default()).unwrap();
     let work_entrances = entrances.work.len();
-    let (first, control) = prepared(&launcher, &entrances, false);
+    let programs = dir.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    fs::hard_link(&program, programs.join("probe")).or_else(|_| fs::copy(&program, programs.join("probe")).map(drop)).unwrap();
+    let (first, control) = prepared(&launcher, &programs, &entrances, false);
     assert_eq!(cgroups.processes("s1").len(), 2, "PID 1 and the spawner are in their cgroups");
 
     let other = cgroups.create("s2", &Resources::default()).unwrap();
-    let (second, _control) = prepared(&launcher, &other, true);
+    let (second, _control) = prepared(&launcher, &programs, &other, true);
     let device = |pid: i32| {
         let found = fs::metadata(format!("/proc/{pid}/root/stage/dev/kvm"));
         found.map(|found| std::os::unix::fs::MetadataExt::rdev(&found)).map_err(|error| error.kind())
@@ -96,7 +100,6 @@ fn test() {
     let mapped = |path: &Path, read_only| detached(path, Attributes { read_only, idmap: Some(userns.as_fd()) }).unwrap();
     let (mut output, answer) = std::io::pipe().unwrap();
     let answer = OwnedFd::from(answer);
-    let guest = detached(&program, Attributes { read_only: true, idmap: None }).unwrap();
     let (lowest, lower, upper_mount) = (mapped(&lowest, true), mapped(&lower, true), mapped(&upper, false));
     let begin = Begin {
         layers: 2,
@@ -108,10 +111,11 @@ fn test() {
         argv: vec!["probe".to_owned(), "probe".to_owned()],
         inherit: vec!["ANSWER_FD".to_owned()],
         scratch: Vec::new(),
+        command: Some("/bin/again".to_owned()),
         binds: Vec::new(),
     };
     let started = Instant::now();
-    let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), guest.as_fd(), answer.as_fd()];
+    let given = [lowest.as_fd(), lower.as_fd(), upper_mount.as_fd(), answer.as_fd()];
     descriptors::send(control.as_fd(), &serde_json::to_vec(&begin).unwrap(), &given).unwrap();
     match report(&control) {
         Some(Report::Executing) => {}
@@ -153,6 +157,11 @@ fn test() {
     expect("child of a second spawner", "uid 1000 gid 1000 groups [7, 1000] sid-leader true fds 0 1 2 status 0");
     expect("its cgroup", "/../work status 0");
     expect("missing program", "Exec: No such file or directory (os error 2)");
+    let of_the_host = std::os::unix::fs::MetadataExt::dev(&fs::metadata(&program).unwrap()).to_string();
+    for running in ["/proc/self/exe", "/bin/again"] {
+        assert_ne!(seen[running], of_the_host, "{running} is the host's file, which can be locked and watched");
+    }
+    assert!(!seen["mounts"].contains(dir.path().to_str().unwrap()), "the host's paths");
     expect("processes", "1 2");
     expect("capabilities", "00000000a80c25fb");
     assert_eq!(fs::read_to_string(upper.join("upper/written")).unwrap(), "by the sandbox");
@@ -176,11 +185,20 @@ fn owner(pid: i32) -> u32 {
 }
 
 /// The first half of a sandbox, with the socket that it listens on.
-fn prepared(launcher: &Launcher, entrances: &Entrances, kvm: bool) -> (Prepared, OwnedFd) {
+fn prepared(launcher: &Launcher, programs: &Path, entrances: &Entrances, kvm: bool) -> (Prepared, OwnedFd) {
     let (control, theirs) = descriptors::packet_pair().unwrap();
-    let given: Vec<BorrowedFd<'_>> =
-        [theirs.as_fd()].into_iter().chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd())).collect();
-    let request = Prepare { uid_base: UID_BASE, host_network: true, kvm, guest_entrances: entrances.guest.len() };
+    let programs = detached(programs, Attributes { read_only: true, idmap: None }).unwrap();
+    let given: Vec<BorrowedFd<'_>> = [theirs.as_fd(), programs.as_fd()]
+        .into_iter()
+        .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))
+        .collect();
+    let request = Prepare {
+        uid_base: UID_BASE,
+        host_network: true,
+        kvm,
+        program: "probe".to_owned(),
+        guest_entrances: entrances.guest.len(),
+    };
     let first = launcher.prepare(&request, &given).unwrap();
     drop(theirs);
     assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
@@ -248,6 +266,10 @@ fn probe() {
     );
     let status = fs::read_to_string("/proc/self/status").unwrap();
     see("capabilities", status.lines().find_map(|l| l.strip_prefix("CapEff:\t")).unwrap().to_owned());
+    for running in ["/proc/self/exe", "/bin/again"] {
+        see(running, std::os::unix::fs::MetadataExt::dev(&fs::metadata(running).unwrap()).to_string());
+    }
+    see("mounts", fs::read_to_string("/proc/self/mountinfo").unwrap());
     see("processes", {
         let mut pids: Vec<i32> = open("/proc").iter().filter_map(|n| n.parse().ok()).collect();
         pids.sort_unstable();

@@ -143,12 +143,13 @@ impl Builder {
             argv: vec!["arenite".to_owned(), "guest".to_owned()],
             inherit: ["ARENITE_OUTPUT_FD", "ARENITE_STATUS_FD", "ARENITE_CONFIG_FD"].map(str::to_owned).into(),
             scratch: vec!["/run".to_owned()],
+            command: None,
             binds: files.into_iter().map(|(_, target)| Bind { target, directory: false }).collect(),
         };
         let given: Vec<_> = layers
             .iter()
             .map(|l| l.as_fd())
-            .chain([layer.as_fd(), self.host.guest.as_fd(), output.as_fd(), status.as_fd(), config.as_fd()])
+            .chain([layer.as_fd(), output.as_fd(), status.as_fd(), config.as_fd()])
             .chain(bound.iter().map(|b| b.as_fd()))
             .collect();
         slot.begin(&begin, &given)?;

@@ -5,28 +5,22 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use arenite_image::Image;
-use arenite_isolation::mounts::{self, Attributes};
 
 use super::data_dir::write_shared_file;
-use super::program::Program;
 
 const DIRECTORIES: [&str; 3] = ["usr", "usr/local", "usr/local/bin"];
 const PLACE: &str = "usr/local/bin/aio";
 /// What the place's directories are made with ahead, root being their owner; most images have the same.
 const MODE: u32 = 0o755;
 
-/// A mount of the program for one sandbox, and where it goes; none when the image has another file there.
-pub(super) fn mount(program: &Program, upper: &Path, image: &Image) -> io::Result<Option<(OwnedFd, String)>> {
-    if !fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))? {
-        return Ok(None);
-    }
-    let mount = mounts::detached(&program.named()?, Attributes { read_only: true, idmap: None })?;
-    Ok(Some((mount, format!("/{PLACE}"))))
+/// Where the program is mounted in a sandbox; none when the image has another file there.
+pub(super) fn place(upper: &Path, image: &Image) -> io::Result<Option<String>> {
+    let free = fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))?;
+    Ok(free.then(|| format!("/{PLACE}")))
 }
 
 /// Makes the place in a new writable layer.

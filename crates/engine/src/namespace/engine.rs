@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arenite_image::Image;
+use arenite_isolation::Begin;
 use arenite_isolation::mounts::{self, Attributes};
-use arenite_isolation::{Begin, Bind};
 use arenite_model::protocol::{Assignment, GuestConfig, hosts_file};
 use arenite_model::{NetworkMode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
@@ -214,7 +214,7 @@ impl Shared {
         let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
         let layers =
             lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
-        let command = command::mount(&host.program, &slot.layer.join("upper"), image).map_err(|e| at("command", e))?;
+        let command = command::place(&slot.layer.join("upper"), image).map_err(|e| at("command", e))?;
         let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         stages.done("layers");
 
@@ -239,9 +239,8 @@ impl Shared {
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
             .map(|l| l.as_fd())
-            .chain([upper.as_fd(), host.guest.as_fd(), listener.as_fd(), config.as_fd()])
+            .chain([upper.as_fd(), listener.as_fd(), config.as_fd()])
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
-            .chain(command.iter().map(|(mount, _)| mount.as_fd()))
             .collect();
         let inherit = ["ARENITE_LISTEN_FD", "ARENITE_CONFIG_FD"].into_iter();
         let inherit = inherit.chain(counters.iter().map(|(counter, _)| counter.variable())).map(str::to_owned).collect();
@@ -255,7 +254,8 @@ impl Shared {
             argv: vec!["arenite".to_owned(), "guest".to_owned()],
             inherit,
             scratch: Vec::new(),
-            binds: command.iter().map(|(_, target)| Bind { target: target.clone(), directory: false }).collect(),
+            command,
+            binds: Vec::new(),
         };
         slot.begin(&begin, &given)?;
         stages.done("start");

@@ -10,9 +10,9 @@ use std::time::Duration;
 use arenite_image::ImageStore;
 use arenite_isolation::cgroup::{Cgroups, Layout};
 use arenite_isolation::launcher::Launcher;
-use arenite_isolation::mounts::{self, Attributes};
 use arenite_model::{Resources, SandboxId};
 
+use super::ceilings;
 use super::data_dir;
 use super::network::{Network, NetworkConfig};
 use super::program::Program;
@@ -47,9 +47,7 @@ pub(super) struct Host {
     pub(super) images: ImageStore,
     pub(super) cgroups: Cgroups,
     pub(super) ids: IdRanges,
-    /// The program that becomes the guest: a read-only mount of one file, so that all share its pages and none can change it.
-    pub(super) guest: OwnedFd,
-    /// The program itself, for all else that is started or mounted of it.
+    /// This program, which is also the launcher and the guest.
     pub(super) program: Program,
     network: Option<Network>,
     launcher: Mutex<Option<Arc<Launcher>>>,
@@ -126,6 +124,7 @@ impl Host {
         let network = match role {
             Role::Build => None,
             Role::Server => {
+                ceilings::raise();
                 config.network.tag = mark.clone();
                 let opened = Network::open(config.network.clone()).await;
                 Some(opened.map_err(|e| EngineError::Stage {
@@ -142,8 +141,6 @@ impl Host {
         {
             tracing::warn!(%error, "this program's file has no name in the data directory yet; the next create tries again");
         }
-        let guest = mounts::detached(&program.held(), Attributes { read_only: true, idmap: None })
-            .map_err(host("could not open this program"))?;
         let launcher = Self::start_launcher(&program)?;
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
         Ok(Self {
@@ -154,7 +151,6 @@ impl Host {
             storage,
             images,
             cgroups,
-            guest,
             program,
             network,
             _lock: lock,

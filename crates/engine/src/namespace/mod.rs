@@ -13,6 +13,7 @@
 mod ahead;
 mod build;
 mod ca;
+mod ceilings;
 mod command;
 mod data_dir;
 pub mod dns;

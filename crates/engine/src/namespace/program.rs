@@ -1,13 +1,15 @@
 //! This program's own file, held from the start of the server: an update may replace or remove it meanwhile.
 //!
-//! A file without a name can be executed, but the kernel mounts none. So the data directory has a name of its own for it.
+//! A sandbox runs it on an overlay of its own, and an overlay is made of directories. So the data directory has one, in which
+//! the file has another name.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use arenite_isolation::mounts::{self, Attributes};
 use rustix::fs::{AtFlags, CWD, linkat};
 
 /// The file that this process runs from.
@@ -38,20 +40,34 @@ impl Program {
         Ok(())
     }
 
-    /// A path to execute or mount it from, good in this process and its children whatever became of the file's own name.
+    /// A path to execute it from, good in this process and its children whatever became of the file's own name.
     pub(super) fn held(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// A path under which the file has a name, made again if it was removed.
-    pub(super) fn named(&self) -> io::Result<PathBuf> {
+    /// The file's name in the directory.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A mount of the directory in which it has that name, which is made again if it was removed.
+    pub(super) fn mount(&self) -> io::Result<OwnedFd> {
+        self.named()?;
+        mounts::detached(&self.dir, Attributes { read_only: true, idmap: None })
+    }
+
+    fn named(&self) -> io::Result<PathBuf> {
         let path = self.dir.join(&self.name);
         if path.exists() {
             return Ok(path);
         }
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        // A second name keeps the pages shared. A file on another file system, or one without any name left, is copied.
-        if linkat(CWD, self.held(), CWD, &path, AtFlags::SYMLINK_FOLLOW).is_err() {
+        fs::create_dir_all(&self.dir)?;
+        // Sandboxes' ids look a file up in it, and nobody else gets there: the data directory is closed.
+        fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755))?;
+        // A second name keeps the pages shared. A file on another file system, one without any name left, or one that only
+        // root may execute, is copied.
+        let for_all = self.file.metadata()?.mode() & 0o5 == 0o5;
+        if !for_all || linkat(CWD, self.held(), CWD, &path, AtFlags::SYMLINK_FOLLOW).is_err() {
             let unfinished = self.dir.join("unfinished");
             fs::copy(self.held(), &unfinished)?;
             fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o755))?;
@@ -69,13 +85,17 @@ mod tests {
     fn it_outlives_its_own_name_and_the_one_that_it_was_given() {
         let dir = tempfile::tempdir().unwrap();
         let (path, names) = (dir.path().join("arenite"), dir.path().join("program"));
-        fs::write(&path, "old").unwrap();
+        let write = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        write("old");
         let old = Program::open(&path, names.clone()).unwrap();
         old.keep().unwrap();
         assert_eq!(fs::metadata(old.named().unwrap()).unwrap().ino(), fs::metadata(&path).unwrap().ino(), "not copied");
 
         fs::remove_file(&path).unwrap();
-        fs::write(&path, "new one").unwrap();
+        write("new one");
         fs::remove_file(old.named().unwrap()).unwrap();
         assert_eq!(fs::read(old.held()).unwrap(), b"old");
         assert_eq!(fs::read(old.named().unwrap()).unwrap(), b"old", "copied, since nothing names it any more");

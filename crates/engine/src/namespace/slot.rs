@@ -148,15 +148,18 @@ impl Host {
         };
         let entrances = self.cgroups.create(id.as_str(), limits).map_err(cgroup)?;
         let (control, theirs) = descriptors::packet_pair().map_err(|e| at("control socket", e))?;
+        let programs = self.program.mount().map_err(|e| at("program", e))?;
         let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
             .into_iter()
             .chain(netns.as_ref().map(|n| n.as_fd()))
+            .chain([programs.as_fd()])
             .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))
             .collect();
         let request = Prepare {
             uid_base: IdRanges::base(uid_index),
             host_network: netns.is_none(),
             kvm,
+            program: self.program.name().to_owned(),
             guest_entrances: entrances.guest.len(),
         };
         let first = self.launcher()?.prepare(&request, &given).map_err(|error| match error {
