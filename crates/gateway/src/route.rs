@@ -193,6 +193,7 @@ fn is_page(owner: Owner, path: &str) -> bool {
         | Owner::Manual
         | Owner::Preview => true,
         Owner::Guest => !path.split('/').any(|segment| segment == "v1"),
+        Owner::AgentFlow => matches!(path, "/docs" | "/redoc"),
         _ => false,
     }
 }
@@ -498,6 +499,13 @@ mod tests {
             ("/tools/bash:run/schema", Owner::AgentFlow),
             ("/shutdown", Owner::AgentFlow),
             ("/shutdown/x", Owner::Unknown),
+            ("/worker/disconnect", Owner::AgentFlow),
+            ("/warmup/status", Owner::AgentFlow),
+            ("/warmups", Owner::Unknown),
+            ("/docs", Owner::AgentFlow),
+            ("/openapi.json", Owner::AgentFlow),
+            ("/docs/x", Owner::Unknown),
+            ("/sandbox/a/docs", Owner::Unknown),
             ("/api/v2/sandboxes", Owner::Api),
             ("/sandboxes", Owner::Missing("E2B's API")),
             ("/healthz", Owner::Health),

@@ -21,5 +21,10 @@ pub(crate) async fn serve(
     _body: Body,
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
-    Ok(PAGE.response())
+    Ok(page())
+}
+
+/// Shows the document `openapi.json` beside it.
+pub(crate) fn page() -> Response<Body> {
+    PAGE.response()
 }

@@ -8,6 +8,7 @@
 
 mod check;
 mod control;
+mod openapi;
 
 use std::sync::Arc;
 
@@ -38,11 +39,11 @@ const MAX_ACTIONS: usize = 10_000;
 
 /// Whether a path of the server's own hosts is AgentFlow's, as far as it is nobody else's.
 pub(crate) fn is_its(path: &str) -> bool {
-    if path == "/shutdown" || path.starts_with("/api/v1/") {
+    if path == "/shutdown" || path.starts_with("/api/v1/") || openapi::PATHS.contains(&path) {
         return true;
     }
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    matches!(first, "execute" | "session" | "tools")
+    matches!(first, "execute" | "session" | "tools" | "lifecycle" | "worker" | "init" | "warmup")
 }
 
 pub(crate) async fn serve(
@@ -53,6 +54,9 @@ pub(crate) async fn serve(
     parts: &Parts,
     body: Body,
 ) -> Result<Response<Body>, Refusal> {
+    if openapi::PATHS.contains(&path) {
+        return openapi::serve(path, parts);
+    }
     let synthesis = gateway.synthesis()?;
     let below = path.strip_prefix(ROOT).unwrap_or(path).trim_end_matches('/');
     let below = if below == "/shutdown" { "/server/shutdown" } else { below };
