@@ -84,13 +84,17 @@ def test_agentflows_own_configuration_starts_unchanged(
         }
     )
     one = worker()
-    found = one.ok("rag:search", query="Which city is the capital of Peru?", top_k=1)
+    found = one.ok("rag:search", query="Which city is the capital of Peru?", top_k=1, results=True)
     assert found["context"] == f"[Lima]\n{PASSAGES[0]['contents']}" and found["query"].startswith("Which")
+    # AgentFlow's prompts are made of all that an answer has: a passage is not in it twice.
+    assert one.ok("rag:search", query="capital of Peru").keys() == {"query", "context"}
+    assert one.ok("rag:batch_search", queries=["capital of Peru"]).keys() == {"count", "contexts"}
+    assert one.call("rag:search", query="capital of Peru", results="yes")["code"] == 4000
     assert found["results"][0]["id"] == "0" and 0.3 < found["results"][0]["score"] <= 1.0
     # Passages may hold the separator themselves: each query has as many as it asked for.
-    both = one.ok("rag:search", query="where do potatoes come from", top_k=2)
+    both = one.ok("rag:search", query="where do potatoes come from", top_k=2, results=True)
     assert len(both["results"]) == 2 and both["context"].startswith(PASSAGES[2]["contents"] + "\n---\n[")
-    assert len(one.ok("rag:search", query="Norway")["results"]) == 4, "default_top_k"
+    assert len(one.ok("rag:search", query="Norway", results=True)["results"]) == 4, "default_top_k"
 
     many = one.ok("rag:batch_search", queries=["capital of Norway", "reindeer"], top_k=1)
     assert many["count"] == 2 and [text.split("\n")[0] for text in many["contexts"]] == ["[Oslo]", "[Reindeer]"]
@@ -126,7 +130,7 @@ def test_queries_that_come_together_are_answered_together(configured: Configure,
     one.ok("rag:search", query="a lone query does not wait for company")
     assert time.monotonic() - begun < 5
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda n: one.ok("rag:search", query=f"{PASSAGES[n % 4]['contents']} {n}", top_k=1), range(64)))
+        answers = list(pool.map(lambda n: one.ok("rag:search", query=f"{PASSAGES[n % 4]['contents']} {n}", top_k=1, results=True), range(64)))
     for n, answer in enumerate(answers):
         assert answer["results"][0]["id"] == str(n % 4), answer
     batcher = one.ok("rag:stats")["batcher"]
@@ -154,7 +158,7 @@ def test_a_session_finds_what_it_indexed_and_no_other_does(
     assert "query" in first.call("rag:search")["message"]
     # What it indexed outlives the server, and ends with the session.
     server.restart(("--config", str(tmp_path / "sandbox-server.json")))
-    assert first.ok("rag:search", query="under the mat", top_k=1)["results"][0]["content"] == "The key lies under the mat."
+    assert first.ok("rag:search", query="under the mat", top_k=1, results=True)["results"][0]["content"] == "The key lies under the mat."
 
 
 def test_corpora_of_the_data_directory_are_served(server: Server, worker: MakeWorker, tmp_path: Path) -> None:

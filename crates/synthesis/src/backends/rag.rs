@@ -206,7 +206,11 @@ impl Rag {
         require(call.tool, &call.params, &["query"])?;
         let query = self.query(&call.params, call.session, text(&call.params, "query")?)?;
         let found = ask(&self.corpora(call).await?, &query).await.map_err(|error| failure(&error))?;
-        Ok(Returned::Data(json!({ "query": query.text, "context": context(&found), "results": results(&found) })))
+        let mut data = json!({ "query": query.text, "context": context(&found) });
+        if wants_results(call)? {
+            data["results"] = results(&found);
+        }
+        Ok(Returned::Data(data))
     }
 
     async fn batch(&self, call: &Call<'_>) -> Answered {
@@ -235,9 +239,10 @@ impl Rag {
             .iter()
             .map(|answer| answer.as_ref().map_or_else(|f| format!("[Error] {}", f.message), |found| context(found)))
             .collect();
-        let found: Vec<Value> =
-            answers.iter().map(|answer| answer.as_ref().map_or(Value::Null, |found| results(found))).collect();
-        let mut data = json!({ "count": contexts.len(), "contexts": contexts, "results": found });
+        let mut data = json!({ "count": contexts.len(), "contexts": contexts });
+        if wants_results(call)? {
+            data["results"] = answers.iter().map(|answer| answer.as_ref().map_or(Value::Null, |found| results(found))).collect();
+        }
         if errors.is_empty() {
             return Ok(Returned::Data(data));
         }
@@ -357,6 +362,17 @@ fn context(found: &[Found]) -> String {
     found.iter().map(|one| one.passage.shown()).collect::<Vec<_>>().join(SEPARATOR)
 }
 
+/// Whether the call, or its session, asks for the passages as objects too: prompts that are made of an answer would have each
+/// passage twice.
+fn wants_results(call: &Call<'_>) -> Result<bool, Failure> {
+    let own = || call.session.and_then(|session| session.facts.config.get("results"));
+    match call.params.get("results").filter(|value| !value.is_null()).or_else(own) {
+        None => Ok(false),
+        Some(Value::Bool(wanted)) => Ok(*wanted),
+        Some(_) => Err(wrong("results", "true or false")),
+    }
+}
+
 fn results(found: &[Found]) -> Value {
     let one = |found: &Found| {
         json!({
@@ -381,6 +397,7 @@ impl Backend for Rag {
         let mode =
             json!({"type": "string", "enum": ["bm25", "dense", "hybrid"], "description": "By words, by meaning, or both."});
         let filter = json!({"type": "object", "description": "What the passages' metadata has to be: {\"lang\": \"en\", \"year\": {\"gte\": 2000}}."});
+        let results = json!({"type": "boolean", "default": false, "description": "Answer with the passages as objects too: id, score, title, content, metadata."});
         let documents = json!({
             "type": "array",
             "description": "Texts, or objects with text, title, id and metadata. One with an id that is there takes its place.",
@@ -391,14 +408,14 @@ impl Backend for Rag {
                 "rag:search",
                 NAME,
                 "Search the corpus for passages that answer a question.",
-                json!({"query": {"type": "string", "description": "The question, or words to look for."}, "top_k": top_k, "mode": mode, "filter": filter}),
+                json!({"query": {"type": "string", "description": "The question, or words to look for."}, "top_k": top_k, "mode": mode, "filter": filter, "results": results}),
                 &["query"],
             ),
             spec(
                 "rag:batch_search",
                 NAME,
                 "Search the corpus for several questions at once.",
-                json!({"queries": {"type": "array", "items": {"type": "string"}, "description": "The questions."}, "top_k": top_k, "mode": mode, "filter": filter}),
+                json!({"queries": {"type": "array", "items": {"type": "string"}, "description": "The questions."}, "top_k": top_k, "mode": mode, "filter": filter, "results": results}),
                 &["queries"],
             ),
             spec("rag:stats", NAME, "Tell what the corpus is, and how queries were batched.", json!({}), &[]),
