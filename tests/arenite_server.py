@@ -47,6 +47,9 @@ class Server:
         self.agentflow = "off"
         #: See `leaks.mark`.
         self.mark: str | None = None
+        #: Where it runs, and what it finds in its environment besides ours.
+        self.cwd: Path | None = None
+        self.environment: dict[str, str] = {}
         self.log_path = data_dir.parent / f"{data_dir.name}.server.log"
 
     @property
@@ -69,7 +72,7 @@ class Server:
     def start(self, extra: tuple[str, ...] = (), wait: float = 90) -> None:
         assert self.process is None, "the server is already running"
         # ARENITE_* of the caller would reach the server as settings.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")} | self.environment
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command_line(extra),
@@ -77,6 +80,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd=self.cwd,
                 start_new_session=True,
             )
         deadline = time.monotonic() + wait

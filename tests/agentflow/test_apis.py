@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.server
 import json
 import sqlite3
@@ -92,7 +93,7 @@ def test_the_web_by_providers(configured: Configure, worker: Callable[..., Worke
     assert w.call("web:visit", urls="https://bad.test/", goal="x")["code"] == 5000
     assert "i.png" in w.ok("web:image_search", query="cats")["result"]
     assert w.ok("web:reverse_image_search", image_url="https://i.test/i.png")["result"].startswith("# 2 images")
-    assert w.call("web:search", query=5)["code"] == 5000
+    assert w.call("web:search", query={"q": 5})["code"] == 5000
     model = {"enable_llm_summary": True, "openai_api_key": "k3", "openai_api_url": f"{providers}/v1", "summary_model": "m"}
     configured({"apis": {"websearch": {**keys, **model}}})
     assert "the summary" in worker("two").ok("web:visit", urls="https://good.test/", goal="facts")["result"]
@@ -110,7 +111,7 @@ def test_databases_are_asked_and_not_changed(configured: Configure, worker: Call
     assert schema["columns"][0] == {"name": "id", "type": "INTEGER", "pk": True}
     rows = w.ok("text2sql:execute", db_id="shop", query="SELECT name, price FROM items ORDER BY id")["result"]
     assert rows["row_count"] == 100 and rows["truncated"] and rows["rows"][0] == ["item 1", 1.5]
-    for query, code in [("DELETE FROM items", 4000), ("PRAGMA journal_mode = WAL", 4000), ("SELECT * FROM nothing", 5000)]:
+    for query, code in [("DELETE FROM items", 4000), ("PRAGMA journal_mode = WAL", 5000), ("SELECT * FROM nothing", 5000)]:
         assert w.call("text2sql:execute", db_id="shop", query=query)["code"] == code, query
     forever = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t"
     begun = time.monotonic()
@@ -132,18 +133,64 @@ def test_data_is_worked_on_in_the_sandbox(configured: Configure, worker: Callabl
     w = worker()
     w.create("code")
     told = w.ok("ds_inspect_data", seed_path="sales")["result"]
-    assert "a.csv (23 bytes)" in told and "3 rows; columns: day, sum" in told and "more/b.txt" in told and "passwd" not in told
-    assert w.ok("ds_read_csv", csv_file="a.csv", max_rows=2, seed_path="sales")["result"].splitlines()[:3] == ["day,sum", "1,10", "2,20"]
-    code = "import os, pandas as pd\nframe = pd.read_csv('a.csv')\ntotal = int(frame['sum'].sum())\nprint(os.path.exists('/etc/shadow-of-the-host'))"
+    assert told.startswith("a.csv:\nThis dataset contains 3 rows and 2 columns.") and "passwd" not in told
+    assert w.ok("ds_read_csv", csv_file="a.csv", max_rows=2, seed_path="sales")["result"].splitlines()[:3] == ["a.csv", "day,sum", "1,10"]
+    code = "frame = pd.read_csv('a.csv')\ntotal = int(frame['sum'].sum())\nprint(os.path.exists('/etc/shadow-of-the-host'), os.listdir('more'))"
     done = w.call("ds_run_python", code=code, return_vars=["total"], seed_path="sales")
-    assert done["code"] == 0 and "total = 60" in done["data"]["result"], done
+    assert done["code"] == 0 and "total = 60" in done["data"]["result"] and "False ['b.txt']" in done["data"]["result"], done
     assert done["meta"]["session_id"] is None and done["meta"]["resource_type"] == "ds"
-    plot = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
-    assert w.ok("ds_run_python", code=plot, seed_path="sales")["images"][0]["type"] == "png"
-    assert "ZeroDivisionError" in w.call("ds_run_python", code="1/0", seed_path="sales")["message"]
-    for outside in ["/etc", "..", "sales/out", "nothing"]:
-        assert w.call("ds_inspect_data", seed_path=outside)["code"] == 5000, outside
+    plot = "plt.plot([1, 2])\nplt.show()"
+    assert w.ok("ds_run_python", code=plot, seed_path="sales")["images"][0]["type"] == "image/png"
+    # Folders of the server beside the one that is configured are none; a path may be the sandbox's own.
+    for outside in ["sales/out", "nothing", "../sales", str(tmp_path)]:
+        assert "does not exist" in w.ok("ds_inspect_data", seed_path=outside)["result"], outside
+    assert "apis.ds.seed_root" in w.ok("ds_inspect_data", seed_path=str(tmp_path))["result"]
+    w.ok("code:bash", command="mkdir -p /tmp/made && printf 'a,b\\n1,2\\n' >/tmp/made/own.csv")
+    assert "contains 1 rows and 2 columns" in w.ok("ds_inspect_data", seed_path="/tmp/made")["result"]
     assert "must be provided" in w.call("ds_run_python", code="1")["message"]
+    # What changes on the server is there in the next call; what code writes stays.
+    w.ok("ds_run_python", code="open('made.txt', 'w').write('x')", seed_path="sales")
+    (data / "a.csv").write_text("day,sum\n1,10\n")
+    told = w.ok("ds_run_python", code="print(len(pd.read_csv('a.csv')), os.path.exists('made.txt'))", seed_path="sales")["result"]
+    assert told == "📄 Standard Output:\n1 True"
+
+
+def test_a_call_of_ds_harms_no_other(configured: Configure, worker: Callable[..., Worker], tmp_path: Path) -> None:
+    """Without a session: calls of one worker share a sandbox, and each has a process of its own there."""
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    configured({"apis": {"ds": {"seed_root": str(tmp_path)}}})
+    w = worker()
+
+    def run(code: str, **more: Any) -> dict[str, Any]:
+        return Worker(str(w.http.base_url), w.name).post("execute", action="ds_run_python", params={"code": code, "seed_path": "."}, **more).json()
+
+    for code, wanted in [
+        ("import os, signal; print('before'); os.kill(os.getpid(), signal.SIGKILL)", ["MemoryError", "before"]),
+        ("import os; os._exit(3)", ["SystemExit: 3"]),
+        ("import sys; sys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", ["Error"]),
+        ("pd.read_csv = None; np.pi = 3", ["successful"]),
+        ("print(pd.read_csv is None, np.pi > 3)", ["False True"]),
+        ("print('x' * 3_000_000)", ["Output truncated! (Total 3000000 chars)"]),
+        ("os.system('echo from a command')", ["from a command"]),
+        ("import subprocess; subprocess.Popen(['sleep', '100'])", ["successful"]),
+    ]:
+        answer = run(code)
+        assert answer["code"] == 0 and all(one in answer["data"]["result"] for one in wanted), answer
+    # One that is too slow is stopped, and meanwhile others run.
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        slow = pool.submit(run, "while True: pass", timeout=3)
+        quick = [pool.submit(run, f"time.sleep(0.2); print({n})") for n in range(12)]
+        assert [one.result()["data"]["result"] for one in quick] == [f"📄 Standard Output:\n{n}" for n in range(12)]
+        assert slow.result()["code"] == 5006
+    left = "import subprocess; print(subprocess.run(['pgrep', '-fc', '^sleep 100'], capture_output=True, text=True).stdout)"
+    assert run(left)["data"]["result"].endswith("0")
+    listed = w.post("session/list").json()["data"]
+    assert listed["count"] == 0, "the sandbox is kept by a session that nobody sees"
+    sandboxes = w.http.get("/api/v2/sandboxes").json()["sandboxes"]
+    assert len([one for one in sandboxes if one["spec"]["labels"].get("agentflow.worker") == w.name]) == 1
+    assert w.post("worker/disconnect").json()["data"]["sessions_cleaned"] == 0
+    sandboxes = w.http.get("/api/v2/sandboxes").json()["sandboxes"]
+    assert not [one for one in sandboxes if one["spec"]["labels"].get("agentflow.worker") == w.name]
 
 
 def test_documents_are_found_and_read(configured: Configure, worker: Callable[..., Worker], tmp_path: Path) -> None:
@@ -155,7 +202,32 @@ def test_documents_are_found_and_read(configured: Configure, worker: Callable[..
     assert found.startswith("[paper.1] Intro")
     assert "It works." in w.ok("doc:read", section_ids=["paper.2"], goal="what", seed_path="paper")["result"]
     assert w.call("doc:read", section_ids=["paper.9"], goal="what", seed_path="paper")["code"] == 5000
-    assert w.call("doc:search", key_words="a", seed_path="/etc")["code"] == 5000
+    outside = w.call("doc:search", key_words="a", seed_path="/etc")
+    assert outside["code"] == 5000 and "apis.doc.seed_root" in outside["message"]
+
+
+def test_what_is_said_of_an_unknown_tool_is_short(server: Server, worker: Callable[..., Worker]) -> None:
+    w = worker()
+    long = "x" * (1 << 20)
+    for answer in (w.post("execute", action=long), w.post("execute/batch", actions=[{"action": long}])):
+        assert answer.status_code in (400, 500) and len(answer.content) < 4000 and "x...[Truncated]" in answer.text
+
+
+def test_paths_and_pages_of_agentflows_server(server: Server, worker: Callable[..., Worker]) -> None:
+    w = worker()
+    assert w.http.post("/worker/disconnect", json={"worker_id": w.name}).json()["data"]["sessions_cleaned"] == 0
+    assert w.http.get("/warmup/status").json().keys() == {"backends", "summary"}
+    document = w.http.get("/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, told in methods.items():
+            if method == "get":
+                assert w.http.get(path.replace("{tool_name}", "bash:run")).status_code == 200, path
+            elif told["requestBody"]["required"]:
+                # Bodies without what has to be there are refused.
+                assert w.http.post(path, json={}).status_code in (400, 422), path
+    for path in ("/docs", "/redoc"):
+        page = w.http.get(path)
+        assert page.status_code == 200 and page.headers["content-type"].startswith("text/html") and "openapi.json" in page.text
 
 
 def test_mcp_servers_run_inside_the_workers_sandbox(configured: Configure, worker: Callable[..., Worker]) -> None:

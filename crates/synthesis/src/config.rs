@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::backend::Backend;
-use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, Text2Sql, Vm, Web};
+use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Places, Rag, Text2Sql, Vm, Web};
 use crate::place::{Sandboxes, Wish};
 use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
 
@@ -64,13 +64,13 @@ pub struct Config {
     /// The folder of the file: what it names is looked for there.
     #[serde(skip)]
     pub dir: PathBuf,
-    /// The keys of `resources` as they stand in the file: tools are listed in this order.
+    /// Keys as they stand in the file: tools and databases are listed in this order.
     #[serde(skip)]
-    order: Vec<String>,
+    order: Order,
 }
 
 /// The keys of an object, in their order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {
@@ -95,10 +95,25 @@ impl<'de> Deserialize<'de> for Keys {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// What is told in the order of the file.
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Order {
     resources: Keys,
+    apis: ApisOrder,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct ApisOrder {
+    text2sql: DatabasesOrder,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct DatabasesOrder {
+    databases: Keys,
+    db_paths: Keys,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -230,7 +245,7 @@ impl Config {
         let mut parsed: Value = serde_json::from_str(&text).map_err(|error| syntax(error.to_string()))?;
         expand(&mut parsed, &|name| std::env::var(name).ok());
         let mut config = Self::deserialize(&parsed).map_err(|error| syntax(error.to_string()))?;
-        config.order = serde_json::from_str(&text).map(|order: Order| order.resources.0).unwrap_or_default();
+        config.order = serde_json::from_str(&text).unwrap_or_default();
         // A bare name has an empty parent, which is no folder to start anything in.
         let absolute = std::path::absolute(path).map_err(failed)?;
         config.dir = absolute.parent().map(Path::to_owned).unwrap_or_default();
@@ -289,7 +304,7 @@ impl Config {
         let package = dir.join("python");
         unpack(&package).map_err(|error| format!("could not write the plugin host to {}: {error}", package.display()))?;
         let mut ordered: Vec<(&str, &Value)> = named(&self.resources).collect();
-        ordered.sort_by_key(|(key, _)| self.order.iter().position(|one| one == key));
+        ordered.sort_by_key(|(key, _)| self.order.resources.0.iter().position(|one| one == key));
         let mut parts = Vec::new();
         for (key, value) in ordered {
             let Ok(resource) = Resource::deserialize(value) else { continue };
@@ -302,7 +317,7 @@ impl Config {
             }
         }
         if self.apis.keys().any(|key| !key.starts_with('_')) {
-            parts.extend(apis(&self.apis));
+            parts.extend(apis(&self.apis, &self.order.apis, &Places::of(&self.dir, data_dir)));
         }
         for module in &self.plugins {
             let python = module.python.as_deref().unwrap_or("python3");
@@ -411,7 +426,8 @@ impl Workers {
             Part::Ours(Arc::new(Rag::new(Map::new(), data_dir))),
             Part::Ours(Arc::new(Vm::new(Map::new(), data_dir))),
         ];
-        parts.extend(apis(&Map::new()));
+        // Without a configuration nobody has said that clients may read folders of the server.
+        parts.extend(apis(&Map::new(), &ApisOrder::default(), &Places::default()));
         Self::of(data_dir.join("synthesis"), parts)
     }
 
@@ -428,13 +444,14 @@ impl Workers {
 }
 
 /// All of AgentFlow's, in its order.
-fn apis(config: &Map<String, Value>) -> Vec<Part> {
+fn apis(config: &Map<String, Value>, order: &ApisOrder, places: &Places) -> Vec<Part> {
+    let databases = [order.text2sql.databases.0.as_slice(), &order.text2sql.db_paths.0].concat();
     let of = |key: &str| without_comments(config.get(key).and_then(Value::as_object).unwrap_or(&Map::new()));
     vec![
         Part::Ours(Arc::new(Web::new(of("websearch")))),
-        Part::Ours(Arc::new(Ds::new(&of("ds")))),
-        Part::Ours(Arc::new(Doc::new(&of("doc")))),
-        Part::Ours(Arc::new(Text2Sql::new(&of("text2sql")))),
+        Part::Ours(Arc::new(Ds::new(of("ds"), places))),
+        Part::Ours(Arc::new(Doc::new(of("doc"), places))),
+        Part::Ours(Arc::new(Text2Sql::new(&of("text2sql"), &databases, places.clone()))),
     ]
 }
 

@@ -24,6 +24,8 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// Parameters that tell a tool of its session: the server's to give.
 const OURS: [&str; 3] = ["worker_id", "session_id", "session_info"];
 const DIALECT: &str = "agentflow";
+/// Characters of an action's name.
+const MAX_NAME: usize = 200;
 
 /// One call.
 #[derive(Debug, Clone, Default)]
@@ -155,7 +157,7 @@ impl Synthesis {
         cancel: &CancellationToken,
     ) -> Done {
         let begun = Instant::now();
-        let name = std::mem::take(&mut execute.action.name);
+        let name = shortened(std::mem::take(&mut execute.action.name));
         let params = execute.action.params.take();
         // What the tool is told, if the client tells it in its parameters, is what everything is called.
         let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
@@ -304,21 +306,22 @@ impl Synthesis {
             if !backend.needs_place() {
                 return Ok(None);
             }
-            // Its sandbox is the one of the worker's sessions, if it has one.
-            let shared = self.worker(&caller.tenant, worker).sessions().into_iter().find(|session| session.sandbox().is_some());
-            if let Some(session) = shared {
-                let known = self.worker(&caller.tenant, worker);
-                self.make_ready(caller, &known, &session).await;
-                let place = self.place(caller, &session);
-                return Ok(Some(Held { session, place, temporary: false, shown: false }));
+            // Its sandbox is the one of the worker's sessions. Without one, a session that nobody sees keeps one for the calls that
+            // follow, until the worker is idle for its time or leaves.
+            let known = self.worker(&caller.tenant, worker);
+            let shared = known.sessions().into_iter().find(|session| session.sandbox().is_some() && !session.is_alone());
+            let session = shared.unwrap_or_else(|| {
+                let create = Create { worker: worker.to_owned(), ..Create::default() };
+                known.session_or("", |number| Session::new(self.facts(&create, number, true).0, false, false)).0
+            });
+            self.make_ready(caller, &known, &session).await;
+            if let Some(error) = session.error() {
+                let refused = refused(None, backend.name(), error);
+                self.end(caller, &known, &session).await;
+                return Err(refused);
             }
-            let create = Create { worker: worker.to_owned(), resource_type: String::new(), ..Create::default() };
-            let session = Arc::new(Session::new(self.facts(&create, 0, true).0, true, false));
-            let place = self
-                .own_place(caller, worker, &Wish::default(), true)
-                .await
-                .map_err(|error| refused(None, backend.name(), &error))?;
-            return Ok(Some(Held { session, place: Some(place), temporary: true, shown: false }));
+            let place = self.place(caller, &session);
+            return Ok(Some(Held { session, place, temporary: false, shown: false }));
         };
         if backend.is_resource()
             && let Err(error) = tool.loaded.warm_up().await
@@ -491,6 +494,14 @@ fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<Answe
 pub(crate) fn legacy(returned_type: &str) -> Failure {
     let message = "Tool returned legacy response format; expected {code, message, data, meta}";
     Failure::new(code::UNEXPECTED_ERROR, message).with(json!({ "returned_type": returned_type }))
+}
+
+/// A name that is repeated in answers and records. None that long is a tool's.
+fn shortened(name: String) -> String {
+    match name.char_indices().nth(MAX_NAME) {
+        Some((at, _)) => format!("{}...[Truncated]", &name[..at]),
+        None => name,
+    }
 }
 
 /// Writes the outcome of a step, and answers.

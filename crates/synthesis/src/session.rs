@@ -129,6 +129,11 @@ impl Session {
         self.facts.config.get("sandbox").and_then(Value::as_str) == Some("own")
     }
 
+    /// It only keeps the worker's sandbox for tools that have no session, such as `ds_*`: nobody asked for it, and no list has it.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.facts.resource_type.is_empty()
+    }
+
     /// After a start of the server it goes on in the sandbox that it had.
     pub(crate) fn is_resumed(&self) -> bool {
         self.resumed.load(Ordering::Relaxed)

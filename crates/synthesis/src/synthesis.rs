@@ -210,7 +210,7 @@ impl Synthesis {
     /// How many workers ever had a session and did not leave, and how many sessions there are.
     pub fn counts(&self) -> (usize, usize) {
         let workers = self.workers();
-        (workers.len(), workers.values().map(|worker| worker.count()).sum())
+        (workers.len(), workers.values().map(|worker| worker.shown_sessions().len()).sum())
     }
 
     pub fn tools_count(&self) -> usize {
@@ -302,8 +302,12 @@ impl Synthesis {
     }
 
     async fn prepare(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
-        let Some(loaded) = self.catalog.resource(&session.facts.resource_type) else { return Ok(()) };
-        let place = match loaded.backend.wish(&session.facts.config) {
+        let loaded = self.catalog.resource(&session.facts.resource_type);
+        let wish = match loaded {
+            Some(loaded) => loaded.backend.wish(&session.facts.config),
+            None => session.is_hidden().then(Wish::default),
+        };
+        let place = match wish {
             None => None,
             Some(wish) => {
                 let before = session.sandbox().filter(|_| session.restored);
@@ -327,7 +331,10 @@ impl Synthesis {
                 Some(place)
             }
         };
-        let made = loaded.backend.initialize(session, place.as_ref()).await;
+        let made = match loaded {
+            Some(loaded) => loaded.backend.initialize(session, place.as_ref()).await,
+            None => Ok(()),
+        };
         if made.is_err()
             && let Some(place) = place
         {
@@ -382,7 +389,7 @@ impl Synthesis {
 
     /// Ends a session: no call finds it from here on, those under way are cancelled, and then it is cleaned up. False: someone
     /// else is at it.
-    async fn end(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> bool {
+    pub(crate) async fn end(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> bool {
         if !worker.take(session) {
             return false;
         }
@@ -425,7 +432,7 @@ impl Synthesis {
         let Some(known) = self.known(&caller.tenant, worker) else { return 0 };
         let ending = known.sessions().into_iter().map(|session| {
             let known = Arc::clone(&known);
-            async move { self.detached_end(caller, &known, &session).await }
+            async move { self.detached_end(caller, &known, &session).await && !session.is_hidden() }
         });
         let ended = futures_util::future::join_all(ending).await.into_iter().filter(|ended| *ended).count();
         let mut workers = self.workers();
@@ -464,8 +471,9 @@ impl Synthesis {
         self.sessions(tenant, worker).iter().filter(wanted).map(refreshed).collect()
     }
 
+    /// Those that somebody asked for.
     fn sessions(&self, tenant: &TenantId, worker: &str) -> Vec<Arc<Session>> {
-        self.known(tenant, worker).map(|worker| worker.sessions()).unwrap_or_default()
+        self.known(tenant, worker).map(|worker| worker.shown_sessions()).unwrap_or_default()
     }
 
     /// Warms up the named backends, or all: whether each is warm, and what went wrong.
@@ -498,7 +506,7 @@ impl Synthesis {
         let mine = self.all().into_iter().filter(|((theirs, _), _)| theirs == tenant);
         let workers: Vec<Value> = mine
             .map(|((_, id), worker)| {
-                let sessions: Vec<Value> = worker.sessions().iter().map(|session| session.listed()).collect();
+                let sessions: Vec<Value> = worker.shown_sessions().iter().map(|session| session.listed()).collect();
                 json!({ "worker_id": id, "sessions": sessions })
             })
             .collect();

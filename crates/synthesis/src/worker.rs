@@ -88,6 +88,10 @@ impl Worker {
         self.state().sessions.clone()
     }
 
+    pub(crate) fn shown_sessions(&self) -> Vec<Arc<Session>> {
+        self.state().sessions.iter().filter(|session| !session.is_hidden()).cloned().collect()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.state().sessions.len()
     }

@@ -1,7 +1,5 @@
 //! What tools of APIs have in common: they answer with their result beside what they were called with.
 
-use std::path::{Path, PathBuf};
-
 use serde_json::{Map, Value, json};
 
 use super::Params;
@@ -78,28 +76,35 @@ fn short(value: &Value, outer: bool) -> Value {
     }
 }
 
-/// A text, or several.
+/// A text, or several. Numbers, such as those of sections, are taken as they are written.
 pub(super) fn texts(params: &Params, name: &str) -> Result<Vec<String>, Fault> {
+    let wrong = || Fault::new(format!("{name} has to be a string or a list of strings"));
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
     match params.get(name) {
-        Some(Value::String(text)) => Ok(vec![text.clone()]),
-        Some(Value::Array(items)) if items.iter().all(Value::is_string) => {
-            Ok(items.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        Some(Value::Array(items)) => {
+            let texts: Option<Vec<String>> = items.iter().map(text).collect();
+            texts.ok_or_else(wrong)
         }
-        _ => Err(Fault::new(format!("{name} has to be a string or a list of strings"))),
+        given => given.and_then(text).map(|text| vec![text]).ok_or_else(wrong),
     }
 }
 
-/// A path of the server's that a client names, kept within the folder that the configuration allows. Links that lead out of
-/// it are outside.
-pub(super) fn within(root: &Path, given: &str) -> Result<PathBuf, Fault> {
-    let outside = || Fault::new(format!("{given:?} is not in the folder of data that the server's configuration names"));
-    let root =
-        root.canonicalize().map_err(|error| Fault::new(format!("the configured folder of data can't be used: {error}")))?;
-    let path = root.join(given).canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Fault::new(format!("there is no {given:?} in the folder of data")),
-        _ => outside(),
-    })?;
-    if path.starts_with(&root) { Ok(path) } else { Err(outside()) }
+/// A whole number, also as text; none: it is not given, or null.
+pub(super) fn integer(params: &Map<String, Value>, name: &str) -> Result<Option<i64>, Fault> {
+    let wrong = || Fault::internal(format!("{name} has to be a whole number"));
+    match params.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => text.trim().parse().map(Some).map_err(|_| wrong()),
+        Some(Value::Number(number)) => {
+            let whole = number.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e15);
+            number.as_i64().or(whole.map(|number| number as i64)).map(Some).ok_or_else(wrong)
+        }
+        Some(_) => Err(wrong()),
+    }
 }
 
 #[cfg(test)]
@@ -117,17 +122,5 @@ mod tests {
         assert_eq!(Value::Object(told.clone())["many"], "List(len=11)");
         assert_eq!(told["nested"], json!({"a": "[1]", "b": 2}));
         assert_eq!(told.keys().collect::<Vec<_>>(), ["many", "nested", "query", "worker_id"]);
-    }
-
-    #[test]
-    fn a_path_stays_in_its_folder() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().join("data");
-        std::fs::create_dir_all(root.join("a")).unwrap();
-        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
-        assert!(within(&root, "a").is_ok());
-        for given in ["..", "/etc", "out", "a/../..", "nothing"] {
-            assert!(within(&root, given).is_err(), "{given}");
-        }
     }
 }

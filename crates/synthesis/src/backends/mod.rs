@@ -1,11 +1,13 @@
 //! The backends that come with the server.
 
 mod api;
+mod ask;
 mod bash;
 mod browser;
 mod code;
 mod doc;
 mod ds;
+mod folders;
 mod mcp;
 mod rag;
 mod text2sql;
@@ -25,6 +27,7 @@ pub use browser::Browser;
 pub use code::Code;
 pub use doc::Doc;
 pub use ds::Ds;
+pub use folders::Places;
 pub use mcp::Mcp;
 pub use rag::Rag;
 pub use text2sql::Text2Sql;

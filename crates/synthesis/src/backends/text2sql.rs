@@ -1,6 +1,5 @@
 //! `text2sql:*`: questions to SQLite databases, which are only read, for a bounded time, beside everything else.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
 
 use super::api::{self, Fault};
+use super::folders::Places;
 use super::{Answered, needs, spec};
 use crate::answer::code as codes;
 use crate::backend::{Backend, Call, ToolSpec};
@@ -28,44 +28,70 @@ const STEPS: i32 = 10_000;
 
 /// Databases by their ids.
 pub struct Text2Sql {
-    databases: BTreeMap<String, PathBuf>,
+    /// In the order of the configuration.
+    databases: Vec<Database>,
+    /// Where relative paths are looked for.
+    places: Places,
     rows: u64,
     timeout: f64,
 }
 
+struct Database {
+    id: String,
+    /// As the configuration has it; empty: a variable for it is not set.
+    path: String,
+}
+
 impl Text2Sql {
-    /// `config`: `databases` as a mapping of ids to paths, `max_rows`, `timeout` in seconds.
-    pub fn new(config: &Map<String, Value>) -> Self {
-        let databases = config.get("databases").and_then(Value::as_object);
-        let path = |(id, path): (&String, &Value)| {
-            let path = path.as_str().or_else(|| path["path"].as_str())?;
-            Some((id.clone(), PathBuf::from(path)))
+    /// `config`: `databases` (or `db_paths`) as a mapping of ids to paths, `max_rows`, `timeout` in seconds. `order`: the ids as
+    /// they stand in the file.
+    pub fn new(config: &Map<String, Value>, order: &[String], places: Places) -> Self {
+        let configured = ["databases", "db_paths"].iter().find_map(|name| config.get(*name).and_then(Value::as_object));
+        let database = |(id, path): (&String, &Value)| {
+            let path = path.as_str().or_else(|| path["path"].as_str()).unwrap_or_default();
+            Database { id: id.clone(), path: path.to_owned() }
         };
+        let mut databases: Vec<Database> = configured.into_iter().flatten().map(database).collect();
+        databases.sort_by_key(|database| order.iter().position(|id| *id == database.id));
+        for database in databases.iter().filter(|database| database.path.is_empty()) {
+            tracing::warn!(database = database.id, "a database of text2sql has no path");
+        }
         Self {
-            databases: databases.into_iter().flatten().filter_map(path).collect(),
+            databases,
+            places,
             rows: config.get("max_rows").and_then(Value::as_u64).unwrap_or(ROWS),
             timeout: config.get("timeout").and_then(Value::as_f64).unwrap_or(TIMEOUT),
         }
     }
 
+    fn configured(&self) -> Result<(), Fault> {
+        if self.databases.is_empty() { Err(Fault::new("databases config missing for text2sql tools")) } else { Ok(()) }
+    }
+
     fn database(&self, params: &Map<String, Value>) -> Result<PathBuf, Fault> {
+        self.configured()?;
         let id = params.get("db_id").and_then(Value::as_str).ok_or_else(|| Fault::new("db_id has to be a string"))?;
-        self.databases.get(id).cloned().ok_or_else(|| {
-            let known: Vec<&str> = self.databases.keys().map(String::as_str).collect();
-            Fault::new(format!("there is no database {id:?}; there are: {}", known.join(", ")))
-        })
+        let known = self.databases.iter().find(|database| database.id == id && !database.path.is_empty());
+        // AgentFlow's words for an id that is not there and for one that has no path.
+        let known = known.ok_or_else(|| Fault::new(format!("Database not found: {id}")))?;
+        let path = self.places.existing(Path::new(&known.path)).filter(|path| path.is_file());
+        path.ok_or_else(|| Fault::new(format!("Database file not found: {}", known.path)))
     }
 
     async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
         let params = &call.params;
         match call.tool {
-            "text2sql:list_databases" => Ok(json!({ "result": { "databases": self.databases.keys().collect::<Vec<_>>() } })),
+            "text2sql:list_databases" => {
+                self.configured()?;
+                let ids: Vec<&str> = self.databases.iter().map(|database| database.id.as_str()).collect();
+                Ok(json!({ "result": { "databases": ids } }))
+            }
             "text2sql:get_schema" => {
                 needs("Text2SqlGetSchemaTool.execute", params, &["db_id"]).map_err(Fault::internal)?;
                 let (path, id) = (self.database(params)?, params["db_id"].clone());
                 let tables = match params.get("table_names") {
                     None | Some(Value::Null) => None,
-                    Some(_) => Some(api::texts(params, "table_names")?),
+                    Some(_) => Some(api::texts(params, "table_names")?).filter(|tables| !tables.is_empty()),
                 };
                 let schema = beside(self.timeout, move |until| schema(&path, tables.as_deref(), until)).await?;
                 Ok(json!({ "result": { "db_id": id, "schema": schema } }))
@@ -99,7 +125,7 @@ struct Until {
 
 fn open(path: &Path, until: &Until) -> Result<Connection, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags).map_err(|_| Fault::new("the database can't be opened"))?;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(|error| said(&error, until))?;
     let (at, stop) = (until.at, until.stop.clone());
     let set = connection.progress_handler(STEPS, Some(move || Instant::now() >= at || stop.is_cancelled()));
     set.map_err(|error| Fault::internal(error.to_string()))?;
@@ -111,16 +137,21 @@ fn said(error: &rusqlite::Error, until: &Until) -> Fault {
         Some(rusqlite::ErrorCode::OperationInterrupted) => {
             Fault::new(format!("the query took longer than {} s and was stopped", until.timeout))
         }
-        _ => Fault::new(format!("SQL error: {error}")),
+        _ => Fault::internal(match error {
+            // Without the whole query behind it, which the client knows.
+            rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+            rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+            rusqlite::Error::MultipleStatement => "You can only execute one statement at a time.".to_owned(),
+            other => other.to_string(),
+        }),
     }
 }
 
 fn schema(path: &Path, tables: Option<&[String]>, until: Until) -> Result<Value, Fault> {
     let connection = open(path, &until)?;
     let read = || -> Result<Map<String, Value>, rusqlite::Error> {
-        let mut select = connection.prepare(
-            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%' ORDER BY rowid",
-        )?;
+        let mut select = connection
+            .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid")?;
         let names: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         let mut schema = Map::new();
         for table in names.into_iter().filter(|name| tables.is_none_or(|wanted| wanted.contains(name))) {
@@ -132,7 +163,7 @@ fn schema(path: &Path, tables: Option<&[String]>, until: Until) -> Result<Value,
             let mut select = connection.prepare("SELECT \"from\", \"table\", \"to\" FROM pragma_foreign_key_list(?1)")?;
             let key = |row: &rusqlite::Row<'_>| {
                 let to: Option<String> = row.get(2)?;
-                Ok(json!({ "column": row.get::<_, String>(0)?, "ref_table": row.get::<_, String>(1)?, "ref_column": to }))
+                Ok(json!({ "from_col": row.get::<_, String>(0)?, "to_table": row.get::<_, String>(1)?, "to_col": to }))
             };
             let keys: Vec<Value> = select.query_map([&table], key)?.collect::<Result<_, _>>()?;
             schema.insert(table, json!({ "columns": columns, "foreign_keys": keys }));
@@ -143,9 +174,9 @@ fn schema(path: &Path, tables: Option<&[String]>, until: Until) -> Result<Value,
 }
 
 fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fault> {
-    let first: String = query.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
-    if !["select", "with", "pragma"].iter().any(|word| first.eq_ignore_ascii_case(word)) {
-        return Err(Fault::with(codes::INVALID_INPUT, "Only SELECT, WITH and PRAGMA queries are allowed"));
+    let begin = query.trim().to_ascii_uppercase();
+    if !["SELECT", "WITH", "PRAGMA"].iter().any(|word| begin.starts_with(word)) {
+        return Err(Fault::with(codes::INVALID_INPUT, "Only SELECT/PRAGMA queries are allowed"));
     }
     let connection = open(path, &until)?;
     // Of a pragma that would change something, and of a WITH before one.
@@ -169,7 +200,7 @@ fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fau
         Ok(json!({ "columns": columns, "rows": rows, "row_count": row_count, "truncated": truncated }))
     };
     match read() {
-        Ok(Value::Null) => Err(Fault::with(codes::INVALID_INPUT, "the query would change the database, which is only read")),
+        Ok(Value::Null) => Err(Fault::internal("attempt to write a readonly database".to_owned())),
         Ok(result) => Ok(result),
         Err(error) => Err(said(&error, &until)),
     }
@@ -247,11 +278,12 @@ mod tests {
         assert_eq!(result, json!({"columns": ["x", "y", "1e999"], "rows": [[1, "b", "inf"]], "row_count": 1, "truncated": true}));
         for (query, wanted) in [
             ("drop table a", "Only SELECT"),
-            ("pragma user_version = 3", "only read"),
-            ("with b as (select 1) delete from a", "only read"),
+            ("pragma user_version = 3", "readonly"),
+            ("with b as (select 1) delete from a", "readonly"),
             ("select * from b", "no such table"),
             ("with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t", "was stopped"),
-            ("select 1; drop table a", "SQL error"),
+            ("select 1; drop table a", "one statement"),
+            ("SELECTED", "near \"SELECTED\": syntax error"),
         ] {
             let Err(fault) = run(&path, query, 10, until()) else { panic!("{query} was run") };
             let said = message(fault);

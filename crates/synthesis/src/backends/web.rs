@@ -1,14 +1,13 @@
 //! `web:*`: searches by Serper's API, and reads pages by Jina's reader. Both addresses can be others.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Map, Value, json};
-use ureq::tls::{RootCerts, TlsConfig};
 
 use super::api::{self, Fault, texts};
+use super::ask::{Model, ask, setting};
 use super::{Answered, needs, spec};
 use crate::backend::{Backend, Call, ToolSpec};
 
@@ -24,8 +23,6 @@ const TRIES: u32 = 3;
 const AT_ONCE: u64 = 5;
 /// Characters of a page that are answered or summarised, unless the configuration says otherwise.
 const CONTENT: u64 = 50_000;
-/// Bytes of an answer that are read.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Searches and reads the web.
 pub struct Web {
@@ -41,8 +38,7 @@ impl Web {
 
     /// Of the configuration, else of the environment.
     fn setting(&self, name: &str, variable: &str) -> Option<String> {
-        let own = self.config.get(name).and_then(Value::as_str).map(str::to_owned);
-        own.or_else(|| std::env::var(variable).ok()).filter(|text| !text.is_empty() && !text.starts_with("${"))
+        setting(&self.config, name, &[variable])
     }
 
     fn number(&self, name: &str, default: u64) -> u64 {
@@ -58,7 +54,7 @@ impl Web {
         let base = self.setting("serper_url", "SERPER_URL").unwrap_or_else(|| SERPER.to_owned());
         let url =
             if path == "lens" && base == SERPER { LENS.to_owned() } else { format!("{}/{path}", base.trim_end_matches('/')) };
-        let text = ask(url, vec![("x-api-key".to_owned(), key)], Some(body)).await?;
+        let text = tried(url, vec![("x-api-key".to_owned(), key)], Some(body)).await?;
         serde_json::from_str(&text)
             .map_err(|error| Fault::new(format!("the search answered with something that is no JSON: {error}")))
     }
@@ -77,7 +73,7 @@ impl Web {
             self.setting("jina_api_key", "JINA_API_KEY").ok_or_else(|| Fault::new("JINA_API_KEY required for jina method"))?;
         let base = self.setting("jina_url", "JINA_URL").unwrap_or_else(|| JINA.to_owned());
         let address = format!("{}/{url}", base.trim_end_matches('/'));
-        let text = ask(address, vec![("authorization".to_owned(), format!("Bearer {key}"))], None).await?;
+        let text = tried(address, vec![("authorization".to_owned(), format!("Bearer {key}"))], None).await?;
         let content: String = text.chars().take(self.number("content_limit", CONTENT) as usize).collect();
         if self.config.get("enable_llm_summary") == Some(&Value::Bool(true)) {
             return self.summary(&content, goal).await;
@@ -96,13 +92,9 @@ impl Web {
         let model = self.setting("summary_model", "SUMMARY_MODEL").ok_or_else(|| Fault::new("summary_model not configured"))?;
         let wanted =
             format!("Extract from the page below what serves this goal, with its facts and figures.\nGoal: {goal}\n\n{content}");
-        let body = json!({ "model": model, "messages": [{ "role": "user", "content": wanted }] });
-        let url = format!("{}/chat/completions", base.trim_end_matches('/'));
-        let text = ask(url, vec![("authorization".to_owned(), format!("Bearer {key}"))], Some(body)).await?;
-        let said: Value =
-            serde_json::from_str(&text).map_err(|error| Fault::new(format!("the model's answer is no JSON: {error}")))?;
-        let content = said["choices"][0]["message"]["content"].as_str();
-        content.map(str::to_owned).ok_or_else(|| Fault::new("the model's answer has no text"))
+        let model = Model::new(model, key, base);
+        let said = model.complete(json!([{ "role": "user", "content": wanted }]), json!({})).await;
+        said.map_err(|error| Fault::new(format!("LLM summarization failed: {error}")))
     }
 
     async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
@@ -165,50 +157,22 @@ fn results(title: &str, list: &[Value]) -> String {
     text
 }
 
-/// One request, tried again when the other side is busy; away from the threads that serve.
-async fn ask(url: String, headers: Vec<(String, String)>, body: Option<Value>) -> Result<String, Fault> {
-    let asked = tokio::task::spawn_blocking(move || {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls =
-            TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider).build();
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).tls_config(tls);
-        let agent: ureq::Agent = config.build().into();
-        let mut tried = 0;
-        loop {
-            tried += 1;
-            let mut head = ureq::http::Request::builder().uri(&url).method(if body.is_some() { "POST" } else { "GET" });
-            for (name, value) in &headers {
-                head = head.header(name, value);
-            }
-            let sent = match &body {
-                Some(body) => head
-                    .header("content-type", "application/json")
-                    .body(body.to_string())
-                    .map_err(ureq::Error::from)
-                    .and_then(|request| agent.run(request)),
-                None => head.body(()).map_err(ureq::Error::from).and_then(|request| agent.run(request)),
-            };
-            let failed = match sent {
-                Ok(mut answer) => {
-                    let status = answer.status().as_u16();
-                    let text = answer.body_mut().with_config().limit(MAX_BYTES).lossy_utf8(true).read_to_string();
-                    match (status, text) {
-                        (200..=299, Ok(text)) => return Ok(text),
-                        (200..=299, Err(error)) => error.to_string(),
-                        (401 | 403, _) => return Err(format!("the service refuses the key (status {status})")),
-                        (429 | 500..=599, _) => format!("the service answered with status {status}"),
-                        _ => return Err(format!("the service answered with status {status}")),
-                    }
-                }
-                Err(error) => error.to_string(),
-            };
-            if tried >= TRIES {
-                return Err(failed);
-            }
-            std::thread::sleep(Duration::from_millis(300 << tried));
+/// One request, tried again when the other side is busy.
+async fn tried(url: String, headers: Vec<(String, String)>, body: Option<Value>) -> Result<String, Fault> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let failed = match ask(url.clone(), headers.clone(), body.clone(), TIMEOUT).await {
+            Ok((200..=299, text)) => return Ok(text),
+            Ok((status @ (401 | 403), _)) => return Err(Fault::new(format!("the service refuses the key (status {status})"))),
+            Ok((status, _)) => format!("the service answered with status {status}"),
+            Err(error) => error.to_string(),
+        };
+        if attempt >= TRIES {
+            return Err(Fault::new(failed));
         }
-    });
-    asked.await.unwrap_or_else(|error| Err(error.to_string())).map_err(Fault::new)
+        tokio::time::sleep(Duration::from_millis(300 << attempt)).await;
+    }
 }
 
 #[async_trait]

@@ -1,90 +1,25 @@
-//! `doc:*`: finds and reads sections of documents that lie in a folder of the server, as Markdown, text or JSON.
+//! Documents as Markdown, text or JSON. Their sections are answered as they are: no model looks at them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use async_trait::async_trait;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::api::{self, Fault, texts};
-use super::{Answered, needs, spec};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backends::api::Fault;
 
-const NAME: &str = "doc";
-/// Results of one search.
-const RESULTS: u64 = 10;
-/// Words of one section, about three quarters of a token each.
-const TOKENS: u64 = 20_000;
 /// Characters around a word that was found.
 const AROUND: usize = 200;
 /// Bytes of one file, and files of one folder.
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_FILES: usize = 1000;
 
-/// Reads documents.
-pub struct Doc {
-    root: Option<PathBuf>,
-    seed: Option<String>,
-}
-
 #[derive(Debug, PartialEq)]
-struct Section {
-    id: String,
-    title: String,
-    text: String,
+pub(super) struct Section {
+    pub(super) id: String,
+    pub(super) title: String,
+    pub(super) text: String,
 }
 
-impl Doc {
-    /// `config`: `seed_root`, the folder under which `seed_path`s are; and a `seed_path` for calls that name none, which is
-    /// the root itself where no other is named.
-    pub fn new(config: &Map<String, Value>) -> Self {
-        let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
-        let (root, seed) = (text("seed_root"), text("seed_path"));
-        match root {
-            Some(root) => Self { root: Some(root.into()), seed },
-            None => Self { root: seed.map(PathBuf::from), seed: Some(".".to_owned()) },
-        }
-    }
-
-    async fn sections(&self, params: &Map<String, Value>) -> Result<Vec<Section>, Fault> {
-        let given = params.get("seed_path").and_then(Value::as_str).map(str::to_owned).or_else(|| self.seed.clone());
-        let given = given.ok_or_else(|| Fault::new("seed_path must be provided in kwargs"))?;
-        let root = self.root.as_ref().ok_or_else(|| Fault::new("no folder of documents is configured: apis.doc.seed_root"))?;
-        let path = api::within(root, &given)?;
-        let read = tokio::task::spawn_blocking(move || read(&path)).await;
-        read.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))
-    }
-
-    async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
-        let params = &call.params;
-        if call.tool == "doc:search" {
-            needs("SearchTool.execute", params, &["key_words"]).map_err(Fault::internal)?;
-            let words = texts(params, "key_words")?;
-            let most = params.get("max_search_results").and_then(Value::as_u64).unwrap_or(RESULTS) as usize;
-            let sections = self.sections(params).await?;
-            return Ok(json!({ "result": search(&sections, &words, most) }));
-        }
-        needs("ReadTool.execute", params, &["section_ids", "goal"]).map_err(Fault::internal)?;
-        let ids = texts(params, "section_ids")?;
-        let words = params.get("max_text_token").and_then(Value::as_u64).unwrap_or(TOKENS) as usize * 3 / 4;
-        let sections = self.sections(params).await?;
-        let (mut parts, mut missing) = (Vec::new(), Vec::new());
-        for id in ids {
-            match sections.iter().find(|section| section.id == id) {
-                Some(section) => {
-                    let text: Vec<&str> = section.text.split_inclusive(char::is_whitespace).take(words).collect();
-                    parts.push(format!("## [{id}] {}\n{}", section.title, text.concat()));
-                }
-                None => missing.push(id),
-            }
-        }
-        if parts.is_empty() {
-            return Err(Fault::new(format!("there is no section {}", missing.join(", "))));
-        }
-        Ok(json!({ "result": parts.join("\n\n"), "missing": missing }))
-    }
-}
-
-fn search(sections: &[Section], words: &[String], most: usize) -> String {
+pub(super) fn search(sections: &[Section], words: &[String], most: usize) -> String {
     let mut found = Vec::new();
     for section in sections {
         let (text, title) = (section.text.to_lowercase(), section.title.to_lowercase());
@@ -112,7 +47,7 @@ fn search(sections: &[Section], words: &[String], most: usize) -> String {
     if found.is_empty() { "No results found".to_owned() } else { found.join("\n") }
 }
 
-fn read(path: &Path) -> Result<Vec<Section>, Fault> {
+pub(super) fn read(path: &Path) -> Result<Vec<Section>, Fault> {
     let failed = |error: std::io::Error| Fault::new(format!("the documents can't be read: {}", error.kind()));
     let mut files = Vec::new();
     if path.is_file() {
@@ -194,54 +129,10 @@ fn tree(value: &Value, name: &str, sections: &mut Vec<Section>) {
     }
 }
 
-#[async_trait]
-impl Backend for Doc {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn tools(&self) -> Vec<ToolSpec> {
-        let many = |description: &str| json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}], "description": description});
-        let seed = json!({"type": "string", "description": "The folder of the document."});
-        vec![
-            spec(
-                "doc:search",
-                NAME,
-                "Search for keywords in document",
-                json!({
-                    "key_words": many("Words to find."),
-                    "max_search_results": {"type": "integer", "default": RESULTS, "description": "Results at most."},
-                    "seed_path": seed,
-                }),
-                &["key_words"],
-            ),
-            spec(
-                "doc:read",
-                NAME,
-                "Read content of specified section in document, call VLM to get useful information and return to agent",
-                json!({
-                    "section_ids": {"type": "array", "items": {"type": "string"}, "description": "Sections, as search names them."},
-                    "goal": {"type": "string", "description": "What is looked for."},
-                    "max_text_token": {"type": "integer", "default": TOKENS, "description": "Tokens of each section at most."},
-                    "seed_path": seed,
-                }),
-                &["section_ids", "goal"],
-            ),
-        ]
-    }
-
-    fn is_resource(&self) -> bool {
-        false
-    }
-
-    async fn call(&self, call: Call<'_>) -> Answered {
-        let result = self.result(&call).await;
-        api::answer(&call.params, call.worker, result)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

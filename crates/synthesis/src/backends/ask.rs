@@ -1,0 +1,85 @@
+//! Requests to services beside the server: searches, readers of pages, models. Away from the threads that serve.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use ureq::tls::{RootCerts, TlsConfig};
+
+/// Bytes of an answer that are read.
+const MAX_BYTES: u64 = 16 << 20;
+/// Seconds that a model may take, unless the configuration says otherwise.
+const MODEL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// One request: its answer's status and text, or that there was none.
+pub(super) async fn ask(
+    url: String,
+    headers: Vec<(String, String)>,
+    body: Option<Value>,
+    timeout: Duration,
+) -> Result<(u16, String), ureq::Error> {
+    let asked = tokio::task::spawn_blocking(move || {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls =
+            TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider).build();
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout)).tls_config(tls);
+        let agent: ureq::Agent = config.build().into();
+        let mut head = ureq::http::Request::builder().uri(&url).method(if body.is_some() { "POST" } else { "GET" });
+        for (name, value) in &headers {
+            head = head.header(name, value);
+        }
+        let mut answer = match &body {
+            Some(body) => agent.run(head.header("content-type", "application/json").body(body.to_string())?)?,
+            None => agent.run(head.body(())?)?,
+        };
+        let text = answer.body_mut().with_config().limit(MAX_BYTES).lossy_utf8(true).read_to_string()?;
+        Ok((answer.status().as_u16(), text))
+    });
+    asked.await.unwrap_or(Err(ureq::Error::ConnectionFailed))
+}
+
+/// A model behind an interface like OpenAI's.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) name: String,
+    pub(super) key: String,
+    /// Up to `/v1`.
+    pub(super) url: String,
+    pub(super) timeout: Duration,
+}
+
+impl Model {
+    pub(super) fn new(name: String, key: String, url: String) -> Self {
+        Self { name, key, url, timeout: MODEL_TIMEOUT }
+    }
+
+    /// The text of its answer. `more`: beside the model's name and the messages.
+    pub(super) async fn complete(&self, messages: Value, more: Value) -> Result<String, String> {
+        let mut body = json!({ "model": self.name, "messages": messages });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        let url = format!("{}/chat/completions", self.url.trim_end_matches('/'));
+        let key = ("authorization".to_owned(), format!("Bearer {}", self.key));
+        // In the words of OpenAI's own library.
+        let asked = ask(url, vec![key], Some(body), self.timeout).await;
+        let (status, text) = asked.map_err(|error| match error {
+            ureq::Error::Timeout(_) => "Request timed out.",
+            _ => "Connection error.",
+        })?;
+        let said: Value = serde_json::from_str(&text).unwrap_or_default();
+        if !(200..300).contains(&status) {
+            let shown: String = said["error"]["message"].as_str().unwrap_or(&text).chars().take(500).collect();
+            return Err(format!("Error code: {status} - {shown}"));
+        }
+        let content = said["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+        Ok(content.to_owned())
+    }
+}
+
+/// A setting of a configuration, else the first of the variables that is set. A variable that was not expanded is none.
+pub(super) fn setting(config: &serde_json::Map<String, Value>, name: &str, variables: &[&str]) -> Option<String> {
+    let is_set = |text: &String| !text.is_empty() && !text.starts_with("${");
+    let own = config.get(name).and_then(Value::as_str).map(str::to_owned).filter(is_set);
+    own.or_else(|| variables.iter().find_map(|name| std::env::var(name).ok().filter(is_set)))
+}

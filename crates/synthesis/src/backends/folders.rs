@@ -1,0 +1,147 @@
+//! Folders of the server that hold clients' data: which a client may name, and where a relative path leads.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Where relative paths of a configuration and of its clients are looked for, in this order: AgentFlow's server resolves them
+/// against its working directory.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// The working directory, then the folder of the configuration. Empty where there is no configuration.
+    dirs: Vec<PathBuf>,
+    /// The server's own data, which no client reads.
+    data_dir: Option<PathBuf>,
+}
+
+impl Places {
+    /// Of a server with a configuration that lies in `dir`.
+    pub fn of(dir: &Path, data_dir: &Path) -> Self {
+        let dir = std::path::absolute(dir).ok();
+        let mut dirs: Vec<PathBuf> = std::env::current_dir().ok().into_iter().chain(dir).collect();
+        dirs.dedup();
+        Self { dirs, data_dir: data_dir.canonicalize().ok() }
+    }
+
+    /// A path that the configuration names, if it is there. It may lead anywhere.
+    pub fn existing(&self, path: &Path) -> Option<PathBuf> {
+        if path.is_absolute() {
+            return path.exists().then(|| path.to_owned());
+        }
+        let candidates = self.dirs.iter().map(|dir| dir.join(path));
+        candidates.chain([path.to_owned()]).find(|path| path.exists())
+    }
+}
+
+/// Why a path of a client leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Missing {
+    /// It would be in one of the folders.
+    NotThere,
+    /// It is, or would be, in none of the folders. Whether it exists is not told.
+    Outside,
+}
+
+/// The folders below which clients may name data.
+#[derive(Debug, Clone)]
+pub(super) struct Folders {
+    roots: Vec<PathBuf>,
+    data_dir: Option<PathBuf>,
+}
+
+impl Folders {
+    /// `only`: the one folder that the configuration allows. Without it: the working directory and the configuration's folder,
+    /// and `more`. A root directory allows nothing: it would be the whole host.
+    pub(super) fn of(places: &Places, only: Option<&str>, more: Option<&Path>) -> Self {
+        let roots: Vec<PathBuf> = match only {
+            Some(only) => places.existing(Path::new(only)).into_iter().collect(),
+            None => places.dirs.iter().cloned().chain(more.map(Path::to_owned)).collect(),
+        };
+        let roots = roots.into_iter().filter(|root| root.canonicalize().is_ok_and(|root| root.parent().is_some())).collect();
+        Self { roots, data_dir: places.data_dir.clone() }
+    }
+
+    /// The path that a client means: absolute, or below the first of the folders that has it. Links that lead out of its folder,
+    /// hidden files and folders, and the server's own data are outside.
+    pub(super) fn find(&self, given: &str) -> Result<PathBuf, Missing> {
+        let given = Path::new(given);
+        let (mut not_there, mut refused) = (false, false);
+        for root in &self.roots {
+            let Ok(real_root) = root.canonicalize() else { continue };
+            let path = plain(&root.join(given));
+            let below = |root: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
+            let Some(below) = below(&plain(root)).or_else(|| below(&real_root)) else { continue };
+            if is_hidden(&below) {
+                refused = true;
+                continue;
+            }
+            match path.canonicalize() {
+                Ok(real) => {
+                    let inside = real.strip_prefix(&real_root).is_ok_and(|below| !is_hidden(below));
+                    if inside && self.data_dir.as_ref().is_none_or(|data_dir| !real.starts_with(data_dir)) {
+                        return Ok(real);
+                    }
+                    refused = true;
+                }
+                Err(_) => not_there = true,
+            }
+        }
+        Err(if not_there && !refused { Missing::NotThere } else { Missing::Outside })
+    }
+}
+
+/// Without `.` and `..`, as it is written.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Whether one of its parts begins with a dot: keys and histories of people are in such folders.
+fn is_hidden(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_in_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        for folder in ["here/a", "here/.ssh", "here/data/secret", "there/b"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::os::unix::fs::symlink("/etc", here.join("out")).unwrap();
+        std::os::unix::fs::symlink(here.join(".ssh"), here.join("keys")).unwrap();
+        let data_dir = here.join("data").canonicalize().ok();
+        let places = Places { dirs: vec![here.clone(), there.clone()], data_dir };
+        let folders = Folders::of(&places, None, None);
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        for (given, wanted) in [("a", "here/a"), ("b", "there/b"), ("./a/../a", "here/a"), (&text(there.join("b")), "there/b")] {
+            let wanted = dir.path().join(wanted).canonicalize().unwrap();
+            assert_eq!(folders.find(given), Ok(wanted), "{given}");
+        }
+        for given in ["nothing", "a/nothing", &text(here.join("nothing"))] {
+            assert_eq!(folders.find(given), Err(Missing::NotThere), "{given}");
+        }
+        for given in ["..", "/etc", "/nothing", "out", "out/passwd", "a/../..", ".ssh", "keys", "data", "data/secret"] {
+            assert_eq!(folders.find(given), Err(Missing::Outside), "{given}");
+        }
+        // One that is named allows nothing beside it.
+        let only = Folders::of(&places, Some("a"), None);
+        assert_eq!(only.find("."), Ok(here.join("a").canonicalize().unwrap()));
+        assert_eq!(only.find(&text(there.join("b"))), Err(Missing::Outside));
+        // The whole host is never meant.
+        let host = Folders::of(&Places { dirs: vec!["/".into()], data_dir: None }, None, None);
+        assert_eq!(host.find("etc"), Err(Missing::Outside));
+        assert_eq!(Folders::of(&Places::default(), None, None).find("etc"), Err(Missing::Outside));
+    }
+}
