@@ -543,7 +543,8 @@ class Worker:
         waiting = [used, *(lambda name=name: load(name) for name in [*LATER.values(), *OFTEN])]
         while True:
             deadlines = [one.deadline for one in self.connections if one.pid is not None]
-            until = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            # One whose time is over may take a moment to end.
+            until = max(0.02, min(deadlines) - time.monotonic()) if deadlines else None
             ready = self.selector.select(0 if waiting and not deadlines else until)
             for key, _ in ready:
                 # One that came before may have closed it, and what has its number now is another's.
