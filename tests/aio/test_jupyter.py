@@ -121,6 +121,14 @@ class TestOutputs:
         assert len(flood) < 2 << 20 and "truncated" in flood
         data = run(coder, "from IPython.display import HTML\nHTML('y' * 50_000_000)", session_id="flood", timeout=60)
         assert "left out" in data.outputs[0].text
+
+    def test_a_message_that_is_too_long_is_cut(self, coder: LiveSandbox) -> None:
+        """What was printed before it comes in the same message of the kernel."""
+        data = run(coder, "print('before'); print('x' * (9 << 20)); print('after', flush=True)")
+        assert data.status == "ok", data
+        printed = data.outputs[0].text
+        assert printed.startswith("before\nxxx") and "bytes of output were left out" in printed, printed[:100]
+        assert text(coder, "'alive'") == "'alive'"
         assert text(coder, "1", session_id="flood") == "1"
 
     def test_libraries_that_agents_expect(self, coder: LiveSandbox) -> None:

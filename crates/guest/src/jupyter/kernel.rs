@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kernelspec::{InterruptMode, KernelSpec};
 use super::message::{Incoming, Request};
-use super::outputs::{JupyterOutput, Outputs, StreamContent};
+use super::outputs::{self, JupyterOutput, Outputs, StreamContent};
 use super::start::{Channels, Process, StartError, start};
 use crate::SharedGuest;
 use crate::process::{Budget, Exit, News, Signal};
@@ -191,7 +191,7 @@ impl Running {
     fn published(&mut self, incoming: &Incoming) {
         let outputs = &mut self.outputs;
         if incoming.dropped > 0 {
-            return outputs.too_long(incoming.dropped);
+            return self.cut(incoming);
         }
         match incoming.kind.as_str() {
             "status" => {
@@ -222,6 +222,24 @@ impl Running {
                 outputs.clear(incoming.content().is_some_and(|clear: Clear| clear.wait));
             }
             _ => {}
+        }
+    }
+
+    /// A message that is too long: its text is taken over as far as it goes, pictures and the like are left out.
+    fn cut(&mut self, incoming: &Incoming) {
+        let outputs = &mut self.outputs;
+        match incoming.kind.as_str() {
+            "stream" => match incoming.content::<StreamContent>() {
+                Some(mut content) => {
+                    content.text.push_str(&format!("\n{}\n", outputs::cut_note(incoming.dropped)));
+                    if let Some(news) = &mut self.news {
+                        news.push(content.text.as_bytes());
+                    }
+                    outputs.stream(&content);
+                }
+                None => outputs.too_long(incoming.dropped),
+            },
+            _ => outputs.too_long(incoming.dropped),
         }
     }
 

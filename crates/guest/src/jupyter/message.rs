@@ -75,9 +75,60 @@ impl Incoming {
         Some(Self { kind: header.msg_type, parent: parent.msg_id, content: part(4)?, dropped: message.dropped })
     }
 
+    /// Of a content that is cut, what can be read of it.
     pub(super) fn content<T: DeserializeOwned>(&self) -> Option<T> {
-        parse(&self.content)
+        match self.dropped {
+            0 => parse(&self.content),
+            _ => parse(&completed(&self.content)?),
+        }
     }
+}
+
+/// JSON that was cut, with its end: the text that it stops in is closed, and what is around it. None when it stops elsewhere
+/// than in a text that is a value.
+fn completed(cut: &[u8]) -> Option<Vec<u8>> {
+    const ESCAPED: u8 = u8::MAX;
+    let (mut open, mut in_text, mut is_key, mut escape) = (Vec::new(), false, false, 0);
+    // Where the last whole character ends.
+    let mut whole = 0;
+    for (at, byte) in cut.iter().enumerate() {
+        match (in_text, byte) {
+            // One character follows a backslash, and four digits a `u`.
+            (true, _) if escape == ESCAPED => escape = if *byte == b'u' { 4 } else { 0 },
+            (true, _) if escape > 0 => escape -= 1,
+            (true, b'\\') => escape = ESCAPED,
+            (true, b'"') => in_text = false,
+            (true, _) => {}
+            (false, b'"') => {
+                in_text = true;
+                is_key = matches!(open.last(), Some((b'}', true)));
+            }
+            (false, b'{') => open.push((b'}', true)),
+            (false, b'[') => open.push((b']', false)),
+            (false, b'}' | b']') => drop(open.pop()),
+            (false, b':') => {
+                if let Some(last) = open.last_mut() {
+                    last.1 = false;
+                }
+            }
+            (false, b',') => {
+                if let Some((close, expects_key)) = open.last_mut() {
+                    *expects_key = *close == b'}';
+                }
+            }
+            (false, _) => {}
+        }
+        if in_text && escape == 0 {
+            whole = at + 1;
+        }
+    }
+    if !in_text || is_key {
+        return None;
+    }
+    let mut text = cut[..whole].to_vec();
+    text.push(b'"');
+    text.extend(open.iter().rev().map(|(close, _)| *close));
+    Some(text)
 }
 
 /// Kernels write what programs print, and that may be no UTF-8.
@@ -91,6 +142,24 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_is_read_up_to_there() {
+        let whole = br#"{"name": "stdout", "text": "a\n\u00e4\"b", "more": {"list": ["x", "yz"]}}"#;
+        let read = |length: usize| {
+            let completed = completed(&whole[..length])?;
+            Some(serde_json::from_slice::<Value>(&completed).unwrap_or_else(|e| panic!("{length} {e}: {completed:?}")))
+        };
+        let texts: Vec<_> =
+            (0..whole.len()).filter_map(read).filter_map(|value| value["text"].as_str().map(str::to_owned)).collect();
+        assert!(
+            texts.contains(&String::new()) && texts.contains(&"a\nä".to_owned()) && texts.contains(&"a\nä\"b".to_owned()),
+            "{texts:?}"
+        );
+        let list = whole.iter().position(|byte| *byte == b'y').unwrap() + 1;
+        assert_eq!(read(list).unwrap()["more"]["list"], json!(["x", "y"]));
+        assert_eq!(read(4), None, "in the middle of a name");
+    }
 
     fn message(parts: &[&[u8]]) -> Message {
         Message { frames: parts.iter().map(|p| Bytes::copy_from_slice(p)).collect(), dropped: 0 }

@@ -165,9 +165,9 @@ impl Outputs {
         self.push(output, None);
     }
 
-    /// An output that was too long to be taken over at all.
+    /// An output that was too long to be taken over.
     pub(super) fn too_long(&mut self, bytes: u64) {
-        let text = format!("[an output of {bytes} bytes was left out: it is larger than {} bytes]", super::zmtp::MAX_MESSAGE);
+        let text = cut_note(bytes);
         let data = MediaBundle::from([("text/plain".to_owned(), quoted(&text))]);
         self.push(JupyterOutput { output_type: "display_data", text: Some(text), data: Some(data), ..Default::default() }, None);
     }
@@ -226,6 +226,11 @@ impl Outputs {
         });
         stdout.chain(rest).chain(note).collect()
     }
+}
+
+/// What stands in the place of what a kernel said too much.
+pub(super) fn cut_note(bytes: u64) -> String {
+    format!("[{bytes} bytes of output were left out: a kernel's message may have {} bytes]", super::zmtp::MAX_MESSAGE)
 }
 
 fn displayed(kind: &'static str, content: DisplayContent) -> JupyterOutput {

@@ -12,6 +12,8 @@ use tokio::net::UnixStream;
 
 /// The most bytes that are kept of one message.
 pub(super) const MAX_MESSAGE: usize = 8 << 20;
+/// What is kept of a frame that is too long, in bytes.
+const MAX_BEGINNING: usize = 2 << 20;
 /// The most frames of one message.
 const MAX_FRAMES: usize = 64;
 /// The longest command, such as READY.
@@ -32,9 +34,9 @@ pub(super) enum Role {
 /// What came in one piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Those that were not kept are empty.
+    /// Of those that are too long, the beginning.
     pub(super) frames: Vec<Bytes>,
-    /// Bytes of frames that were not kept.
+    /// Bytes that were not kept.
     pub(super) dropped: u64,
 }
 
@@ -42,7 +44,8 @@ pub(super) struct Message {
 struct Frame {
     remaining: u64,
     flags: u8,
-    kept: bool,
+    /// Bytes of it that are kept.
+    most: usize,
     body: Vec<u8>,
 }
 
@@ -70,17 +73,15 @@ impl Decoder {
                 if self.message.frames.len() >= MAX_FRAMES {
                     return Err(bad("a message of too many frames"));
                 }
-                let kept = length <= (MAX_MESSAGE - self.bytes) as u64;
-                if !kept {
-                    self.message.dropped += length;
-                }
-                self.frame = Some(Frame { remaining: length, flags, kept, body: Vec::new() });
+                let room = MAX_MESSAGE - self.bytes;
+                let most = usize::try_from(length).ok().filter(|length| *length <= room).unwrap_or(MAX_BEGINNING.min(room));
+                self.message.dropped += length - most as u64;
+                self.frame = Some(Frame { remaining: length, flags, most, body: Vec::new() });
                 continue;
             };
             let here = usize::try_from(frame.remaining).unwrap_or(usize::MAX).min(input.len());
-            if frame.kept {
-                frame.body.extend_from_slice(&input[..here]);
-            }
+            let kept = here.min(frame.most - frame.body.len());
+            frame.body.extend_from_slice(&input[..kept]);
             input.advance(here);
             frame.remaining -= here as u64;
             if frame.remaining > 0 {
@@ -263,14 +264,14 @@ mod tests {
         input.extend_from_slice(&(1u64 << 40).to_be_bytes());
         assert_eq!(decoder.decode(&mut input).unwrap(), None);
         for _ in 0..64 {
-            input.extend_from_slice(&[0; 1 << 16]);
+            input.extend_from_slice(&[b'a'; 1 << 16]);
             assert_eq!(decoder.decode(&mut input).unwrap(), None);
         }
-        assert!(input.is_empty() && decoder.frame.as_ref().unwrap().body.is_empty());
+        assert!(input.is_empty() && decoder.frame.as_ref().unwrap().body.len() == MAX_BEGINNING);
         decoder.frame.as_mut().unwrap().remaining = 0;
         let message = decoder.decode(&mut input).unwrap().unwrap();
-        assert_eq!((message.frames.len(), message.dropped), (2, 1 << 40));
-        assert_eq!((&message.frames[0][..], message.frames[1].len()), (&b"head"[..], 0));
+        assert_eq!((message.frames.len(), message.dropped), (2, (1 << 40) - MAX_BEGINNING as u64));
+        assert_eq!((&message.frames[0][..], message.frames[1].len()), (&b"head"[..], MAX_BEGINNING));
     }
 
     #[test]
