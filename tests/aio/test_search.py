@@ -44,6 +44,17 @@ class TestGrep:
         assert client.file.grep_files(path=folder, pattern=r"b.c", multiline=True).data.match_count == 1
         assert client.file.grep_files(path=folder, pattern="a(b", fixed_strings=True).data.match_count == 1
 
+    def test_look_around_and_back_references(self, client: Client, folder: str) -> None:
+        client.file.write_file(file=f"{folder}/x", content="foobar\nfoobaz\nthe the end\n")
+        found = client.file.grep_files(path=folder, pattern=r"foo(?!bar)").data
+        assert [match.line_content for match in found.matches] == ["foobaz"]
+        assert found.matches[0].line.strip() == "foobaz", "as AIO's README reads it"
+        assert client.file.search_in_file(file=f"{folder}/x", regex=r"(\w+) \1").data.matches == ["the the end"]
+        assert client.file.grep_files(path=folder, pattern=r"bar\n(?=foo)", multiline=True).data.match_count == 1
+        client.file.write_file(file=f"{folder}/slow", content="a" * 5000)
+        answer = client.file.search_in_file(file=f"{folder}/slow", regex=r"^(a+)+(?=b)$")
+        assert answer.success is False and "backtracks" in answer.message, answer
+
     def test_a_failure_parses(self, client: Client, folder: str) -> None:
         for arguments in ({"path": f"{folder}/missing", "pattern": "x"}, {"path": folder, "pattern": "("}):
             answer = client.file.grep_files(**arguments)

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::error::{Failure, FileError, Operation};
 use super::glob::{self, FileGlobRequest, FileGlobResult};
-use super::grep::{self, FileGrepRequest, FileGrepResult};
+use super::grep::{self, FileGrepRequest, FileGrepResult, Meaning, Pattern};
 use super::history::History;
 use super::listing::{self, FileFindRequest, FileFindResult, FileListRequest, FileListResult};
 use super::resolve::{Place, Root, absolute};
@@ -25,8 +25,6 @@ use crate::users::User;
 const MAX_MATCHES: usize = 10_000;
 /// The most bytes of matching lines that one search returns.
 const MAX_MATCH_BYTES: usize = 4 << 20;
-/// The most memory that a compiled pattern takes, in bytes.
-const MAX_REGEX_BYTES: usize = 4 << 20;
 /// Locks that writers of the same file share; files are spread over them.
 const LOCKS: usize = 64;
 
@@ -312,19 +310,20 @@ pub(super) fn with_place<T>(
 pub async fn search(guest: &Guest, request: FileSearchRequest) -> Result<FileSearchResult, FileError> {
     let FileSearchRequest { file, regex, sudo } = request;
     run(guest, Operation::Search, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
-        let mut builder = regex::bytes::RegexBuilder::new(&regex);
-        builder.size_limit(MAX_REGEX_BYTES).dfa_size_limit(MAX_REGEX_BYTES);
-        let pattern = builder.build().map_err(|error| Failure::Invalid {
-            message: format!("the regular expression can't be used: {error}"),
-            hint: Some("look-around and back-references are not supported, since their time has no bound".to_owned()),
-        })?;
+        let pattern = Pattern::parse(&regex, Meaning::default())?;
         let (file, _) = root.open_file(&target.path)?;
         let mut result =
             FileSearchResult { file: target.shown.clone(), matches: Vec::new(), line_numbers: Vec::new(), truncated: false };
         let mut bytes = 0;
+        let mut failed = None;
         text::for_each_line(&file, work, &target.shown, |number, line| {
-            if !pattern.is_match(line) {
-                return true;
+            match pattern.matches_line(line) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(error) => {
+                    failed = Some(error);
+                    return false;
+                }
             }
             bytes += line.len();
             if result.matches.len() >= MAX_MATCHES || bytes > MAX_MATCH_BYTES {
@@ -335,7 +334,7 @@ pub async fn search(guest: &Guest, request: FileSearchRequest) -> Result<FileSea
             result.line_numbers.push(number);
             true
         })?;
-        Ok(result)
+        failed.map_or(Ok(result), Err)
     })
     .await
 }

@@ -75,7 +75,7 @@ async fn what_is_no_text_is_a_decode_error_and_can_still_be_searched() {
     let found = guest.file("search", json!({"file": file, "regex": "^(ok|bad)"})).await;
     assert_eq!(found["line_numbers"], json!([0, 1, 2]));
     assert_eq!(found["matches"][0], "ok");
-    for bad in ["(", "(?=x)", "(a{1000}){1000}"] {
+    for bad in ["(", "(?=x", "(a{1000}){1000}"] {
         assert_eq!(guest.error_type("search", json!({"file": file, "regex": bad})).await, "invalid_argument", "{bad}");
     }
 }

@@ -11,6 +11,7 @@
 //! the names of the files before it, however much there is to find.
 
 mod lines;
+mod pattern;
 mod rules;
 mod tree;
 
@@ -21,7 +22,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink};
 use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -30,6 +30,7 @@ use utoipa::ToSchema;
 
 pub use lines::GrepMatch;
 use lines::{Count, Page};
+pub(super) use pattern::{Meaning, Pattern};
 use rules::Filter;
 use tree::{Walk, walk_files};
 
@@ -39,14 +40,8 @@ use super::walk::Walked;
 use super::worker::Work;
 use crate::http::optional_within;
 
-/// The most memory that a compiled pattern takes, and each thread's table for it, in bytes.
-const MAX_REGEX_BYTES: usize = 4 << 20;
-/// The same for patterns over several lines: these see a whole file before anyone looks at the clock.
-const MAX_MULTILINE_REGEX_BYTES: usize = 1 << 20;
 /// The longest line, and the largest file of a search over several lines, in bytes.
 const MAX_HEAP_BYTES: usize = 8 << 20;
-/// The longest pattern, in bytes.
-const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// Threads of one search. The guest's own cgroup has room for few.
 const MAX_THREADS: usize = 4;
 /// How long the first pass may take: the second needs some of the time that callers wait.
@@ -59,7 +54,7 @@ const MAX_KEPT_BYTES: usize = 8 << 20;
 pub struct FileGrepRequest {
     /// A file, or a directory with what is in it.
     pub path: String,
-    /// A regular expression, or text with `fixed_strings`.
+    /// A regular expression, or text with `fixed_strings`. Look-around and back-references work, on text in UTF-8.
     pub pattern: String,
     /// Globs of the files to read, such as `*.py`; none: all.
     #[serde(default)]
@@ -148,36 +143,12 @@ fn size(text: &str) -> Result<u64, Failure> {
     number.checked_mul(1 << unit).ok_or_else(wrong)
 }
 
-fn matcher(request: &FileGrepRequest, multiline: bool) -> Result<RegexMatcher, Failure> {
-    if request.pattern.len() > MAX_PATTERN_BYTES {
-        return Err(Failure::invalid(format!("pattern is longer than {MAX_PATTERN_BYTES} bytes")));
-    }
-    let limit = if multiline { MAX_MULTILINE_REGEX_BYTES } else { MAX_REGEX_BYTES };
-    RegexMatcherBuilder::new()
-        .case_insensitive(request.case_insensitive.unwrap_or(false))
-        .fixed_strings(request.fixed_strings.unwrap_or(false))
-        .multi_line(true)
-        .dot_matches_new_line(multiline)
-        .line_terminator((!multiline).then_some(b'\n'))
-        .size_limit(limit)
-        .dfa_size_limit(limit)
-        .build(&request.pattern)
-        .map_err(|error| Failure::Invalid {
-            message: format!("the pattern can't be used: {error}"),
-            hint: Some(
-                "patterns are Rust regular expressions: no look-around or back-references; set fixed_strings for a literal \
-                 text, and multiline to match line ends"
-                    .to_owned(),
-            ),
-        })
-}
-
 /// One search.
 struct Search<'a> {
     root: &'a Root,
     start: &'a Path,
     work: &'a Work,
-    matcher: RegexMatcher,
+    matcher: Pattern,
     multiline: bool,
     max_file_size: u64,
     before: usize,
@@ -302,11 +273,16 @@ pub(super) fn grep(root: &Root, start: &Path, request: &FileGrepRequest, work: &
     let number = |value: Option<i64>, default: u64| value.and_then(|v| u64::try_from(v).ok()).unwrap_or(default);
     let offset = number(request.offset, 0);
     let most = number(request.max_results, 500) as usize;
+    let meaning = Meaning {
+        case_insensitive: request.case_insensitive.unwrap_or(false),
+        fixed_strings: request.fixed_strings.unwrap_or(false),
+        multiline,
+    };
     let search = Search {
         root,
         start,
         work,
-        matcher: matcher(request, multiline)?,
+        matcher: Pattern::parse(&request.pattern, meaning)?,
         multiline,
         max_file_size: size(request.max_file_size.as_deref().unwrap_or("1M"))?,
         before: number(request.context_before, 0) as usize,
@@ -333,6 +309,9 @@ pub(super) fn grep(root: &Root, start: &Path, request: &FileGrepRequest, work: &
         let mut lines = found.file(&shown, true);
         let whole = search.search(&mut searcher, &file, &mut lines)?;
         let count = lines.count;
+        if !whole && search.matcher.gave_up() {
+            return Err(pattern::too_hard());
+        }
         if !whole {
             let what = if multiline { "the file, for a search over several lines," } else { "a line of it" };
             let note = format!("{what} exceeds {} MiB", MAX_HEAP_BYTES >> 20);
@@ -353,12 +332,12 @@ pub(super) fn grep(root: &Root, start: &Path, request: &FileGrepRequest, work: &
         files_searched: Some(value(&tally.searched)),
         files_matched: Some(value(&tally.matched)),
         truncated: cut,
-        note: note(&page, failed, offset, match_count, cut, is_tree),
+        note: note(&page, failed, search.matcher.gave_up(), offset, match_count, cut, is_tree),
         matches: page.matches,
     })
 }
 
-fn note(page: &Page, failed: u64, offset: u64, total: u64, cut: bool, is_tree: bool) -> Option<String> {
+fn note(page: &Page, failed: u64, gave_up: bool, offset: u64, total: u64, cut: bool, is_tree: bool) -> Option<String> {
     let mut notes = Vec::new();
     let next = offset.saturating_add(page.matches.len() as u64);
     if next < total && !page.matches.is_empty() {
@@ -367,7 +346,8 @@ fn note(page: &Page, failed: u64, offset: u64, total: u64, cut: bool, is_tree: b
         notes.push("not everything was searched: use a deeper path, include or type".to_owned());
     }
     if failed > 0 {
-        notes.push(format!("{failed} files have lines, or are, too long to search"));
+        let why = if gave_up { "lines that take the pattern too long" } else { "lines, or are, too long to search" };
+        notes.push(format!("{failed} files have {why}"));
     }
     if page.lines_cut {
         notes.push("long lines were cut".to_owned());
