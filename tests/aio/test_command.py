@@ -81,6 +81,23 @@ class TestFailures:
         assert result.exit_code == 3 and "http://127.0.0.1:9 can't be reached" in result.stderr
 
 
+class TestGuide:
+    """Commands as AIO's guide writes them."""
+
+    def test_of_the_sandbox(self, live: LiveSandbox) -> None:
+        assert json.loads(live.output("aio sandbox info"))["home_dir"] == "/home/gem"
+        assert "sandbox" in json.loads(live.output("aio mcp list"))["data"]
+        assert json.loads(live.output("aio skills list"))["data"]["skills"] == []
+        told = json.loads(live.output("aio file read /etc/hostname -o /tmp/answer.json"))
+        assert told["path"] == "/tmp/answer.json"
+        assert live.name in live.output("jq -r .data.content /tmp/answer.json")
+
+    def test_of_the_browser(self, browsing: LiveSandbox) -> None:
+        for command in ("aio browser screenshot -o /tmp/page.png", "aio gui screenshot --output /tmp/screen.png"):
+            told = json.loads(browsing.output(command, timeout=60))
+            assert browsing.output(f"head -c 4 {told['path']} | tail -c 3") == "PNG" and told["bytes"] > 1000
+
+
 class TestPeople:
     @pytest.fixture
     def typed(self, live: LiveSandbox) -> Iterator[Callable[[str], str]]:

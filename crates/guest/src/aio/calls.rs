@@ -77,6 +77,29 @@ impl Call {
     }
 }
 
+/// Methods under the names that AIO's guide has for them: group and method, and what they are here.
+const GUIDES: [(&str, &str, &str, &str); 7] = [
+    ("browser", "screenshot", "browser", "page-screenshot"),
+    ("gui", "screenshot", "browser", "take-screenshot"),
+    ("gui", "action", "browser", "execute-action"),
+    ("mcp", "list", "mcp", "list-servers"),
+    ("mcp", "tools", "mcp", "list-tools"),
+    ("skills", "list", "skills", "list-metadata"),
+    ("sandbox", "info", "sandbox", "get-context"),
+];
+
+/// Where a group's calls are: `gui` is AIO's word for what is done on the screen.
+pub(super) fn group_of(word: &str) -> &str {
+    if word == "gui" { "browser" } else { word }
+}
+
+/// A call by its group and method, or AIO's guide's names for them.
+pub(super) fn find<'a>(calls: &'a [Call], group: &str, method: &str) -> Option<&'a Call> {
+    let guides = GUIDES.iter().find(|(of, name, ..)| *of == group && *name == method);
+    let (group, method) = guides.map_or((group_of(group), method), |(_, _, group, method)| (*group, *method));
+    calls.iter().find(|call| call.group == group && call.is_named(method))
+}
+
 pub(super) fn groups(calls: &[Call]) -> Vec<&str> {
     let mut groups: Vec<&str> = calls.iter().map(|call| call.group.as_str()).collect();
     groups.dedup();
@@ -227,6 +250,14 @@ mod tests {
             ("bash", "sessions", "sessions"),
         ] {
             assert_eq!(method(group, id), expected);
+        }
+    }
+
+    #[test]
+    fn the_guides_names_are_calls() {
+        let calls = all();
+        for (group, method, ..) in GUIDES {
+            assert!(find(&calls, group, method).is_some(), "{group} {method}");
         }
     }
 

@@ -24,6 +24,7 @@ Answers
 
 Options
   -o, --output json|text  how answers are written
+  -o, --output FILE       after the method: where the answer is written to
   --api-url URL           another address than http://127.0.0.1:8080
   --version
 
@@ -31,6 +32,7 @@ Examples
   aio bash exec 'make test' --timeout 60
   aio file read /etc/hosts | jq -r .data.content
   make 2>&1 | aio file write /tmp/make.log -
+  aio browser screenshot -o page.png; aio gui screenshot -o screen.png
   aio GROUP --help; aio GROUP METHOD --help
 ";
 

@@ -38,7 +38,7 @@ enum AioError {
     /// The command line makes no call.
     #[error("{message}")]
     Usage { message: String, help: String },
-    #[error("could not read {what}: {source}")]
+    #[error("could not read or write {what}: {source}")]
     Input { what: String, source: io::Error },
     #[error("the API at {url} can't be reached: {source}")]
     Unreachable { url: String, source: io::Error },
@@ -111,7 +111,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
             _ => break word,
         }
     };
-    let of_group: Vec<&Call> = calls.iter().filter(|call| call.group == group).collect();
+    let of_group: Vec<&Call> = calls.iter().filter(|call| call.group == calls::group_of(&group)).collect();
     if of_group.is_empty() {
         let groups = calls::groups(&calls).join(", ");
         return Err(usage(format!("there is no group {group:?}: there are {groups}"), "aio --help"));
@@ -121,18 +121,39 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
         Some(word) if matches!(word.as_str(), "-h" | "--help" | "help") => return told(&help::group(&group, &of_group)),
         Some(method) => method,
     };
-    let Some(call) = of_group.iter().find(|call| call.is_named(&method)) else {
+    let Some(call) = calls::find(&calls, &group, &method) else {
         let methods: Vec<&str> = of_group.iter().map(|call| call.method.as_str()).collect();
         let message = format!("{group} has no method {method:?}: there are {}", methods.join(", "));
         return Err(usage(message, format!("aio {group} --help")));
     };
-    let words: Vec<String> = rest.collect();
+    let (words, file) = output(call, rest.collect(), &mut options)?;
     if words.iter().take_while(|word| *word != "--").any(|word| matches!(word.as_str(), "-h" | "--help")) {
         return told(&help::call(call));
     }
     let request = arguments::request(call, words)?;
     let mut out = io::stdout().lock();
-    let answer = send::send(&options.api_url, call, request, &mut out)?;
+    let answer = match &file {
+        None => send::send(&options.api_url, call, request, &mut out)?,
+        Some(path) => {
+            let failed = |source| AioError::Input { what: path.clone(), source };
+            // Made once there is something to put there: a call that fails leaves what was there.
+            let mut content = Vec::new();
+            let answer = send::send(&options.api_url, call, request, &mut content)?;
+            if let Answer::Json { body, .. } = &answer {
+                content = format!("{body}\n").into_bytes();
+            }
+            if answer.failure().is_none() {
+                std::fs::write(path, &content).map_err(failed)?;
+                let told = match options.json {
+                    true => format!("{}\n", serde_json::json!({"path": path, "bytes": content.len()})),
+                    false => format!("{path}: {} bytes\n", content.len()),
+                };
+                out.write_all(told.as_bytes()).map_err(AioError::Output)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            answer
+        }
+    };
     let failure = answer.failure();
     if let Answer::Json { body, .. } = &answer {
         let shown = match (options.json, &failure) {
@@ -151,6 +172,38 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
         eprintln!("hint: {}", show::harmless(&hint));
     }
     Ok(if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Takes `-o` out of a call's words: the form of answers, or the file to write the answer to.
+fn output(call: &Call, words: Vec<String>, options: &mut Options) -> Result<(Vec<String>, Option<String>), AioError> {
+    let (mut rest, mut file) = (Vec::new(), None);
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let is_field = call.fields.iter().any(|field| field.name == "output");
+        let value = match word.as_str() {
+            "-o" => words.next(),
+            "--output" if !is_field => words.next(),
+            "--" => {
+                rest.push(word);
+                rest.extend(words.by_ref());
+                break;
+            }
+            _ => match word.strip_prefix("--output=").filter(|_| !is_field) {
+                Some(value) => Some(value.to_owned()),
+                None => {
+                    rest.push(word);
+                    continue;
+                }
+            },
+        };
+        let help = || format!("aio {} {} --help", call.group, call.method);
+        match value.ok_or_else(|| usage("-o needs json, text or the name of a file", help()))?.as_str() {
+            "json" => options.json = true,
+            "text" => options.json = false,
+            path => file = Some(path.to_owned()),
+        }
+    }
+    Ok((rest, file))
 }
 
 fn told(text: &str) -> Result<ExitCode, AioError> {
