@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::service::BrowserError;
 use crate::SharedGuest;
 use crate::desktop::{Button, Control, DesktopError};
-use crate::http::within;
+use crate::http::{lenient, within};
 use crate::process;
 
 /// Seconds that one call may wait.
@@ -22,22 +22,28 @@ pub enum Action {
     #[schemars(description = "Moves the pointer to a place.")]
     MoveTo {
         #[schemars(description = "Pixels from the left edge of the screen.")]
+        #[serde(deserialize_with = "lenient")]
         x: f64,
         #[schemars(description = "Pixels from the top edge of the screen.")]
+        #[serde(deserialize_with = "lenient")]
         y: f64,
     },
     #[schemars(description = "Moves the pointer from where it is.")]
     MoveRel {
         #[schemars(description = "Pixels to the right; below 0: to the left.")]
+        #[serde(deserialize_with = "lenient")]
         x_offset: f64,
         #[schemars(description = "Pixels down; below 0: up.")]
+        #[serde(deserialize_with = "lenient")]
         y_offset: f64,
     },
     #[schemars(description = "Clicks at a place, or where the pointer is.")]
     Click {
         #[schemars(description = "Pixels from the left edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         x: Option<f64>,
         #[schemars(description = "Pixels from the top edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         y: Option<f64>,
         #[serde(default)]
         #[schema(inline)]
@@ -65,40 +71,48 @@ pub enum Action {
     #[schemars(description = "Clicks with the right button.")]
     RightClick {
         #[schemars(description = "Pixels from the left edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         x: Option<f64>,
         #[schemars(description = "Pixels from the top edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         y: Option<f64>,
     },
     #[schemars(description = "Clicks twice with the left button.")]
     DoubleClick {
         #[schemars(description = "Pixels from the left edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         x: Option<f64>,
         #[schemars(description = "Pixels from the top edge of the screen.")]
+        #[serde(default, deserialize_with = "lenient")]
         y: Option<f64>,
     },
     /// With the left button held.
     #[schemars(description = "Drags from where the pointer is to a place, with the left button.")]
     DragTo {
         #[schemars(description = "Pixels from the left edge of the screen.")]
+        #[serde(deserialize_with = "lenient")]
         x: f64,
         #[schemars(description = "Pixels from the top edge of the screen.")]
+        #[serde(deserialize_with = "lenient")]
         y: f64,
     },
     #[schemars(description = "Drags from where the pointer is by some pixels, with the left button.")]
     DragRel {
         #[schemars(description = "Pixels to the right; below 0: to the left.")]
+        #[serde(deserialize_with = "lenient")]
         x_offset: f64,
         #[schemars(description = "Pixels down; below 0: up.")]
+        #[serde(deserialize_with = "lenient")]
         y_offset: f64,
     },
     /// In turns of the wheel, at most 200: `dy` above 0 is up, `dx` above 0 is right.
     #[schemars(description = "Turns the wheel where the pointer is. In turns, at most 200; one is some 100 pixels.")]
     Scroll {
-        #[serde(default)]
+        #[serde(default, deserialize_with = "lenient")]
         #[schema(default = 0)]
         #[schemars(description = "Turns to the right; below 0: to the left.")]
         dx: i64,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "lenient")]
         #[schema(default = 0)]
         #[schemars(description = "Turns up; below 0: down.")]
         dy: i64,
@@ -111,7 +125,7 @@ pub enum Action {
         #[schemars(description = "The text.", length(min = 1))]
         text: String,
         /// Whether it may be pasted; null as true.
-        #[serde(default = "yes")]
+        #[serde(default = "yes", deserialize_with = "lenient")]
         #[schema(default = true)]
         #[schemars(description = "Whether a long text may be pasted over the clipboard.")]
         use_clipboard: Option<bool>,

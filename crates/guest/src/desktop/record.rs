@@ -13,7 +13,7 @@ use super::service::{DesktopError, DesktopService};
 use super::start;
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
-use crate::http::{optional_within, within};
+use crate::http::{lenient, optional_within, within};
 use crate::machine::Film;
 use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
 
@@ -75,7 +75,7 @@ fn usual_duration() -> f64 {
 
 /// A number above 0, refused as FastAPI refuses it.
 pub(crate) fn positive<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let number = f64::deserialize(deserializer)?;
+    let number: f64 = lenient(deserializer)?;
     if number > 0.0 { Ok(number) } else { Err(serde::de::Error::custom("Input should be greater than 0")) }
 }
 
@@ -112,6 +112,16 @@ pub(super) enum Recording {
 }
 
 impl DesktopService {
+    /// Whether a recording runs.
+    pub(crate) fn is_recording(&self) -> bool {
+        // Whoever holds it is a call.
+        let Ok(mut recording) = self.recording.try_lock() else { return false };
+        match &mut *recording {
+            Recording::Running { process, .. } => !process.has_ended(),
+            Recording::None | Recording::Done(_) => false,
+        }
+    }
+
     /// Starts, stops or looks at the recording.
     pub async fn record(&self, guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<DisplayRecordResult, DesktopError> {
         let mut recording = self.recording.lock().await;

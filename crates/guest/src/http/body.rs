@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::ApiError;
+use super::{ApiError, Lax};
 
 /// The most bytes of a JSON body. The gateway has the same bound.
 const MAX_JSON_BYTES: usize = 32 << 20;
@@ -145,7 +145,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         })?;
         let bytes: &[u8] = if bytes.trim_ascii().is_empty() { b"{}" } else { &bytes };
         let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let read = serde_path_to_error::deserialize(&mut reader).map_err(|e| unprocessable(&problem("body", &e)))?;
+        let value: Value = serde_path_to_error::deserialize(&mut reader).map_err(|e| unprocessable(&problem("body", &e)))?;
         reader.end().map_err(|e| {
             unprocessable(&Problem {
                 location: vec!["body".into()],
@@ -153,6 +153,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 kind: "json_invalid",
             })
         })?;
+        let read = serde_path_to_error::deserialize(Lax(value)).map_err(|e| unprocessable(&problem("body", &e)))?;
         Ok(Self(read))
     }
 }
@@ -161,16 +162,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryArgs<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri).map_err(|e| {
-            let text = e.body_text();
-            let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text).to_owned();
-            let (location, message, kind) = match message.strip_prefix("missing field `").and_then(|m| m.split('`').next()) {
-                Some(field) => (vec!["query".into(), field.into()], "Field required".to_owned(), "missing"),
-                None => (vec!["query".into()], message, "value_error"),
-            };
-            unprocessable(&Problem { location, message, kind })
+        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|e| {
+            unprocessable(&Problem { location: vec!["query".into()], message: e.body_text(), kind: "value_error" })
         })?;
-        Ok(Self(query.0))
+        let fields = pairs.0.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        let read = serde_path_to_error::deserialize(Lax(Value::Object(fields)));
+        Ok(Self(read.map_err(|e| unprocessable(&problem("query", &e)))?))
     }
 }
 

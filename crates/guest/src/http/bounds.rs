@@ -1,13 +1,15 @@
 //! Numbers with bounds, refused as FastAPI refuses them: for `#[serde(deserialize_with)]`.
 
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::{Deserializer, Error};
+
+use super::lenient;
 
 /// A number from `MIN` to `MAX`, or null.
 pub fn optional_within<'de, D, const MIN: i64, const MAX: i64>(deserializer: D) -> Result<Option<i64>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    Option::<i64>::deserialize(deserializer)?.map(check::<D::Error, MIN, MAX>).transpose()
+    lenient::<_, Option<i64>>(deserializer)?.map(check::<D::Error, MIN, MAX>).transpose()
 }
 
 /// A number from `MIN` to `MAX`.
@@ -15,7 +17,7 @@ pub fn within<'de, D, const MIN: i64, const MAX: i64>(deserializer: D) -> Result
 where
     D: Deserializer<'de>,
 {
-    check::<D::Error, MIN, MAX>(i64::deserialize(deserializer)?)
+    check::<D::Error, MIN, MAX>(lenient(deserializer)?)
 }
 
 fn check<E: Error, const MIN: i64, const MAX: i64>(number: i64) -> Result<i64, E> {

@@ -4,8 +4,11 @@ mod address;
 mod body;
 mod bounds;
 mod envelope;
+mod lax;
 
 pub(crate) use address::Address;
 pub use body::{Body, Form, QueryArgs, missing};
 pub use bounds::{optional_within, within};
 pub use envelope::{ApiError, Envelope, Reply, ok, ok_message, whole};
+pub(crate) use lax::Lax;
+pub use lax::lenient;

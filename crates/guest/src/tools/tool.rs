@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::SharedGuest;
-use crate::http::{Address, ApiError};
+use crate::http::{Address, ApiError, Lax};
 
 /// What a tool answers. An error is a result too, with `isError`.
 pub(crate) type Told = Result<CallToolResult, ApiError>;
@@ -96,7 +96,7 @@ impl Tool {
         let description =
             rmcp::model::Tool::new(name, description, schema).with_title(title).with_annotations(effect.annotations(title));
         let call = move |caller, arguments: JsonObject| -> Answer {
-            match serde_path_to_error::deserialize(Value::Object(arguments)) {
+            match serde_path_to_error::deserialize(Lax(Value::Object(arguments))) {
                 Ok(arguments) => {
                     let work = work(caller, arguments);
                     Box::pin(async move { work.await.unwrap_or_else(failed) })
@@ -110,6 +110,23 @@ impl Tool {
             }
         };
         Self { name, description, call: Box::new(call) }
+    }
+
+    /// One that `forward` does, with a description and a schema of its own.
+    pub(super) fn forwarding<F>(
+        name: &'static str,
+        title: &str,
+        effect: Effect,
+        description: &'static str,
+        schema: Arc<JsonObject>,
+        forward: impl Fn(Caller, JsonObject) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = CallToolResult> + Send + 'static,
+    {
+        let description =
+            rmcp::model::Tool::new(name, description, schema).with_title(title).with_annotations(effect.annotations(title));
+        Self { name, description, call: Box::new(move |caller, arguments| Box::pin(forward(caller, arguments))) }
     }
 
     /// Calls it. Wrong arguments and failures are results with `isError`.
