@@ -228,9 +228,6 @@ class TestMarkdown:
     @pytest.mark.parametrize(
         "uri",
         [
-            "http://127.0.0.1:8080/v1/sandbox",
-            "http://localhost:8080/v1/sandbox",
-            "http://[::1]:8080/",
             "http://2130706433:8080/",
             "http://169.254.169.254/latest/meta-data/",
             "http://10.0.0.1/",
@@ -240,6 +237,23 @@ class TestMarkdown:
     def test_private_addresses_are_not_fetched(self, client: Client, uri: str) -> None:
         answer = client.util.convert_to_markdown(uri=uri)
         assert answer.success is False and "not on the public internet" in answer.message, answer
+
+    @pytest.mark.parametrize("uri", ["http://127.0.0.1:8080/v1/sandbox", "http://localhost:8080/v1/sandbox", "http://[::1]:8080/"])
+    def test_the_sandboxs_own_api_is_not_fetched(self, client: Client, uri: str) -> None:
+        answer = client.util.convert_to_markdown(uri=uri)
+        assert answer.success is False and "own API" in answer.message, answer
+
+    def test_servers_of_the_sandbox_are_fetched(self, sandbox: Callable[..., LiveSandbox]) -> None:
+        """Two rows of AIO's own evaluation: a page that a server in the sandbox serves, over REST and as a tool."""
+        live = sandbox()
+        live.output("mkdir ~/www; echo '<h1>Served here</h1><p>by <a href=x>us</a></p>' > ~/www/page.html")
+        live.bash("cd ~/www; exec python3 -m http.server 4567 --bind 127.0.0.1", async_mode=True)
+        live.output("until curl -so /dev/null 127.0.0.1:4567; do sleep 0.05; done")
+        for host in ("127.0.0.1", "localhost", "0.0.0.0"):
+            uri = f"http://{host}:4567/page.html"
+            assert "# Served here" in convert(live.client, uri)
+            said = live.http.post("/v1/mcp/sandbox/tools/sandbox_convert_to_markdown", json={"uri": uri}).json()["data"]
+            assert said["isError"] is False and "# Served here" in said["content"][0]["text"], said
 
     @pytest.mark.parametrize("uri", ["", "nonsense", "ftp://a.example/", "file:///no/such", "file:///etc/shadow", "data:x"])
     def test_what_is_no_document(self, client: Client, uri: str) -> None:

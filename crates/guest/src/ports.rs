@@ -39,7 +39,7 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     if request.headers().get(UPGRADE).is_none_or(|wanted| wanted != PORT_UPGRADE) {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     }
-    if port == 0 || INTERNAL_PORTS.contains(&port) || guest.browser.is_at(port) {
+    if port == 0 || INTERNAL_PORTS.contains(&port) || guest.browser.port() == Some(port) {
         return StatusCode::FORBIDDEN.into_response();
     }
     let Ok(place) = places.try_acquire_owned() else {

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::automation::{Automation, Download};
+use super::automation::{Automation, Download, Progress};
 use super::cdp::{CdpError, Client, Target};
 use super::network::Network;
 use super::policy::Policy;
@@ -194,9 +194,22 @@ impl BrowserService {
         Ok(self.automation(guest).await?.downloads().list())
     }
 
-    /// Whether the browser listens at a port of the loopback: nothing from outside is led there.
-    pub(crate) fn is_at(&self, port: u16) -> bool {
-        port != 0 && self.port.load(Ordering::Relaxed) == port
+    /// Where the browser listens on loopback, or did last: nothing from outside is led there.
+    pub(crate) fn port(&self) -> Option<u16> {
+        Some(self.port.load(Ordering::Relaxed)).filter(|port| *port != 0)
+    }
+
+    /// Whether a page is recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recordings.is_running()
+    }
+
+    /// Whether pages still download files.
+    pub(crate) fn downloads_run(&self) -> bool {
+        // Someone who holds one of the locks is a call.
+        let Ok(current) = self.current.try_lock() else { return false };
+        let automation = current.as_ref().and_then(|browser| browser.automation.try_lock().ok()?.clone());
+        automation.is_some_and(|automation| automation.downloads().list().iter().any(|one| one.progress == Progress::Running))
     }
 
     pub(super) fn network(&self) -> &Network {

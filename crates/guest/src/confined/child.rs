@@ -62,8 +62,8 @@ fn run(job: Job) -> Result<Answer, Fault> {
             let (bytes, media_type) = data_uri(&input(2 * MAX_DOCUMENT_BYTES)?)?;
             convert(&bytes, None, media_type.as_deref())
         }
-        Job::Fetch { uri } => {
-            let fetched = fetch::fetch(&uri)?;
+        Job::Fetch { uri, closed } => {
+            let fetched = fetch::fetch(&uri, &closed)?;
             convert(&fetched.bytes, fetched.name.as_deref(), fetched.media_type.as_deref())
         }
         Job::FindSkills { directory } => unpack::find(&directory).map(Answer::Skills),

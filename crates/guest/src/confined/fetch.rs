@@ -1,4 +1,7 @@
-//! Fetching a document from the internet, and from nowhere else.
+//! Fetching a document from the internet, or from a server of the sandbox itself.
+//!
+//! What a caller names on loopback is fetched, as any program in the sandbox could, except from the ports of the guest and the
+//! browser. Redirects from the internet don't lead there, nor do names that resolve to loopback.
 //!
 //! Every address that a name leads to is looked at right before it is dialled, at each redirect anew: what a name led to when
 //! it was checked, and what it leads to a moment later, are the same here. Behind a proxy the proxy resolves names; then
@@ -35,13 +38,31 @@ pub(super) struct Fetched {
     pub(super) name: Option<String>,
 }
 
-pub(super) fn fetch(uri: &str) -> Result<Fetched, Fault> {
+/// Where a request may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Internet,
+    /// The sandbox's loopback.
+    Loopback,
+}
+
+/// `closed` are the ports of loopback that are not fetched from.
+pub(super) fn fetch(uri: &str, closed: &[u16]) -> Result<Fetched, Fault> {
     let deadline = Instant::now() + PATIENCE;
     let mut uri = parse(uri)?;
+    let may_be_local = names_loopback(&uri);
     for _ in 0..=MAX_REDIRECTS {
-        let proxy = Proxy::try_from_env().filter(|proxy| !proxy.is_no_proxy(&uri));
-        check(&uri, proxy.as_ref())?;
-        let agent = agent(&uri, proxy, deadline.saturating_duration_since(Instant::now()))?;
+        let reach = if may_be_local && names_loopback(&uri) { Reach::Loopback } else { Reach::Internet };
+        let proxy = match reach {
+            Reach::Internet => Proxy::try_from_env().filter(|proxy| !proxy.is_no_proxy(&uri)),
+            Reach::Loopback => None,
+        };
+        match reach {
+            Reach::Internet => check(&uri, proxy.as_ref())?,
+            Reach::Loopback if closed.contains(&port(&uri)) => return Err(closed_port(&uri)),
+            Reach::Loopback => {}
+        }
+        let agent = agent(&uri, reach, proxy, deadline.saturating_duration_since(Instant::now()))?;
         let failed = |e: ureq::Error| match e {
             ureq::Error::Timeout(_) => Fault::refused(format!("{} did not answer in time", shown(&uri))),
             ureq::Error::Other(inner) if inner.is::<NotPublic>() => not_public(&uri),
@@ -116,13 +137,36 @@ fn not_public(uri: &Uri) -> Fault {
     }
 }
 
+fn closed_port(uri: &Uri) -> Fault {
+    Fault::Refused {
+        message: format!("{} is the sandbox's own API or browser: it is not fetched", shown(uri)),
+        hint: Some("call it with a command, such as curl, and convert the file".to_owned()),
+    }
+}
+
+/// The host, as it is compared.
+fn host(uri: &Uri) -> String {
+    uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Whether an address says by itself that it is on loopback. Connecting to the unspecified address leads there too.
+fn names_loopback(uri: &Uri) -> bool {
+    let host = host(uri);
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(is_loopback)
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
+}
+
 fn port(uri: &Uri) -> u16 {
     uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 })
 }
 
 /// Refuses what names a private place by itself, and behind a proxy what this machine knows to lead to one.
 fn check(uri: &Uri, proxy: Option<&Proxy>) -> Result<(), Fault> {
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    let host = host(uri);
     if host == "localhost" || host.ends_with(".localhost") {
         return Err(not_public(uri));
     }
@@ -141,8 +185,9 @@ fn check(uri: &Uri, proxy: Option<&Proxy>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn agent(uri: &Uri, proxy: Option<Proxy>, time: Duration) -> Result<Agent, Fault> {
-    let resolver = Guarded { inner: DefaultResolver::default(), proxy: proxy.as_ref().map(|p| (p.host().to_owned(), p.port())) };
+fn agent(uri: &Uri, reach: Reach, proxy: Option<Proxy>, time: Duration) -> Result<Agent, Fault> {
+    let known = proxy.as_ref().map(|p| (p.host().to_owned(), p.port()));
+    let resolver = Guarded { inner: DefaultResolver::default(), reach, proxy: known };
     let secure = uri.scheme_str() == Some("https") || proxy.as_ref().is_some_and(|p| p.uri().scheme_str() == Some("https"));
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
@@ -184,10 +229,11 @@ fn trusted() -> Result<RootCerts, Fault> {
 #[error("not a public address")]
 struct NotPublic;
 
-/// Resolves names, and refuses those that lead to anything but public addresses. The proxy itself may be anywhere.
+/// Resolves names, and refuses those that lead elsewhere than to where the request may go. The proxy itself may be anywhere.
 #[derive(Debug)]
 struct Guarded {
     inner: DefaultResolver,
+    reach: Reach,
     proxy: Option<(String, u16)>,
 }
 
@@ -195,8 +241,11 @@ impl Resolver for Guarded {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.inner.resolve(uri, config, timeout)?;
         let is_proxy = self.proxy.as_ref().is_some_and(|(host, _)| uri.host() == Some(host.as_str()));
-        let public = |address: &SocketAddr| is_public(address.ip());
-        if is_proxy || found.iter().all(public) { Ok(found) } else { Err(ureq::Error::Other(Box::new(NotPublic))) }
+        let fits = |address: &SocketAddr| match self.reach {
+            Reach::Internet => is_public(address.ip()),
+            Reach::Loopback => is_loopback(address.ip()),
+        };
+        if is_proxy || found.iter().all(fits) { Ok(found) } else { Err(ureq::Error::Other(Box::new(NotPublic))) }
     }
 }
 
@@ -263,10 +312,35 @@ mod tests {
     }
 
     #[test]
+    fn loopback_is_known_by_its_name_alone() {
+        for uri in [
+            "http://localhost:4567/",
+            "http://LOCALHOST./",
+            "http://a.localhost/",
+            "http://127.0.0.1/",
+            "http://127.9.9.9/",
+            "http://[::1]:3000/x",
+            "http://[::ffff:127.0.0.1]/",
+            "http://0.0.0.0:8000/",
+        ] {
+            assert!(names_loopback(&parse(uri).unwrap()), "{uri}");
+        }
+        for uri in
+            ["http://10.0.0.1/", "http://localhost.example/", "http://127.0.0.1.example/", "http://127.1/", "http://[::2]/"]
+        {
+            assert!(!names_loopback(&parse(uri).unwrap()), "{uri}");
+        }
+        for uri in ["http://127.0.0.1:8080/v1/sandbox", "http://[::1]:8080/", "http://localhost:8080/"] {
+            let Err(fault) = fetch(uri, &[8080]) else { panic!("{uri} was fetched") };
+            assert!(fault.to_string().contains("own API"), "{uri}: {fault}");
+        }
+    }
+
+    #[test]
     fn other_ways_to_write_an_address_are_seen_by_the_resolver() {
         // As libc reads them: all are 127.0.0.1.
         for uri in ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1/"] {
-            let Err(fault) = fetch(uri) else { panic!("{uri} was fetched") };
+            let Err(fault) = fetch(uri, &[]) else { panic!("{uri} was fetched") };
             assert!(fault.to_string().contains("not on the public internet"), "{uri}: {fault}");
         }
     }

@@ -17,7 +17,11 @@ pub(crate) enum Job {
     /// The document in the data URI at descriptor 0 as Markdown.
     DataUri,
     /// What an address serves as Markdown.
-    Fetch { uri: String },
+    Fetch {
+        uri: String,
+        /// Ports of loopback that it may not be.
+        closed: Vec<u16>,
+    },
     /// The skills in a directory.
     FindSkills { directory: PathBuf },
     /// Unpacks the archive at descriptor 0 and moves what it holds into `directory`.

@@ -1,6 +1,7 @@
 //! Conversion by address, in plain Rust.
 
 use arenite_documents::Content;
+use arenite_model::protocol::INTERNAL_PORTS;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
@@ -61,7 +62,10 @@ pub(crate) async fn convert(guest: &Guest, uri: &str) -> Result<Content, Convert
     let (job, input) = match scheme.as_deref() {
         _ if uri.starts_with('/') => from_file(guest, uri).await?,
         Some("file") => from_file(guest, &path(&uri["file:".len()..]).ok_or_else(unknown)?).await?,
-        Some("http" | "https") => (Job::Fetch { uri: uri.to_owned() }, Input::Nothing),
+        Some("http" | "https") => {
+            let closed = INTERNAL_PORTS.into_iter().chain(guest.browser.port()).collect();
+            (Job::Fetch { uri: uri.to_owned(), closed }, Input::Nothing)
+        }
         Some("data") => (Job::DataUri, Input::Text(uri.to_owned())),
         _ => return Err(unknown()),
     };

@@ -67,7 +67,7 @@ async fn private_places_are_not_fetched() {
     let guest = Guest::start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "127.1", "0x7f000001", "0.0.0.0"] {
+    for host in ["2130706433", "127.1", "0x7f000001"] {
         let answer = convert(&guest, &format!("http://{host}:{port}/")).await;
         assert_eq!(answer["success"], false, "{host} {answer}");
         assert!(answer["message"].as_str().unwrap().contains("not on the public internet"), "{host} {answer}");
@@ -77,6 +77,44 @@ async fn private_places_are_not_fetched() {
     }
     let none = tokio::time::timeout(Duration::from_millis(200), listener.accept()).await;
     assert!(none.is_err(), "a connection was made");
+}
+
+/// The sandbox's own servers are fetched where a caller names loopback; not its API, nor by a redirect from elsewhere.
+#[tokio::test]
+async fn servers_on_loopback_are_fetched() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let path = head(&mut stream).await.split(' ').nth(1).unwrap_or_default().to_owned();
+            let answer = match path.as_str() {
+                "/api" => {
+                    "HTTP/1.1 302 Found\r\nLocation: http://localhost:8080/v1/sandbox\r\nContent-Length: 0\r\n\r\n".to_owned()
+                }
+                "/away" => "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                "/there" => "HTTP/1.1 302 Found\r\nLocation: page\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                _ => "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 16\r\n\r\n<h1>Served</h1>\n".to_owned(),
+            };
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    // A proxy that doesn't answer: what is on loopback goes past it.
+    let guest = Guest::start_with("root", &[("HTTP_PROXY", "http://127.0.0.1:1")]).await;
+    for host in ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"] {
+        for path in ["page", "there"] {
+            let answer = convert(&guest, &format!("http://{host}:{port}/{path}")).await;
+            assert_eq!(answer["data"], "# Served\n", "{host}/{path} {answer}");
+        }
+    }
+    for (uri, words) in [
+        (format!("http://127.0.0.1:{port}/api"), "own API"),
+        (format!("http://127.0.0.1:{port}/away"), "not on the public internet"),
+        ("http://localhost:8080/v1/sandbox".to_owned(), "own API"),
+        ("http://[::1]:9222/json".to_owned(), "own API"),
+    ] {
+        let answer = convert(&guest, &uri).await;
+        assert!(answer["message"].as_str().unwrap().contains(words), "{uri} {answer}");
+    }
 }
 
 #[tokio::test]
@@ -103,9 +141,8 @@ async fn a_proxy_is_used_and_its_redirects_are_checked() {
         assert!(!message.contains("sekrit"), "{answer}");
     }
     let before = tunnels.load(Ordering::Relaxed);
-    for uri in ["http://127.0.0.1:1/", "http://localhost/", &format!("{address}/page")] {
-        assert!(convert(&guest, uri).await["message"].as_str().unwrap().contains("not on the public internet"), "{uri}");
-    }
+    // What is on loopback goes past the proxy.
+    assert!(convert(&guest, "http://127.0.0.1:1/").await["message"].as_str().unwrap().contains("could not fetch"));
     assert_eq!(tunnels.load(Ordering::Relaxed), before);
 }
 

@@ -87,6 +87,12 @@ impl Running {
 }
 
 impl Recordings {
+    /// Whether one runs; it may be paused.
+    pub(in crate::browser) fn is_running(&self) -> bool {
+        // Whoever holds it is a call.
+        self.0.try_lock().is_ok_and(|recording| matches!(&*recording, Recording::Running(running) if !running.task.is_finished()))
+    }
+
     pub(super) async fn act(&self, guest: &SharedGuest, request: RecordRequest) -> Result<Recorded, PageError> {
         let mut recording = self.0.lock().await;
         if let Recording::Running(running) = &mut *recording
