@@ -249,6 +249,24 @@ class TestTime:
         # One long call counts as use for all of its time.
         assert live.output("sleep 6; echo done") == "done"
 
+    @pytest.mark.parametrize("work", ["command", "shell", "kernel"])
+    def test_work_that_nobody_waits_for_is_use(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox], work: str) -> None:
+        live = sandbox(labels={}, image="code" if work == "kernel" else "base", idle_timeout_seconds=1, idle_policy="delete")
+        if work == "command":
+            live.bash("sleep 5", async_mode=True)
+        elif work == "shell":
+            live.client.shell.exec_command(command="sleep 5", async_mode=True)
+        else:
+            with pytest.raises(httpx.TimeoutException):
+                live.http.post("/v1/jupyter/execute", json={"code": "import time; time.sleep(8)"}, timeout=2)
+        begun = time.monotonic()
+        while time.monotonic() < begun + 3.5:
+            answer = api.get(f"/api/v2/sandboxes/{live.name}")
+            assert answer.status_code == 200, time.monotonic() - begun
+            time.sleep(0.2)
+        # It is over, and nobody calls.
+        wait_for(lambda: api.get(f"/api/v2/sandboxes/{live.name}").status_code == 404)
+
     def test_idle_pauses_it_and_a_call_wakes_it(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox(labels={}, idle_timeout_seconds=1, idle_policy="pause")
         session = live.client.shell.exec_command(command="kept=1").data.session_id

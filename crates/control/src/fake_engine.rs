@@ -37,6 +37,7 @@ pub enum Point {
     Pause,
     Resume,
     Dial,
+    Activity,
     Recover,
 }
 
@@ -73,6 +74,8 @@ struct State {
     halts: HashMap<Point, Arc<Notify>>,
     room: Option<Room>,
     guest: Option<Guest>,
+    /// What goes on in sandboxes without a call.
+    working: HashMap<SandboxId, String>,
 }
 
 /// See the module.
@@ -106,6 +109,15 @@ impl FakeEngine {
     /// Whoever comes to this point stays there for good; what is returned is notified when someone does.
     pub fn halt(&self, point: Point) -> Arc<Notify> {
         Arc::clone(self.state().halts.entry(point).or_default())
+    }
+
+    /// A client's work goes on in a sandbox, or none any more.
+    pub fn work(&self, id: &SandboxId, what: Option<&str>) {
+        let mut state = self.state();
+        match what {
+            Some(what) => drop(state.working.insert(id.clone(), what.to_owned())),
+            None => drop(state.working.remove(id)),
+        }
     }
 
     /// Forgets delays, failures and halts. Whoever is halted stays halted.
@@ -285,6 +297,11 @@ impl Engine for FakeEngine {
             state.specs.remove(id);
         }
         self.pass(Point::AfterDestroy).await
+    }
+
+    async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
+        self.pass(Point::Activity).await?;
+        Ok(self.state().working.get(id).cloned())
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<(), EngineError> {

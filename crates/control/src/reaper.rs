@@ -201,6 +201,17 @@ impl Core {
                 entry.open();
                 return self.reconsider(&entry);
             }
+            // A guest that doesn't answer can't hold off its end.
+            match self.engine.activity(&entry.id).await {
+                Ok(None) => {}
+                Ok(Some(work)) => {
+                    tracing::debug!(id = %entry.id, work, "a sandbox without calls is in use");
+                    entry.used_at(self.clock.now());
+                    entry.open();
+                    return self.reconsider(&entry);
+                }
+                Err(error) => tracing::warn!(id = %entry.id, %error, "a sandbox did not tell what goes on in it"),
+            }
         }
         let done: Result<(), ControlError> = match fate {
             Fate::IdlePause => self.pause_closed(&entry).await.map(drop),

@@ -464,6 +464,31 @@ async fn sandboxes_are_reaped_by_life_time_and_by_idleness_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_that_goes_on_without_a_call_holds_off_the_end_of_an_idle_sandbox() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    for (text, idle_policy) in [("deleted", IdlePolicy::Delete), ("paused", IdlePolicy::Pause), ("silent", IdlePolicy::Delete)] {
+        let spec = SpecOverlay { idle_timeout_seconds: Some(60), idle_policy: Some(idle_policy), ..SpecOverlay::default() };
+        let id = control.create(&tenant(), with(text, spec)).await.unwrap().id;
+        engine.work(&id, Some("a command"));
+    }
+    let sleep = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    sleep(300).await;
+    for text in ["deleted", "paused"] {
+        assert_eq!(state(&control, text).await, Some(SandboxState::Running), "{text}");
+        // A call gets in at any time.
+        drop(control.lease(&tenant(), &name(text)).await.unwrap());
+        engine.work(&control.get(&tenant(), &name(text)).await.unwrap().id, None);
+    }
+    // A guest that can't say what it does can't stay for that.
+    engine.fail(Point::Activity, 1000);
+    sleep(62).await;
+    assert_eq!(state(&control, "deleted").await, None);
+    assert_eq!(state(&control, "paused").await, Some(SandboxState::Paused));
+    assert_eq!(state(&control, "silent").await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_failed_is_kept_for_its_time() {
     let engine = FakeEngine::new();
     let mut config = config();

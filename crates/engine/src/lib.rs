@@ -60,6 +60,11 @@ pub trait Engine: Send + Sync + 'static {
     /// A new connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
 
+    /// Work of a client that goes on although no call waits for it, such as `a command`. Asked before an idle sandbox ends.
+    async fn activity(&self, _id: &SandboxId) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
+
     /// What it uses now.
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod ahead;
 pub mod aio;
 pub mod api;

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::inside::InsideSteps;
 use crate::process::Processes;
 use crate::services::Services;
-use crate::{Guest, SharedGuest, ahead, guard, hooks, main_command, mcp, ports};
+use crate::{Guest, SharedGuest, activity, ahead, guard, hooks, main_command, mcp, ports};
 
 /// How long nobody has called when a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -165,6 +165,7 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         .route(protocol::HELLO_PATH, get(hello))
         .route(protocol::INSIDE_STEPS_PATH, get(move || std::future::ready(steps.stream())))
         .merge(ports::router(guest))
+        .merge(activity::router(guest))
         .merge(ahead::router(guest))
 }
 

@@ -168,6 +168,11 @@ impl<S: Session> Sessions<S> {
         self.lock().values().cloned().collect()
     }
 
+    /// Whether one of them executes something.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().values().any(|session| session.turns().is_busy())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -30,6 +30,8 @@ pub const SHUTDOWN_SECONDS: u64 = 30;
 pub const PREPARE_PATH: &str = "/internal/prepare";
 /// `POST` of a [`Become`], by the engine: a sandbox that was made before anybody asked is now this one.
 pub const BECOME_PATH: &str = "/internal/become";
+/// `GET`, by the engine: an [`Activity`].
+pub const ACTIVITY_PATH: &str = "/internal/activity";
 /// Paths that only the gateway may call: the guest answers them on its Unix socket alone.
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.
@@ -74,6 +76,14 @@ pub struct Become {
     pub config: GuestConfig,
     /// Its host name, which the engine has set already.
     pub hostname: String,
+}
+
+/// What goes on in a sandbox although no call waits for it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Activity {
+    /// Work of a client, such as `a command`; none: the sandbox is idle when nobody calls.
+    pub running: Option<String>,
 }
 
 /// What stands in a sandbox's `/etc/hosts`.

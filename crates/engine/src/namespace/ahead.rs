@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::uts;
-use arenite_model::protocol::{Assignment, BECOME_PATH, Become, PREPARE_PATH};
+use arenite_model::protocol::{ACTIVITY_PATH, Activity, Assignment, BECOME_PATH, Become, PREPARE_PATH};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec};
 
 use super::at;
@@ -22,6 +22,8 @@ use crate::{Created, Engine, EngineError};
 const PREPARE_LIMIT: Duration = Duration::from_secs(90);
 /// How long it may take to become somebody's.
 const BECOME_LIMIT: Duration = Duration::from_secs(5);
+/// How long it may take to tell what goes on.
+const ACTIVITY_LIMIT: Duration = Duration::from_secs(2);
 /// The most bytes of its answer.
 const MAX_ANSWER: u64 = 64 << 10;
 
@@ -37,6 +39,17 @@ impl NamespaceEngine {
             return Err(error);
         }
         Ok(id)
+    }
+
+    /// What goes on in a sandbox without a call, as its guest tells.
+    pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
+        let socket = self.shared.host.records.socket(id);
+        blocking(move || {
+            let answer = ask(&socket, "GET", ACTIVITY_PATH, b"", ACTIVITY_LIMIT).map_err(|e| at("activity", e))?;
+            let activity: Activity = serde_json::from_str(&answer).map_err(|e| at("activity", e.into()))?;
+            Ok(activity.running)
+        })
+        .await
     }
 
     pub(super) async fn give_away(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
@@ -64,23 +77,28 @@ impl NamespaceEngine {
     }
 }
 
-/// One call of a guest that nobody has used yet. Blocks.
+/// A `POST` to a guest. Blocks.
 fn tell(socket: &Path, path: &str, body: &[u8], limit: Duration) -> io::Result<()> {
+    ask(socket, "POST", path, body, limit).map(drop)
+}
+
+/// One call of a guest; the body of its answer. Blocks, for each read and write up to `limit`.
+pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &[u8], limit: Duration) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
-    if answer.starts_with(b"HTTP/1.1 200 ") {
-        return Ok(());
-    }
     let said = String::from_utf8_lossy(&answer);
     let said = said.split_once("\r\n\r\n").map_or(&*said, |(_, body)| body);
+    if answer.starts_with(b"HTTP/1.1 200 ") {
+        return Ok(said.to_owned());
+    }
     Err(io::Error::other(format!("the guest said: {}", said.chars().take(500).collect::<String>())))
 }
 

@@ -444,6 +444,10 @@ impl Engine for NamespaceEngine {
         self.give_away(id, name, spec).await
     }
 
+    async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
+        self.client_work(id).await
+    }
+
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
         let reserved = self.shared.state().reserved.remove(id);
         if let Some(slot) = reserved {

@@ -196,6 +196,11 @@ impl BashService {
         Ok(BashKillResult { session_id: session.id.clone(), signal: name, signalled })
     }
 
+    /// Whether a command runs.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().values().any(|session| session.is_busy())
+    }
+
     /// Sessions, the oldest first.
     pub fn sessions(&self) -> Vec<BashSessionInfo> {
         let mut list: Vec<_> = self.lock().values().map(|s| s.info()).collect();

@@ -89,6 +89,11 @@ impl Default for JupyterService {
 }
 
 impl JupyterService {
+    /// Whether code is executed.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
+    }
+
     pub(super) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

@@ -102,6 +102,11 @@ impl Default for NodeService {
 }
 
 impl NodeService {
+    /// Whether code is executed.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
+    }
+
     /// Executes code in a process or a session of its own, or in one that is there.
     pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());

@@ -330,6 +330,11 @@ impl ShellService {
         Ok(())
     }
 
+    /// Whether a command of a call runs or waits in a session.
+    pub(crate) fn runs_anything(&self) -> bool {
+        self.lock().values().any(|session| session.is_busy())
+    }
+
     pub fn stats(&self) -> ShellSessionStats {
         let sessions = self.lock();
         let is_active = |s: &&Arc<Session>| s.is_busy() || s.state().last_used.elapsed() < ACTIVE;
