@@ -73,6 +73,10 @@ class Sites:
             return self.network.add_route(url_pattern=pattern, abort=True).data
         return self.network.add_route(url_pattern=pattern, response=RouteResponseModel(body=body, **response)).data
 
+    def place(self) -> dict[str, Any]:
+        """Where the current tab is."""
+        return next(tab for tab in self.live.http.get("/v1/browser/tabs").json()["data"] if tab["active"])
+
     def value(self, expression: str) -> Any:
         return self.page.evaluate(expression=expression).data
 

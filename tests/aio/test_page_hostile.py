@@ -179,6 +179,33 @@ def test_dialogs_block_nothing(sites: Sites) -> None:
     usable(sites)
 
 
+def test_dialogs_are_answered_by_callers(sites: Sites) -> None:
+    http = sites.live.http
+    sites.open("/dialogs.html")
+    declined = http.post("/v1/browser/page/click", json={"selector": "#confirm"}).json()
+    assert 'confirm "really?" was declined' in declined["hint"] and "/v1/browser/page/dialog" in declined["hint"], declined
+    # Said beforehand, for the next one alone.
+    for answer, selector, noted in (({"accept": True}, "#confirm", "confirm true"), ({"accept": True, "text": "me"}, "#prompt", "prompt me")):
+        said = http.post("/v1/browser/page/dialog", json=answer).json()["data"]
+        assert said["dialog"] is None and said["next"]["accept"] is True
+        told = http.post("/v1/browser/page/click", json={"selector": selector}).json()
+        assert told["hint"] is None, told
+        assert sites.until(f"noted.at(-1) === {json.dumps(noted)}", shown="noted")
+    # One that comes while no call works in the page waits for an answer.
+    sites.value("void setTimeout(() => { window.said = prompt('later?', 'suggested'); }, 200)")
+    shown = soon(lambda: http.get("/v1/browser/page/dialog").json()["data"]["dialog"], "the dialog")
+    assert shown == {"type": "prompt", "message": "later?", "default_value": "suggested"}
+    state = http.post("/v1/browser/page/dialog", json={}).json()["data"]
+    assert state["dialog"] is None and state["answered"][-1]["accepted"] is True
+    assert sites.until("window.said") == "suggested"
+    # The names of AIO's README.
+    assert http.post("/v1/browser/page/evaluate", json={"script": "1 + 1"}).json()["data"] == 2
+    sites.open("/form.html")
+    assert http.post("/v1/browser/page/fill", json={"selector": "#name", "value": "x"}).status_code == 200
+    assert http.post("/v1/browser/network/route", json={"pattern": "**/none", "abort": "true"}).status_code == 200
+    assert http.request("DELETE", "/v1/browser/network/route", json={"pattern": "**/none"}).status_code == 200
+
+
 def test_a_thousand_windows(sites: Sites) -> None:
     sites.open("/popups.html#now")
     sites.tabs.activate(0)

@@ -1,48 +1,149 @@
 //! Dialogs of pages, which hold up everything in their tab.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use super::super::cdp::CdpError;
 use super::super::page::PageError;
 use super::tab::{EVER, Message, Tab};
 
+/// Answered dialogs that are remembered of a tab.
+const MAX_ANSWERED: usize = 20;
+/// Characters of a dialog's message that are kept.
+const MAX_TEXT: usize = 4000;
+
 /// One that is shown.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
 pub(in crate::browser) struct Dialog {
-    pub(super) message: String,
     /// `alert`, `confirm`, `prompt` or `beforeunload`.
     pub(super) r#type: String,
+    pub(super) message: String,
+    /// What a `prompt` suggests.
+    #[serde(rename(deserialize = "defaultPrompt"), default)]
+    pub(super) default_value: String,
+}
+
+/// How to answer one.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::browser) struct DialogAnswer {
+    pub(in crate::browser) accept: bool,
+    /// What a `prompt` gets; none: what it suggests.
+    pub(in crate::browser) text: Option<String>,
+}
+
+/// One that is over.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::browser) struct AnsweredDialog {
+    #[serde(flatten)]
+    dialog: Dialog,
+    accepted: bool,
+    /// Nobody had said how: alerts and leaving are accepted, questions declined.
+    by_default: bool,
+}
+
+impl std::fmt::Display for AnsweredDialog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let answer = if self.accepted { "accepted" } else { "declined" };
+        let message: String = self.dialog.message.chars().take(200).collect();
+        write!(f, "the page's {} {message:?} was {answer}", self.dialog.r#type)
+    }
+}
+
+/// What is known of a tab's dialogs.
+#[derive(Debug, Default)]
+pub(in crate::browser) struct Dialogs {
+    pub(in crate::browser) shown: Option<Dialog>,
+    pub(in crate::browser) next: Option<DialogAnswer>,
+    pub(in crate::browser) answered: VecDeque<AnsweredDialog>,
+    /// How many were answered in all.
+    count: usize,
+}
+
+impl Dialogs {
+    pub(in crate::browser) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The questions that were answered by default since there were `count` of all.
+    pub(in crate::browser) fn defaulted_since(&self, count: usize) -> Vec<String> {
+        let new = self.answered.iter().rev().take(self.count.saturating_sub(count));
+        let questions = new.filter(|one| one.by_default && !one.accepted);
+        questions.map(ToString::to_string).collect()
+    }
+
+    fn note(&mut self, answered: AnsweredDialog) {
+        if self.answered.len() == MAX_ANSWERED {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(answered);
+        self.count += 1;
+    }
 }
 
 impl Tab {
-    /// Answers each dialog that is shown, for as long as it is polled. Nobody is asked: questions are declined, but a page
-    /// that is left is left. The console tells of it. While no operation works in the tab, a dialog stays for a person or
-    /// another client.
+    /// Answers each dialog that is shown, for as long as it is polled: as a call has said, else so that the page goes on, which
+    /// declines questions. The console tells of it. While no operation works in the tab, a dialog stays for a person, another
+    /// client or [`Self::answer_dialog`].
     pub(super) async fn answer_dialogs(&self) -> CdpError {
         loop {
-            let dialog = match self.until(Instant::now() + EVER, |state| state.dialog.take()).await {
-                Ok(Some(dialog)) => dialog,
+            let dialog = self.until(Instant::now() + EVER, |state| {
+                let dialog = state.dialogs.shown.take()?;
+                Some((dialog, state.dialogs.next.take()))
+            });
+            let (dialog, wanted) = match dialog.await {
+                Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(PageError::Cdp(error)) => return error,
                 // Whoever polls this hears of it by itself.
                 Err(_) => return std::future::pending().await,
             };
-            let accept = matches!(dialog.r#type.as_str(), "alert" | "beforeunload");
-            // Somebody else may have answered first.
-            let answered: Result<IgnoredAny, _> = self.call("Page.handleJavaScriptDialog", json!({"accept": accept})).await;
-            if let Err(CdpError::Closed) = answered {
+            if let Err(CdpError::Closed) = self.close_dialog(dialog, wanted).await {
                 return CdpError::Closed;
             }
-            let answer = if accept { "accepted" } else { "declined" };
-            let text = format!("{} {answer}: {}", dialog.r#type, dialog.message);
-            let timestamp = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
-            self.note(|state| {
-                state.say(Message { kind: "dialog".to_owned(), text, timestamp, url: None, line: None, column: None });
-            });
         }
+    }
+
+    /// Answers the dialog that is shown, else the next one. True: one was shown.
+    pub(in crate::browser) async fn answer_dialog(&self, answer: DialogAnswer) -> Result<bool, CdpError> {
+        let shown = {
+            let mut state = self.state();
+            let shown = state.dialogs.shown.take();
+            if shown.is_none() {
+                state.dialogs.next = Some(answer.clone());
+            }
+            shown
+        };
+        match shown {
+            Some(dialog) => self.close_dialog(dialog, Some(answer)).await.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    async fn close_dialog(&self, mut dialog: Dialog, wanted: Option<DialogAnswer>) -> Result<(), CdpError> {
+        let by_default = wanted.is_none();
+        let accept = wanted.as_ref().map_or(matches!(dialog.r#type.as_str(), "alert" | "beforeunload"), |wanted| wanted.accept);
+        let mut params = json!({"accept": accept});
+        if dialog.r#type == "prompt" && accept {
+            let text = wanted.and_then(|wanted| wanted.text).unwrap_or_else(|| dialog.default_value.clone());
+            params["promptText"] = text.into();
+        }
+        // Somebody else may have answered first.
+        match self.effect("Page.handleJavaScriptDialog", params).await {
+            Err(CdpError::Refused { .. }) => return Ok(()),
+            answered => answered?,
+        }
+        let answer = if accept { "accepted" } else { "declined" };
+        let text = format!("{} {answer}: {}", dialog.r#type, dialog.message);
+        let timestamp = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
+        dialog.message = dialog.message.chars().take(MAX_TEXT).collect();
+        self.note(|state| {
+            state.say(Message { kind: "dialog".to_owned(), text, timestamp, url: None, line: None, column: None });
+            state.dialogs.note(AnsweredDialog { dialog, accepted: accept, by_default });
+        });
+        Ok(())
     }
 }

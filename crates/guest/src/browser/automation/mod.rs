@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use super::cdp::{CdpError, Client};
 use super::network::Traffic;
+pub(in crate::browser) use dialogs::{AnsweredDialog, Dialog, DialogAnswer};
 pub(crate) use downloads::{Download, Progress};
 pub(super) use pump::{described, exception};
 pub(super) use tab::{Frame, HELD, Message, Stage, State, Tab, World};

@@ -99,7 +99,7 @@ impl Automation {
 fn crashed(state: &mut State) {
     state.crashed = true;
     state.leaving = false;
-    state.dialog = None;
+    state.dialogs.shown = None;
     for frame in &mut state.frames {
         frame.world = None;
     }
@@ -186,9 +186,9 @@ fn note_in(tab: &Tab, event: &Event) -> Result<(), serde_json::Error> {
         "Page.frameStoppedLoading" | "Page.frameClearedScheduledNavigation" => note_leaving(tab, event, false)?,
         "Page.javascriptDialogOpening" => {
             let dialog: Dialog = event.read()?;
-            tab.note(|state| state.dialog = Some(dialog));
+            tab.note(|state| state.dialogs.shown = Some(dialog));
         }
-        "Page.javascriptDialogClosed" => tab.note(|state| state.dialog = None),
+        "Page.javascriptDialogClosed" => tab.note(|state| state.dialogs.shown = None),
         "Inspector.targetCrashed" => tab.note(crashed),
         "Inspector.targetReloadedAfterCrash" => tab.note(|state| state.crashed = false),
         "Runtime.executionContextCreated" => {
@@ -245,6 +245,7 @@ fn navigated(state: &mut State, frame: CdpFrame) {
     if frame.parent.is_none() {
         // Its other frames went with the document.
         state.frames.clear();
+        state.documents += 1;
         state.navigations += 1;
         state.leaving = false;
         state.crashed = false;

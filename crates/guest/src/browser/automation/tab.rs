@@ -9,18 +9,20 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use utoipa::ToSchema;
 
-use super::super::cdp::{CdpError, Client, Session};
+use super::super::cdp::{CALL_TIME, CdpError, Client, Session};
 use super::super::page::PageError;
-use super::dialogs::Dialog;
+use super::dialogs::Dialogs;
 use super::{WORLD, lock};
 
 /// For a tab to be attached to.
 const ATTACH: Duration = Duration::from_secs(20);
 /// What calls hold of a page: its elements, by the browser's name for all of them.
 pub(in crate::browser) const HELD: &str = "arenite";
+/// How long an answer is waited for once the document that was asked has been replaced: the browser loses some of these.
+const LOST: Duration = Duration::from_secs(1);
 /// No call lasts so long.
 pub(super) const EVER: Duration = Duration::from_secs(24 * 3600);
 /// Messages of a console that are kept; the oldest go first.
@@ -106,10 +108,12 @@ pub(in crate::browser) struct State {
     pub(in crate::browser) opener: Option<String>,
     /// The first is the page itself; parents come before their children.
     pub(in crate::browser) frames: Vec<Frame>,
-    pub(super) dialog: Option<Dialog>,
+    pub(super) dialogs: Dialogs,
     pub(in crate::browser) crashed: bool,
     pub(in crate::browser) closed: bool,
     pub(in crate::browser) console: VecDeque<Message>,
+    /// Documents that the page came to.
+    pub(in crate::browser) documents: u64,
     /// Documents and places in documents that the page came to.
     pub(in crate::browser) navigations: u64,
     /// Whether the page is on its way to another document.
@@ -126,6 +130,10 @@ pub(in crate::browser) struct State {
 impl State {
     pub(in crate::browser) fn main(&self) -> Option<&Frame> {
         self.frames.first()
+    }
+
+    pub(in crate::browser) fn dialogs(&self) -> &Dialogs {
+        &self.dialogs
     }
 
     pub(super) fn frame(&mut self, id: &str) -> Option<&mut Frame> {
@@ -180,10 +188,11 @@ impl Tab {
             title: String::new(),
             opener: None,
             frames: Vec::new(),
-            dialog: None,
+            dialogs: Dialogs::default(),
             crashed: false,
             closed: false,
             console: VecDeque::new(),
+            documents: 0,
             navigations: 0,
             leaving: false,
             answers: VecDeque::new(),
@@ -259,16 +268,50 @@ impl Tab {
 
     /// Calls a method of the tab.
     pub(in crate::browser) async fn call<R: DeserializeOwned>(&self, method: &'static str, params: Value) -> Result<R, CdpError> {
-        self.session().await?.call(method, params).await
+        self.call_within(method, params, CALL_TIME).await
     }
 
+    /// Calls a method of the tab. When another document takes the page's place meanwhile, the answer may be lost: it is then
+    /// waited for only a little longer.
+    ///
+    /// # Errors
+    /// As [`Client::send`], and [`CdpError::Superseded`].
     pub(in crate::browser) async fn call_within<R: DeserializeOwned>(
         &self,
         method: &'static str,
         params: Value,
         patience: Duration,
     ) -> Result<R, CdpError> {
-        self.session().await?.call_within(method, params, patience).await
+        let session = self.session().await?;
+        let document = self.state().documents;
+        tokio::select! {
+            biased;
+            answer = session.call_within(method, params, patience) => answer,
+            () = self.superseded(document) => Err(CdpError::Superseded { method }),
+        }
+    }
+
+    /// Calls what has an effect and tells nothing. If another document takes the page's place meanwhile, that is the effect.
+    pub(in crate::browser) async fn effect(&self, method: &'static str, params: Value) -> Result<(), CdpError> {
+        match self.call::<IgnoredAny>(method, params).await {
+            Ok(_) | Err(CdpError::Superseded { .. }) => Ok(()),
+            Err(CdpError::Refused { message, .. }) if message.contains("Inspected target navigated") => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether another document has taken the page's place since there were `documents`.
+    pub(in crate::browser) fn is_replaced(&self, documents: u64) -> bool {
+        self.state().documents != documents
+    }
+
+    /// Returns a little after the document that was the page's has been replaced.
+    async fn superseded(&self, documents: u64) {
+        match self.until(Instant::now() + EVER, |state| (state.documents != documents).then_some(())).await {
+            Ok(Some(())) => sleep(LOST).await,
+            // The tab or the browser is gone, which whoever works in it hears by itself.
+            _ => std::future::pending().await,
+        }
     }
 
     /// Waits until `look` finds something in what is known, `None` when it is too late.

@@ -36,12 +36,15 @@ pub enum CdpError {
     Closed,
     #[error("{MAX_CALLS} calls wait for the browser already")]
     TooManyCalls,
-    #[error("the browser did not answer {method} within {seconds} s")]
+    #[error("the browser did not answer within {seconds} s")]
     TimedOut { method: &'static str, seconds: f64 },
+    /// The document that a call was sent to has been replaced, and the answer with it.
+    #[error("the page went to another document before it answered")]
+    Superseded { method: &'static str },
     /// The browser's own words. `code` is JSON-RPC's; -32000 and -32001 as a rule: the target or session is gone.
     #[error("{message}")]
     Refused { method: &'static str, code: i64, message: String },
-    #[error("the browser's answer to {method} can't be read: {source}")]
+    #[error("the browser's answer can't be read: {source}")]
     Unreadable { method: &'static str, source: serde_json::Error },
 }
 
@@ -205,7 +208,10 @@ impl Client {
                 () = shared.closed.cancelled() => Err(CdpError::Closed),
             }
         };
-        let late = |_| CdpError::TimedOut { method, seconds: patience.as_secs_f64() };
+        let late = |_| {
+            tracing::debug!(method, "the browser did not answer");
+            CdpError::TimedOut { method, seconds: patience.as_secs_f64() }
+        };
         let result = timeout(patience, exchange).await.map_err(late)??.map_err(|refusal| {
             let more = refusal.data.as_ref().and_then(Value::as_str).map_or(String::new(), |data| format!(": {data}"));
             CdpError::Refused { method, code: refusal.code, message: format!("{}{more}", refusal.message) }

@@ -16,7 +16,7 @@ use super::{AUTO_WAIT, PageError};
 /// For a page to answer our own questions. One that computes for so long is stopped.
 const ANSWER: Duration = Duration::from_secs(20);
 /// Between two looks at what no event tells of: styles, boxes, what covers what.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Characters of a selector.
 const MAX_SELECTOR: usize = 10_000;
 
@@ -77,6 +77,19 @@ pub(super) struct Viewport {
     pub(super) client_height: f64,
     pub(super) page_x: f64,
     pub(super) page_y: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Metrics {
+    pub(super) css_content_size: Size,
+    pub(super) css_layout_viewport: Viewport,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Size {
+    pub(super) width: f64,
+    pub(super) height: f64,
 }
 
 #[derive(Deserialize)]
@@ -301,13 +314,12 @@ impl Tab {
 
     /// The page's viewport.
     pub(super) async fn viewport(&self) -> Result<Viewport, PageError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metrics {
-            css_layout_viewport: Viewport,
-        }
-        let metrics: Metrics = self.call("Page.getLayoutMetrics", json!({})).await?;
-        Ok(metrics.css_layout_viewport)
+        Ok(self.metrics().await?.css_layout_viewport)
+    }
+
+    /// The sizes of the page and of what is shown of it.
+    pub(super) async fn metrics(&self) -> Result<Metrics, PageError> {
+        eventually(Instant::now() + AUTO_WAIT, || async { Ok(Ok(self.call("Page.getLayoutMetrics", json!({})).await?)) }).await
     }
 
     /// Whether a click at a place of the viewport would be one on the element.

@@ -8,6 +8,9 @@ use super::super::service::BrowserError;
 use crate::files::Failure;
 use crate::http::ApiError;
 
+/// What is said of a call whose document went away under it.
+const WENT_ON: &str = "the page went to another document before it answered";
+
 #[derive(Debug, Error)]
 pub(crate) enum PageError {
     /// What was asked for can't be.
@@ -38,7 +41,8 @@ pub(crate) enum PageError {
 
 impl From<PageError> for ApiError {
     fn from(error: PageError) -> Self {
-        let message = error.to_string();
+        // The browser's words for it are about its own objects.
+        let message = if is_gone(&error) { WENT_ON.to_owned() } else { error.to_string() };
         let failed = |message| ApiError::new(StatusCode::FAILED_DEPENDENCY, message);
         match error {
             PageError::Bad(_) => ApiError::bad_request(message),
@@ -48,6 +52,7 @@ impl From<PageError> for ApiError {
             PageError::Crashed => failed(message).hint("the next call loads the page anew"),
             PageError::Closed => failed(message).hint("GET /v1/browser/tabs tells which tabs there are"),
             PageError::TooSlow { .. } | PageError::Failed(_) | PageError::Threw(_) => failed(message),
+            error if is_gone(&error) => failed(message).hint("call again to work in the document that the page shows now"),
             PageError::Cdp(error) => BrowserError::from(error).into(),
             PageError::Browser(error) => error.into(),
         }
@@ -56,7 +61,11 @@ impl From<PageError> for ApiError {
 
 /// That a page's context, or what was in it, went away in the middle: it may be asked for again.
 pub(super) fn is_gone(error: &PageError) -> bool {
-    let PageError::Cdp(CdpError::Refused { message, .. }) = error else { return false };
+    let message = match error {
+        PageError::Cdp(CdpError::Superseded { .. }) => return true,
+        PageError::Cdp(CdpError::Refused { message, .. }) => message,
+        _ => return false,
+    };
     [
         "Cannot find context",
         "Execution context was destroyed",

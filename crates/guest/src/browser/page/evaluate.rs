@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::super::automation::{HELD, described, exception};
 use super::super::cdp::CdpError;
-use super::{PageError, Work};
+use super::element::eventually;
+use super::{AUTO_WAIT, PageError, Work};
 
 /// How long it may take. After it, it is stopped.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +72,16 @@ impl Work {
             "expression": expression, "awaitPromise": true, "replMode": repl, "userGesture": true, "generatePreview": true,
             "objectGroup": HELD,
         });
-        self.asked_by_caller("Runtime.evaluate", params).await
+        let params = &params;
+        eventually(Instant::now() + AUTO_WAIT, || async {
+            Ok(match self.asked_by_caller("Runtime.evaluate", params.clone()).await {
+                // Between two documents there is none to run it in, so it has not run.
+                Err(error @ PageError::Cdp(CdpError::Refused { .. })) if error.to_string().contains("Cannot find") => Err(error),
+                // What has begun is not repeated.
+                result => Ok(result),
+            })
+        })
+        .await?
     }
 
     /// What a result is as JSON. What has none, such as a window or an element, is described.

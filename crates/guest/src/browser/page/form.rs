@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::element::Element;
 use super::types::{PageButton, SelectRequest};
@@ -140,9 +140,15 @@ impl Work {
         if self.tab.with(target, is_checked).await? == wanted {
             return Ok(());
         }
+        let documents = self.tab.state().documents;
         self.click_element(target, PageButton::Left, 1).await?;
-        if self.tab.with(target, is_checked).await? == wanted {
-            return Ok(());
+        // A page that goes elsewhere when it is clicked has taken the click.
+        let left = self.tab.until(Instant::now() + super::AUTO_WAIT, |state| (state.documents != documents).then_some(()));
+        tokio::select! {
+            left = left => return left.map(drop),
+            checked = self.tab.with(target, is_checked) => if checked? == wanted || self.tab.is_replaced(documents) {
+                return Ok(());
+            },
         }
         let word = if wanted { "checked" } else { "unchecked" };
         Err(PageError::Failed(format!("{target} did not get {word} by a click")))
@@ -184,7 +190,7 @@ impl Work {
                 _ => {}
             }
             let params = json!({"files": paths, "objectId": element.object});
-            let _: IgnoredAny = self.tab.call("DOM.setFileInputFiles", params).await?;
+            self.tab.effect("DOM.setFileInputFiles", params).await?;
             Ok(Ok(()))
         };
         self.tab.with(target, act).await?;

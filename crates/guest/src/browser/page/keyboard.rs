@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -19,7 +18,7 @@ const MAX_KEYS: usize = 16;
 
 impl Work {
     /// Types into what has the focus, `delay` milliseconds between keys.
-    pub(super) async fn type_text(&self, text: &str, delay: f64) -> Result<Place, PageError> {
+    pub(crate) async fn type_text(&self, text: &str, delay: f64) -> Result<Place, PageError> {
         if text.len() > MAX_TEXT {
             return Err(PageError::Bad(format!("a text can have {MAX_TEXT} bytes")));
         }
@@ -46,8 +45,7 @@ impl Work {
 
     /// Puts text in at the cursor, over what is selected.
     pub(super) async fn insert(&self, text: &str) -> Result<(), PageError> {
-        let _: IgnoredAny = self.tab.call("Input.insertText", json!({"text": text})).await?;
-        Ok(())
+        Ok(self.tab.effect("Input.insertText", json!({"text": text})).await?)
     }
 
     /// One key, or several at once, as `Control+A`.
@@ -115,8 +113,7 @@ impl Work {
             event["text"] = json!(text);
             event["unmodifiedText"] = json!(text);
         }
-        let _: IgnoredAny = self.tab.call("Input.dispatchKeyEvent", event).await?;
-        Ok(())
+        Ok(self.tab.effect("Input.dispatchKeyEvent", event).await?)
     }
 }
 

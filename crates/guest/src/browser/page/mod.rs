@@ -12,6 +12,7 @@
 
 mod captcha;
 mod console;
+mod dialog;
 mod element;
 mod error;
 mod evaluate;
@@ -93,21 +94,31 @@ where
     work.tab.serve(operation(work.clone())).await
 }
 
-/// The same for what changes something; tells where the tab is after it, and when another tab takes its place.
+/// What an operation has done beside what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Effects {
+    pub(crate) moved: Option<Moved>,
+    /// The page's questions that were declined because nobody had said how to answer them, in words.
+    pub(crate) declined: Vec<String>,
+}
+
+/// The same for what changes something; tells where the tab is after it, and what else happened.
 pub(crate) async fn act<F>(
     guest: &SharedGuest,
     operation: impl FnOnce(Arc<Work>) -> F,
-) -> Result<(serde_json::Value, Option<Moved>), PageError>
+) -> Result<(serde_json::Value, Effects), PageError>
 where
     F: Future<Output = Result<serde_json::Value, PageError>>,
 {
     let work = begin(guest).await?;
+    let dialogs = work.tab.state().dialogs().count();
     let value = match work.tab.serve(operation(work.clone())).await {
         // It closed the tab.
         Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.place()),
         value => value?,
     };
-    Ok((value, work.moved()))
+    let declined = work.tab.state().dialogs().defaulted_since(dialogs);
+    Ok((value, Effects { moved: work.moved(), declined }))
 }
 
 /// The tab that operations work in, ready for one.
@@ -155,7 +166,7 @@ impl Work {
         let before = self.tab.state().navigations;
         // The state is the crash's until the new page tells of itself.
         self.tab.note(|state| state.crashed = false);
-        let _: IgnoredAny = self.tab.call("Page.reload", json!({})).await?;
+        self.tab.effect("Page.reload", json!({})).await?;
         let loaded = |state: &mut State| {
             let new = state.navigations > before;
             state.main().is_some_and(|main| new && main.stage >= Stage::DomContentLoaded).then_some(())

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::element::{Element, Viewport};
 use super::types::{ClickRequest, HoverRequest, PageButton, ScrollDirection};
-use super::{AUTO_WAIT, PageError, Place, Target, Work};
+use super::{PageError, Place, Target, Work};
 
 /// Where something was done, in the page's viewport.
 pub(crate) type Point = (f64, f64);
@@ -99,8 +99,7 @@ impl Work {
     }
 
     async fn mouse(&self, event: serde_json::Value) -> Result<(), PageError> {
-        let _: IgnoredAny = self.tab.call("Input.dispatchMouseEvent", event).await?;
-        Ok(())
+        Ok(self.tab.effect("Input.dispatchMouseEvent", event).await?)
     }
 
     pub(super) async fn hover(&self, request: HoverRequest) -> Result<Place, PageError> {
@@ -165,9 +164,7 @@ impl Work {
 
     pub(super) async fn scroll_to_element(&self, selector: String) -> Result<(Place, Point), PageError> {
         let target = &Target::selector(selector)?;
-        let deadline = Instant::now() + AUTO_WAIT;
-        let element = self.tab.find(target, deadline).await?;
-        self.show(&element).await?;
+        self.tab.with(target, |element| async move { self.show(&element).await.map(Ok) }).await?;
         Ok((self.place(), self.offsets().await?))
     }
 

@@ -77,7 +77,9 @@ impl Work {
         let deadline = begun + patience;
         let late = |what| PageError::TooSlow { what, seconds: patience.as_secs_f64() };
         let before = self.tab.state().main().map(|main| main.loader.clone());
-        let asked = self.tab.call_within::<Navigated>("Page.navigate", json!({"url": url}), patience + Duration::from_secs(5));
+        // Its answer is about the next document: one that the page goes to by itself meanwhile takes nothing from it.
+        let session = self.tab.session().await?;
+        let asked = session.call_within::<Navigated>("Page.navigate", json!({"url": url}), patience + Duration::from_secs(5));
         let navigated = match timeout_at(deadline, asked).await {
             Ok(Err(CdpError::Refused { message, .. })) => return Err(PageError::Bad(format!("{url}: {message}"))),
             Ok(navigated) => navigated?,
@@ -172,7 +174,7 @@ impl Work {
     async fn going(&self, method: &'static str, params: serde_json::Value) -> Result<Place, PageError> {
         let deadline = Instant::now() + PATIENCE;
         let before = self.tab.state().navigations;
-        let _: IgnoredAny = self.tab.call(method, params).await?;
+        self.tab.effect(method, params).await?;
         let there = |state: &mut State| {
             let loaded = state.main().is_some_and(|main| main.stage == Stage::Load);
             (state.navigations > before && loaded).then(|| state.main().and_then(|main| main.unreachable.clone()))

@@ -9,16 +9,17 @@ use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ImageEncoder, RgbImage};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::cdp::CdpError;
-use super::element::Viewport;
+use super::element::{Element, LOOK, eventually};
+use super::error::is_gone;
 use super::{AUTO_WAIT, PageError, Target, Work};
 
-/// For the browser to draw one picture.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For the browser to draw one picture, and for the one further try.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 /// Pixels in a column that the browser draws at once; longer pages are put together from pieces.
 const MAX_PIECE: f64 = 8192.0;
 /// Pixels of a picture that is put together: 400 MB in memory.
@@ -78,19 +79,6 @@ pub(crate) struct Shot {
     pub(crate) marked: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metrics {
-    css_content_size: Size,
-    css_layout_viewport: Viewport,
-}
-
-#[derive(Deserialize)]
-struct Size {
-    width: f64,
-    height: f64,
-}
-
 impl Work {
     /// A picture of a page that is changed for it, and then is as it was.
     pub(crate) async fn shot(&self, shot: &Shot, format: Format) -> Result<Picture, PageError> {
@@ -99,13 +87,13 @@ impl Work {
             let (width, height) = self.size().await?;
             let (width, height) = (shot.width.unwrap_or(width as u32), shot.height.unwrap_or(height as u32));
             let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 0, "mobile": false});
-            let _: IgnoredAny = self.tab.call("Emulation.setDeviceMetricsOverride", metrics).await?;
+            self.tab.effect("Emulation.setDeviceMetricsOverride", metrics).await?;
         }
         let taken = self.taken(shot, format).await;
         // The page may have gone to another, and its marks with it.
         let unmarked = if shot.marked { self.tab.ours("arenite.unmark()").await.map(drop) } else { Ok(()) };
         if resized {
-            let _: IgnoredAny = self.tab.call("Emulation.clearDeviceMetricsOverride", json!({})).await?;
+            self.tab.effect("Emulation.clearDeviceMetricsOverride", json!({})).await?;
         }
         unmarked.and(taken)
     }
@@ -115,7 +103,7 @@ impl Work {
             self.frames().await?;
         }
         if let Some(target) = &shot.target {
-            self.show(&self.tab.find(target, Instant::now() + AUTO_WAIT).await?).await?;
+            self.tab.with(target, |element| async move { self.show(&element).await.map(Ok) }).await?;
         }
         if shot.marked {
             let boxes = self.elements().await?;
@@ -139,13 +127,16 @@ impl Work {
         struct Sides {
             border: [f64; 8],
         }
-        let element = self.tab.find(target, Instant::now() + AUTO_WAIT).await?;
-        let boxes: Result<Boxes, CdpError> = self.tab.call("DOM.getBoxModel", json!({"objectId": element.object})).await;
-        let border = match boxes {
-            Ok(boxes) => boxes.model.border,
-            Err(CdpError::Refused { .. }) => return Err(PageError::Failed(format!("{target} is not visible"))),
-            Err(error) => return Err(error.into()),
+        let border = |element: Element| async move {
+            let boxes: Result<Boxes, CdpError> = self.tab.call("DOM.getBoxModel", json!({"objectId": element.object})).await;
+            match boxes.map_err(PageError::from) {
+                Ok(boxes) => Ok(Ok(boxes.model.border)),
+                Err(error) if is_gone(&error) => Err(error),
+                Err(PageError::Cdp(CdpError::Refused { .. })) => Err(PageError::Failed(format!("{target} is not visible"))),
+                Err(error) => Err(error),
+            }
         };
+        let border = self.tab.with(target, border).await?;
         let side = |first: usize| {
             let ends = border.iter().skip(first).step_by(2);
             let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(*at), high.max(*at)));
@@ -171,10 +162,16 @@ impl Work {
             return Err(PageError::Bad("quality is from 0 to 100".to_owned()));
         }
         let quality = quality.unwrap_or(QUALITY);
+        let take = || async { self.drawn(full, format, quality).await.map(Ok) };
+        eventually(Instant::now() + AUTO_WAIT, take).await
+    }
+
+    /// One try of it. Another document may come in the middle.
+    async fn drawn(&self, full: bool, format: Format, quality: i64) -> Result<Picture, PageError> {
         if !full {
             return sized(self.capture(None, false, format, quality).await?);
         }
-        let metrics: Metrics = self.tab.call("Page.getLayoutMetrics", json!({})).await?;
+        let metrics = self.tab.metrics().await?;
         let width = metrics.css_content_size.width.max(metrics.css_layout_viewport.client_width).ceil().max(1.0);
         let height = metrics.css_content_size.height.ceil().max(1.0);
         if width * height > MAX_PIXELS {
@@ -211,17 +208,17 @@ impl Work {
         if format != Format::Png {
             params["quality"] = json!(quality);
         }
-        let mut tries = 0;
+        let begun = Instant::now();
+        let mut patience = FIRST_PATIENCE;
         let shot = loop {
-            let shot: Result<Shot, CdpError> = self.tab.call_within("Page.captureScreenshot", params.clone(), PATIENCE).await;
+            let shot: Result<Shot, CdpError> = self.tab.call_within("Page.captureScreenshot", params.clone(), patience).await;
             match shot {
                 // In the middle of a navigation there is nothing to draw.
-                Err(CdpError::Refused { .. } | CdpError::TimedOut { .. }) if tries < 3 => {
-                    tries += 1;
-                    let _: Result<IgnoredAny, _> = self.tab.call("Page.bringToFront", json!({})).await;
-                }
+                Err(CdpError::Refused { .. }) if begun.elapsed() < FIRST_PATIENCE => sleep(LOOK).await,
+                Err(CdpError::TimedOut { .. }) if patience == FIRST_PATIENCE => patience = LAST_PATIENCE,
                 shot => break shot?,
             }
+            self.tab.effect("Page.bringToFront", json!({})).await?;
         };
         STANDARD.decode(shot.data).map_err(|error| PageError::Failed(format!("the browser's picture can't be read: {error}")))
     }

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::super::automation::World;
+use super::element::eventually;
 use super::error::is_gone;
 use super::{PageError, Work};
 use crate::SharedGuest;
@@ -100,8 +101,14 @@ impl Work {
         Ok(found.into_iter().flat_map(|(_, places)| places).map(Value::Object).take(MAX_PLACES).collect())
     }
 
-    /// Lists of all frames. Boxes are in the page's viewport, and what is in a frame says in which.
+    /// Lists of all frames, made again when the page goes to another document meanwhile. Boxes are in the page's viewport, and
+    /// what is in a frame says in which.
     async fn everywhere(&self, name: &str, arguments: Value) -> Result<Vec<(World, Vec<Map<String, Value>>)>, PageError> {
+        let arguments = &arguments;
+        eventually(Instant::now() + super::AUTO_WAIT, || async { self.lists(name, arguments).await.map(Ok) }).await
+    }
+
+    async fn lists(&self, name: &str, arguments: &Value) -> Result<Vec<(World, Vec<Map<String, Value>>)>, PageError> {
         self.document().await?;
         let frames: Vec<_> = self.tab.state().frames.clone();
         let mut lists = Vec::new();
@@ -156,7 +163,7 @@ impl Work {
 impl super::super::automation::Tab {
     /// The value of an expression of our own, in our world of the page's document; once more when the document changes.
     pub(super) async fn ours(&self, expression: &str) -> Result<Value, PageError> {
-        super::element::eventually(Instant::now() + super::AUTO_WAIT, || async {
+        eventually(Instant::now() + super::AUTO_WAIT, || async {
             let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };
             let world = |state: &mut super::super::automation::State| state.main().and_then(|main| main.world.clone());
             let world = self.until(Instant::now() + super::AUTO_WAIT, world).await?.ok_or_else(late)?;

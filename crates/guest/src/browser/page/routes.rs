@@ -14,6 +14,7 @@ use utoipa::OpenApi;
 
 use super::super::types::{Fields, Items};
 use super::captcha::CaptchaWaitResult;
+use super::dialog::{DialogRequest, DialogState};
 use super::picture::Format;
 use super::types::*;
 use super::{PageError, Place, Target, Work, act, work};
@@ -52,6 +53,8 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, wh
     evaluate,
     find_text,
     wait,
+    dialog,
+    answer_dialog,
     detect_captcha,
     wait_for_captcha
 ))]
@@ -87,7 +90,8 @@ pub(in crate::browser) fn router() -> Router<SharedGuest> {
         .route("/console/export", post(export_console))
         .route("/evaluate", post(evaluate))
         .route("/find_text", post(find_text))
-        .route("/wait", post(wait));
+        .route("/wait", post(wait))
+        .route("/dialog", get(dialog).post(answer_dialog));
     Router::new()
         .nest("/v1/browser/page", page)
         .route("/v1/browser/captcha/detect", get(detect_captcha))
@@ -99,9 +103,13 @@ async fn acted<F>(guest: SharedGuest, message: String, operation: impl FnOnce(Ar
 where
     F: Future<Output = Result<Value, PageError>> + Send + 'static,
 {
-    let (value, moved) = whole(async move { act(&guest, operation).await }).await?;
+    let (value, effects) = whole(async move { act(&guest, operation).await }).await?;
+    let moved = effects.moved.map(|moved| format!("{moved}; PUT /v1/browser/tabs/{{index}}/activate chooses another"));
+    let declined = (!effects.declined.is_empty())
+        .then(|| format!("{}; POST /v1/browser/page/dialog says beforehand how to answer the next", effects.declined.join("; ")));
+    let hints: Vec<_> = declined.into_iter().chain(moved).collect();
     ok_message(value, message).map(|mut envelope| {
-        envelope.hint = moved.map(|moved| format!("{moved}; PUT /v1/browser/tabs/{{index}}/activate chooses another"));
+        envelope.hint = Some(hints.join("; ")).filter(|hint| !hint.is_empty());
         envelope
     })
 }
@@ -389,6 +397,27 @@ async fn find_text(State(guest): State<SharedGuest>, Body(request): Body<FindTex
 async fn wait(State(guest): State<SharedGuest>, Body(request): Body<WaitRequest>) -> Reply<Value> {
     let of = guest.clone();
     ok(looked(guest, |work| async move { work.wait(&of, &request).await }).await?)
+}
+
+/// The dialog that the page shows, and those that were answered. Looking answers none.
+#[utoipa::path(get, path = "/v1/browser/page/dialog", tag = "browser", operation_id = "get_dialog_v1_browser_page_dialog_get",
+    responses((status = 200, body = Envelope<DialogState>)))]
+async fn dialog(State(guest): State<SharedGuest>) -> Reply<DialogState> {
+    ok(whole(async move { super::dialog::state(&guest).await }).await?)
+}
+
+/// Answers the dialog that the page shows. If none is shown, says how the next one will be answered: without it, alerts and
+/// leaving are accepted and questions declined while a call works in the page.
+#[utoipa::path(post, path = "/v1/browser/page/dialog", tag = "browser",
+    operation_id = "answer_dialog_v1_browser_page_dialog_post", request_body = DialogRequest,
+    responses((status = 200, body = Envelope<DialogState>)))]
+async fn answer_dialog(State(guest): State<SharedGuest>, Body(request): Body<DialogRequest>) -> Reply<DialogState> {
+    let answered = whole(async move {
+        let was_shown = super::dialog::answer(&guest, request).await?;
+        Ok::<_, PageError>((was_shown, super::dialog::state(&guest).await?))
+    });
+    let (was_shown, state) = answered.await?;
+    ok_message(state, if was_shown { "Answered the dialog" } else { "No dialog is shown: the next one is answered so" })
 }
 
 /// Whether the page asks for a captcha.

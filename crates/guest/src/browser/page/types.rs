@@ -117,6 +117,7 @@ pub(in crate::browser) struct FillRequest {
     pub(in crate::browser) selector: Option<String>,
     /// Of the list of elements.
     pub(in crate::browser) index: Option<i64>,
+    #[serde(alias = "value")]
     pub(in crate::browser) text: String,
 }
 
@@ -326,6 +327,7 @@ pub(in crate::browser) struct ExportConsoleLogsRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct EvaluateRequest {
+    #[serde(alias = "script")]
     pub(in crate::browser) expression: String,
 }
 

@@ -41,14 +41,15 @@ pub(super) async fn click(caller: Caller, Click { index, selector }: Click) -> T
 pub(super) struct FormInputFill {
     /// CSS, `text=…`, `role=textbox[name="…"]` or an XPath.
     #[schemars(example = "input[name=email]")]
-    selector: Option<String>,
+    pub(super) selector: Option<String>,
     /// Or: the element's index.
-    index: Option<i64>,
+    pub(super) index: Option<i64>,
     /// What to write. Dates as 2025-12-31, times as 23:59.
-    value: String,
+    #[serde(alias = "text")]
+    pub(super) value: String,
     /// Write in the place of what is there, instead of after it.
     #[serde(default)]
-    clear: bool,
+    pub(super) clear: bool,
 }
 
 pub(super) async fn fill(caller: Caller, FormInputFill { selector, index, value, clear }: FormInputFill) -> Told {

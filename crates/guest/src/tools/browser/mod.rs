@@ -8,6 +8,7 @@
 //! | `hands.rs`, `keys.rs` | mouse, forms, keyboard |
 //! | `pictures.rs` | pictures of the page, and clicks in them |
 //! | `script.rs` | JavaScript in the page |
+//! | `typing.rs` | the keyboard under another name |
 //! | `tabs.rs` | tabs, and the browser's end |
 
 mod elements;
@@ -18,6 +19,7 @@ mod pictures;
 mod reading;
 mod script;
 mod tabs;
+mod typing;
 
 use std::sync::Arc;
 
@@ -64,6 +66,11 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
+/// Callable, and not listed.
+pub(super) fn hidden_tools() -> Vec<Tool> {
+    vec![Tool::new("browser_type", "Type a text", Effect::Anything, typing::type_text)]
+}
+
 /// An element by one of the two. Agents leave the other empty.
 fn target(selector: Option<String>, index: Option<i64>) -> Result<Target, ApiError> {
     let selector = selector.filter(|selector| !selector.trim().is_empty());
@@ -94,7 +101,7 @@ async fn act<F>(caller: &Caller, done: String, hint: &str, operation: impl FnOnc
 where
     F: Future<Output = Result<Value, PageError>>,
 {
-    let (mut place, moved) = browser::act(&caller.guest, operation).await.map_err(|error| failed(error, hint))?;
+    let (mut place, effects) = browser::act(&caller.guest, operation).await.map_err(|error| failed(error, hint))?;
     let word = |key: &str| place[key].as_str().unwrap_or_default().to_owned();
     let mut said = vec![done, format!("Page: {} ({})", word("title"), word("url"))];
     if let Some(more) = place.get("said").and_then(Value::as_str) {
@@ -102,7 +109,8 @@ where
     }
     if let Some(place) = place.as_object_mut() {
         place.remove("said");
-        if let Some(moved) = moved {
+        said.extend(effects.declined);
+        if let Some(moved) = effects.moved {
             let hint = format!("{moved}; browser_switch_tab chooses another");
             said.push(format!("Hint: {hint}"));
             place.insert("hint".to_owned(), hint.into());

@@ -18,6 +18,7 @@ pub(super) struct Evaluate {
     /// The script.
     #[schemars(example = "() => document.title")]
     #[schemars(example = "const rows = document.querySelectorAll('tr'); rows.length")]
+    #[serde(alias = "expression")]
     script: String,
 }
 

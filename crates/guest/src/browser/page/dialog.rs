@@ -1,0 +1,52 @@
+//! Dialogs of the page (`alert`, `confirm`, `prompt`, leaving), answered by a caller.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::automation::{AnsweredDialog, Dialog, DialogAnswer};
+use super::PageError;
+use crate::SharedGuest;
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::browser) struct DialogRequest {
+    /// Whether to accept it.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub(in crate::browser) accept: bool,
+    /// Of a `prompt` that is accepted: what to answer. Absent: what the page suggests.
+    #[serde(alias = "prompt_text")]
+    pub(in crate::browser) text: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::browser) struct DialogState {
+    /// The one that is shown, and holds up the page.
+    dialog: Option<Dialog>,
+    /// How the next one will be answered, if a call has said so.
+    next: Option<DialogAnswer>,
+    /// Those that were answered, the oldest first, at most 20.
+    answered: Vec<AnsweredDialog>,
+}
+
+/// What is known of the current tab's dialogs. Looking answers none.
+pub(super) async fn state(guest: &SharedGuest) -> Result<DialogState, PageError> {
+    let tab = guest.browser.automation(guest).await?.tab().await?;
+    let state = tab.state();
+    let dialogs = state.dialogs();
+    Ok(DialogState {
+        dialog: dialogs.shown.clone(),
+        next: dialogs.next.clone(),
+        answered: dialogs.answered.iter().cloned().collect(),
+    })
+}
+
+/// Answers the dialog that is shown; else the next one of the current tab will be answered so, whenever it comes.
+/// True: one was shown.
+pub(super) async fn answer(guest: &SharedGuest, request: DialogRequest) -> Result<bool, PageError> {
+    let tab = guest.browser.automation(guest).await?.tab().await?;
+    Ok(tab.answer_dialog(DialogAnswer { accept: request.accept, text: request.text }).await?)
+}
