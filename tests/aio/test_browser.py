@@ -235,6 +235,10 @@ def test_the_screen_changes_its_size(sandbox: Callable[..., LiveSandbox]) -> Non
         live.client.browser.set_config(resolution=Resolution(width=1234, height=567))
     assert failure.value.status_code == 400 and "1280x720" in failure.value.body["message"]
     assert live.http.post("/v1/browser/config", json={"resolution": {"width": 0, "height": 1}}).status_code == 422
+    # As AIO's README writes it.
+    assert live.client.browser.set_config(resolution="1280x720").success
+    assert live.client.browser.get_info().data.viewport.width == 1280
+    assert live.http.post("/v1/browser/config", json={"resolution": "large"}).status_code == 422
 
 
 def test_restarts(browsing: LiveSandbox) -> None:

@@ -15,7 +15,7 @@ class TestContext:
     def test_context(self, client: Client) -> None:
         context = client.sandbox.get_context()
         assert context.success
-        assert re.fullmatch(r"v?\d+\.\d+\.\d+\.\d+", context.version), context.version
+        assert re.fullmatch(r"v\d+\.\d+\.\d+\.\d+", context.version), context.version
         assert context.home_dir == client.bash.exec(command="echo $HOME").data.stdout.strip()
         assert isinstance(context.data, str) and context.home_dir in context.data
         system = context.detail.system

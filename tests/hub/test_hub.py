@@ -252,6 +252,40 @@ def test_the_servers_of_the_rest_view(live: LiveSandbox) -> None:
     assert "# Hub" in said.content[0].text
 
 
+def test_the_readmes_tools(live: LiveSandbox) -> None:
+    """Called as AIO's README calls them, and listed by the servers of its table."""
+    def do(name: str, **arguments: Any) -> dict[str, Any]:
+        answer = httpx.post(f"{live.url}/mcp", json={"method": "tools/call", "params": {"name": name, "arguments": arguments}}, timeout=60)
+        result = answer.json()["result"]
+        assert not result.get("isError"), result
+        return result
+
+    do("browser_navigate", url=f"file://{PAGE}")
+    content = do("browser_extract")["content"][0]["text"]
+    do("file_write", path="/tmp/content.txt", content=content)
+    assert content.splitlines()[0] in do("file_read", path="/tmp/content.txt")["content"][0]["text"]
+    assert "content.txt" in do("file_list", path="/tmp")["content"][0]["text"]
+    assert do("file_replace", path="/tmp/content.txt", old_str="Hub", new_str="Club")["structuredContent"]["replaced_count"] >= 1
+    assert do("file_search", path="/tmp/content.txt", pattern="Cl(?=ub)")["structuredContent"]["match_count"] >= 1
+    assert "Linux" in do("terminal_execute", command="uname -a")["structuredContent"]["output"]
+    session = do("terminal_session")["structuredContent"]["session_id"]
+    do("terminal_execute", command="sleep 60", session_id=session, timeout=0.2)
+    assert do("terminal_kill", session_id=session)["structuredContent"]["status"] == "terminated"
+    assert "# Hub" in do("markitdown_convert", uri=PAGE)["content"][0]["text"]
+    assert "# Hub" in do("markitdown_extract", uri=f"file://{PAGE}")["content"][0]["text"]
+    do("browser_type", selector="#name", text="typed")
+    assert "typed" in do("browser_evaluate", script="document.querySelector('#name').value")["content"][0]["text"]
+
+    listed = {server: [tool.name for tool in live.client.mcp.list_mcp_tools(server).data.tools] for server in ("file", "shell")}
+    assert listed == {"file": ["read", "write", "list", "search", "replace"], "shell": ["exec", "create_session", "kill"]}
+    said = live.client.mcp.execute_mcp_tool("file", "read", request={"path": "/etc/hostname"}).data
+    assert "hub" in said.content[0].text
+    said = live.client.mcp.execute_mcp_tool("shell", "exec", request={"command": "echo x"}).data
+    assert said.is_error is False
+    # Values as agents write them, and as pydantic takes them.
+    assert do("sandbox_execute_bash", cmd="echo hi", timeout="5", new_session="true")["structuredContent"]["exit_code"] == 0
+
+
 def test_the_servers_own_hub_lists_both(server: Server) -> None:
     listed = httpx.post(f"{server.url}/mcp", json={"method": "tools/list"}).json()["result"]["tools"]
     assert {tool["name"] for tool in listed} == A | LIFECYCLE

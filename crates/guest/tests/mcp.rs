@@ -44,7 +44,10 @@ async fn a_stdio_server_starts_at_its_first_call_and_answers() {
     one["env"] = json!({"GREETING": "hello"});
     let guest = guest(json!({"one": one, "shy": {"command": "x", "hidden": true}})).await;
     assert_eq!(guest.get("/v1/mcp/servers").await, json!(["browser", "markitdown", "one", "sandbox"]));
-    assert_eq!(guest.get("/v1/mcp/servers?include_hidden=true").await, json!(["browser", "markitdown", "one", "sandbox", "shy"]));
+    assert_eq!(
+        guest.get("/v1/mcp/servers?include_hidden=true").await,
+        json!(["browser", "file", "markitdown", "one", "sandbox", "shell", "shy"])
+    );
     assert!(guest.processes("server.py").is_empty());
 
     let tools = guest.get("/v1/mcp/one/tools").await;

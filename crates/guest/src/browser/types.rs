@@ -73,7 +73,20 @@ pub(super) struct ScreenshotQuery {
 pub struct BrowserConfigRequest {
     /// The screen's new size. Absent: it stays. There are 1920x1200, 1920x1080, 1600x1200, 1680x1050, 1400x1050, 1360x768,
     /// 1280x1024, 1280x960, 1280x800, 1280x720, 1024x768, 800x600 and 640x480, and the one that it began with.
+    #[serde(default, deserialize_with = "resolution")]
     pub resolution: Option<Resolution>,
+}
+
+/// An object, or a text such as `1920x1080`.
+fn resolution<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resolution>, D::Error> {
+    let given = match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::String(text) => match text.split_once(['x', 'X', '×', '*']) {
+            Some((width, height)) => serde_json::json!({"width": width.trim(), "height": height.trim()}),
+            None => return Err(serde::de::Error::custom(format!("{text:?} is no size such as 1920x1080"))),
+        },
+        given => given,
+    };
+    Option::deserialize(crate::http::Lax(given)).map_err(serde::de::Error::custom)
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]

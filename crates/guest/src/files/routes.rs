@@ -190,11 +190,30 @@ async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequ
 /// unless `include` names them; a file given as `path` is searched whatever it is.
 #[utoipa::path(post, path = "/v1/file/grep", tag = "file", operation_id = "grep_files", request_body = FileGrepRequest,
     responses((status = 200, body = Envelope<Outcome<FileGrepResult>>)))]
-async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<FileGrepResult>> {
-    answer(service::grep(&guest, request).await, |result| {
+async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<Value>> {
+    let found = answer(service::grep(&guest, request).await, |result| {
         let files = result.files_matched.unwrap_or(0);
         (format!("Found {} matches in {files} files", result.match_count), result.note.clone())
+    });
+    with_readmes_names(found, |result| {
+        for found in result["matches"].as_array_mut().into_iter().flatten() {
+            found["line"] = found["line_content"].clone();
+        }
     })
+}
+
+/// Adds what AIO's README reads under names that AIO's schemas don't have.
+fn with_readmes_names<T: Serialize>(answer: Envelope<Outcome<T>>, add: impl FnOnce(&mut Value)) -> Envelope<Outcome<Value>> {
+    let Envelope { success, message, hint, data } = answer;
+    let data = data.map(|data| match data {
+        Outcome::Done(result) => {
+            let mut result = json!(result);
+            add(&mut result);
+            Outcome::Done(result)
+        }
+        Outcome::Failed(failed) => Outcome::Failed(failed),
+    });
+    Envelope { success, message, hint, data }
 }
 
 /// Find files by their names.
@@ -231,6 +250,7 @@ async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequ
 async fn str_replace_editor(
     State(guest): State<SharedGuest>,
     Body(request): Body<StrReplaceEditorRequest>,
-) -> Envelope<Outcome<StrReplaceEditorResult>> {
-    answer(edits::edit(&guest, request).await, |_| ("Operation successful".to_owned(), None))
+) -> Envelope<Outcome<Value>> {
+    let edited = answer(edits::edit(&guest, request).await, |_| ("Operation successful".to_owned(), None));
+    with_readmes_names(edited, |result| result["content"] = result["output"].clone())
 }

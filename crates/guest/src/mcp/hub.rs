@@ -44,6 +44,9 @@ impl<'a> Asked<'a> {
 pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result<Vec<String>, McpError> {
     let mut names = guest.mcp.servers(guest, include_hidden).await?;
     names.extend(shown_groups(guest).map(|group| group.name().to_owned()));
+    if include_hidden {
+        names.extend(Group::HIDDEN.map(|group| group.name().to_owned()));
+    }
     names.sort();
     names.dedup();
     Ok(names)
@@ -59,14 +62,13 @@ fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
 
 /// The tools of a server.
 pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListToolsResult, McpError> {
-    let own = |group: Group| registry().list(Some(group)).map(|tool| tool.description.clone()).collect::<Vec<_>>();
     match Asked::find(guest, server).await? {
         Asked::Configured(server) => guest.mcp.tools(guest, server).await,
-        Asked::Own(group) => Ok(ListToolsResult::with_all_items(own(group))),
+        Asked::Own(group) => Ok(ListToolsResult::with_all_items(registry().of(group).collect())),
         Asked::Hub => {
             let shown: Vec<_> = shown_groups(guest).collect();
             let is_shown = |tool: &&crate::tools::Tool| shown.iter().any(|group| group.has(tool.name));
-            let mut tools: Vec<Tool> = registry().list(None).filter(is_shown).map(|tool| tool.description.clone()).collect();
+            let mut tools: Vec<Tool> = registry().list().filter(is_shown).map(|tool| tool.description.clone()).collect();
             let mut theirs = Vec::new();
             for (name, server) in config::servers(guest).await? {
                 if let Ok(server) = server

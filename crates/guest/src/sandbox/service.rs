@@ -13,8 +13,8 @@ use super::tools::{self, ToolCategory};
 use crate::Guest;
 use crate::files::{Failure, Kind};
 
-/// AIO's clients read a version of four numbers.
-pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), ".0");
+/// AIO's clients read a `v` and four numbers.
+pub(super) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), ".0");
 
 /// Python versions whose own commands are looked for: 3.8 to this one.
 const NEWEST_PYTHON: u32 = 20;

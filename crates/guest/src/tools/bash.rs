@@ -30,9 +30,11 @@ pub(super) fn tools() -> Vec<Tool> {
 struct ExecuteBash {
     /// The command; may have several lines. Empty, with `session_id`: wait for what runs there. "C-c": stop it.
     #[schemars(example = "ls -la && python3 --version")]
+    #[serde(alias = "command")]
     cmd: String,
     /// The directory to run it in; the session stays there. Relative ones start at the sandbox's working directory.
     #[schemars(example = "/home/gem/project")]
+    #[serde(alias = "exec_dir")]
     cwd: Option<String>,
     /// Run it in a fresh session instead of the shared one.
     #[serde(default)]
@@ -45,6 +47,7 @@ struct ExecuteBash {
     #[serde(default = "yes")]
     truncate: bool,
     /// The session of an earlier call, from its result.
+    #[serde(alias = "id")]
     session_id: Option<String>,
 }
 

@@ -23,6 +23,7 @@ pub(super) fn hidden_tools() -> Vec<Tool> {
 struct ConvertToMarkdown {
     /// An http:, https:, file: or data: address, or a path in the sandbox.
     #[schemars(example = "https://example.com", example = "file:///home/gem/report.pdf")]
+    #[serde(alias = "url", alias = "path", alias = "file")]
     uri: String,
 }
 

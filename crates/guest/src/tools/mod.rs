@@ -12,6 +12,7 @@
 //! | `documents.rs` | `sandbox_convert_to_markdown`, `sandbox_load_skill` |
 //! | `screen.rs` | `sandbox_get_browser_info`, `sandbox_browser_screenshot`, `sandbox_browser_execute_action` |
 //! | `browser/` | `browser_*` |
+//! | `readme.rs` | what AIO's README names and its hub never listed: `file_*`, `terminal_*` |
 //!
 //! A call is a future that does all of it: dropped, it stops what it started.
 
@@ -23,6 +24,7 @@ mod code;
 mod documents;
 mod editor;
 mod files;
+mod readme;
 mod registry;
 mod screen;
 mod tool;
@@ -32,5 +34,5 @@ pub(crate) use tool::{Caller, Progress, Tool};
 
 /// How the tools of every sandbox are described, for whoever lists them without one.
 pub fn descriptions() -> Vec<rmcp::model::Tool> {
-    registry().list(None).map(|tool| tool.description.clone()).collect()
+    registry().list().map(|tool| tool.description.clone()).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::tool::Tool;
-use super::{bash, browser, code, documents, editor, files, screen};
+use super::{bash, browser, code, documents, editor, files, readme, screen};
 
 /// A server of AIO's hub that the sandbox is itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,35 +12,64 @@ pub(crate) enum Group {
     Sandbox,
     Browser,
     Markitdown,
+    /// Of AIO's README, like the next: not listed among the servers unless hidden ones are.
+    File,
+    Shell,
 }
 
 impl Group {
     pub(crate) const ALL: [Self; 3] = [Self::Browser, Self::Markitdown, Self::Sandbox];
+    pub(crate) const HIDDEN: [Self; 2] = [Self::File, Self::Shell];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sandbox => "sandbox",
             Self::Browser => "browser",
             Self::Markitdown => "markitdown",
+            Self::File => "file",
+            Self::Shell => "shell",
         }
     }
 
     /// By its name, or one that it has had.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Some(match name {
-            "sandbox" | "shell" | "terminal" | "file" | "code" => Self::Sandbox,
+            "sandbox" | "code" => Self::Sandbox,
             "browser" => Self::Browser,
             "markitdown" => Self::Markitdown,
+            "file" => Self::File,
+            "shell" | "terminal" => Self::Shell,
             _ => return None,
         })
     }
 
-    /// Whether a tool is one of its.
+    /// Whether a tool that the hub lists is one of its.
     pub(crate) fn has(self, tool: &str) -> bool {
         match self {
             Self::Sandbox => tool.starts_with("sandbox_"),
             Self::Browser => tool.starts_with("browser_"),
             Self::Markitdown => tool == "convert_to_markdown" || tool == "sandbox_convert_to_markdown",
+            Self::File | Self::Shell => false,
+        }
+    }
+
+    /// The tools that only this server lists: the names that it has for them, and their own.
+    fn documented(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Sandbox | Self::Browser => &[],
+            Self::Markitdown => &[
+                ("convert", "sandbox_convert_to_markdown"),
+                ("extract_text", "sandbox_convert_to_markdown"),
+                ("extract_images", "extract_images"),
+            ],
+            Self::File => &[
+                ("read", "file_read"),
+                ("write", "file_write"),
+                ("list", "file_list"),
+                ("search", "file_search"),
+                ("replace", "file_replace"),
+            ],
+            Self::Shell => &[("exec", "sandbox_execute_bash"), ("create_session", "terminal_session"), ("kill", "terminal_kill")],
         }
     }
 }
@@ -74,6 +103,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("terminal_execute", "sandbox_execute_bash"),
     ("str_replace_editor", "sandbox_str_replace_editor"),
     ("browser_extract", "browser_get_markdown"),
+    ("markitdown_convert", "sandbox_convert_to_markdown"),
+    ("markitdown_extract", "sandbox_convert_to_markdown"),
     ("convert_to_markdown", "sandbox_convert_to_markdown"),
 ];
 
@@ -99,28 +130,45 @@ pub(crate) fn registry() -> &'static Registry {
             documents::tools(),
             browser::tools(),
         ];
-        let hidden = [documents::hidden_tools()];
+        let hidden = [documents::hidden_tools(), browser::hidden_tools()];
         let mut registry = Registry { tools: BTreeMap::new(), listed: Vec::new() };
         for tool in listed.into_iter().flatten() {
             registry.listed.push(tool.name);
             registry.tools.insert(tool.name, tool);
         }
         registry.tools.extend(hidden.into_iter().flatten().map(|tool| (tool.name, tool)));
+        let readmes = readme::hidden_tools(&registry.tools);
+        registry.tools.extend(readmes.into_iter().map(|tool| (tool.name, tool)));
         registry
     })
 }
 
 impl Registry {
-    /// The tools as the hub lists them, or a server of its.
-    pub(crate) fn list(&self, group: Option<Group>) -> impl Iterator<Item = &Tool> {
-        let shown = move |name: &&&str| group.is_none_or(|group| group.has(name));
-        self.listed.iter().filter(shown).filter_map(|name| self.tools.get(name))
+    /// The tools as the hub lists them.
+    pub(crate) fn list(&self) -> impl Iterator<Item = &Tool> {
+        self.listed.iter().filter_map(|name| self.tools.get(name))
+    }
+
+    /// The tools that a server lists.
+    pub(crate) fn of(&self, group: Group) -> impl Iterator<Item = rmcp::model::Tool> {
+        let shared = self.list().filter(move |tool| group.has(tool.name)).map(|tool| tool.description.clone());
+        let own = group.documented().iter().filter_map(|(name, of)| {
+            let mut description = self.tools.get(of)?.description.clone();
+            description.name = (*name).into();
+            Some(description)
+        });
+        shared.chain(own)
     }
 
     /// A tool by its name or an alias. A server's own tools are found without the server's name before theirs, too.
     pub(crate) fn find(&self, name: &str, group: Option<Group>) -> Option<&Tool> {
         let own = |name: &str| self.tools.get(ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, own)| own));
-        own(name).or_else(|| own(&format!("{}_{name}", group?.name())))
+        let documented = group.and_then(|group| group.documented().iter().find(|(known, _)| *known == name));
+        if let Some((_, of)) = documented {
+            return self.tools.get(of);
+        }
+        let prefixes = group.map(Group::name).into_iter().chain(group.map(|_| "sandbox"));
+        own(name).or_else(|| prefixes.into_iter().find_map(|prefix| own(&format!("{prefix}_{name}"))))
     }
 }
 
@@ -130,12 +178,46 @@ mod tests {
 
     #[test]
     fn hidden_tools_are_found_and_not_listed() {
-        let names: Vec<_> = registry().list(None).map(|tool| tool.name).collect();
+        let names: Vec<_> = registry().list().map(|tool| tool.name).collect();
         assert!(names.contains(&"sandbox_execute_code") && !names.contains(&"sandbox_load_skill"), "{names:?}");
         assert!(registry().find("sandbox_load_skill", None).is_some());
         let by_server = registry().find("execute_code", Some(Group::Sandbox));
         assert_eq!(by_server.map(|tool| tool.name), Some("sandbox_execute_code"));
         assert!(registry().find("execute_code", None).is_none());
+    }
+
+    #[test]
+    fn the_readmes_servers_list_and_call_its_tools() {
+        let names = |group| registry().of(group).map(|tool| tool.name.into_owned()).collect::<Vec<_>>();
+        assert_eq!(names(Group::File), ["read", "write", "list", "search", "replace"]);
+        assert_eq!(names(Group::Shell), ["exec", "create_session", "kill"]);
+        assert!(names(Group::Markitdown).contains(&"extract_text".to_owned()));
+        let found = |name, group| registry().find(name, group).map(|tool| tool.name);
+        assert_eq!(found("read", Some(Group::File)), Some("file_read"));
+        assert_eq!(found("exec", Some(Group::Shell)), Some("sandbox_execute_bash"));
+        assert_eq!(found("execute_bash", Some(Group::Shell)), Some("sandbox_execute_bash"));
+        for name in [
+            "browser_navigate",
+            "browser_click",
+            "browser_type",
+            "browser_screenshot",
+            "browser_extract",
+            "file_read",
+            "file_write",
+            "file_list",
+            "file_search",
+            "file_replace",
+            "terminal_execute",
+            "terminal_session",
+            "terminal_kill",
+            "markitdown_convert",
+            "markitdown_extract",
+        ] {
+            assert!(found(name, None).is_some(), "{name}");
+        }
+        for name in ["navigate", "screenshot", "click", "type", "scroll"] {
+            assert!(found(name, Some(Group::Browser)).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(super) struct ScopedHeadersRequest {
 pub(super) struct NetworkRouteRequest {
     /// A glob over the whole URL, such as `**/*.png`: `*` is anything without a `/`, `**` anything, `?` one character, `{a,b}` one
     /// of these. Or a regular expression between slashes, such as `/\.(png|jpg)$/`.
+    #[serde(alias = "pattern")]
     pub(super) url_pattern: String,
     /// The answer. Absent: the request goes on, also where an older route is for it.
     pub(super) response: Option<RouteResponseModel>,
@@ -48,6 +49,7 @@ pub(super) struct RouteResponseModel {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct NetworkRouteRemoveRequest {
     /// As it was given when the route was added.
+    #[serde(alias = "pattern")]
     pub(super) url_pattern: String,
 }
 
