@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -144,6 +146,31 @@ def test_beyond_loopback_only_with_a_key(tmp_path: Path, arguments: tuple[str, .
     assert KEY not in shown.stdout + shown.stderr
     if not listens:
         assert "api_key" in shown.stderr.lower()
+
+
+def test_a_flood_of_silent_connections_keeps_nobody_out(guarded: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
+    sent = [b"", b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HT", b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"]
+    silent = []
+    try:
+        for at in range(4_000):
+            silent.append(socket.create_connection(("127.0.0.1", guarded.port), timeout=30))
+            silent[-1].sendall(sent[at % len(sent)])
+        for _ in range(10):
+            assert httpx.get(f"{guarded.url}/healthz", timeout=30).status_code == 200
+            assert httpx.get(f"{guarded.url}/api/v2/sandboxes", headers={"x-api-key": KEY}, timeout=30).status_code == 200
+        # Those that were first have made way.
+        for connection in silent[:1_000]:
+            try:
+                while connection.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+    finally:
+        for connection in silent:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 SITE = """

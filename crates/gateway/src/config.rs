@@ -10,6 +10,7 @@ use arenite_synthesis::config::Workers;
 use serde::Serialize;
 
 use crate::auth::Authentication;
+use crate::connections::ConnectionLimits;
 
 /// How the gateway is set up.
 #[derive(Clone)]
@@ -29,8 +30,8 @@ pub struct GatewayConfig {
     pub agent_sandbox_always_200: bool,
     /// How long requests under way may take to end at a graceful stop.
     pub drain: Duration,
-    /// The most connections at once; further ones wait in the kernel's queue.
-    pub max_connections: usize,
+    /// How many connections there may be, and how long those of nobody in particular.
+    pub connections: ConnectionLimits,
     /// How long one call to a guest may take until its answer begins.
     pub call_limit: Duration,
     /// After this time without an answer a guest is asked whether it lives, and has as long to show it; and so on.
@@ -60,7 +61,7 @@ impl Default for GatewayConfig {
             trusted_proxies: Vec::new(),
             agent_sandbox_always_200: false,
             drain: Duration::from_secs(10),
-            max_connections: 8192,
+            connections: ConnectionLimits::default(),
             call_limit: Duration::from_secs(3600),
             late: Duration::from_secs(10),
             next_piece: Duration::from_secs(60),

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Grants;
+use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::proxy::Pools;
 use crate::refusal::Refusal;
@@ -25,6 +26,7 @@ pub(crate) const HELD_KIB: usize = 512 << 10;
 /// What all requests share. Handlers get `&Gateway` or an `Arc` of it.
 pub(crate) struct Gateway {
     pub(crate) config: GatewayConfig,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) control: Arc<Control>,
     pub(crate) recorder: Recorder,
     pub(crate) started: Instant,
@@ -59,6 +61,7 @@ impl Gateway {
     pub(crate) fn new(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
+            connections: Arc::new(Connections::new(config.connections.clone())),
             config,
             control,
             recorder,

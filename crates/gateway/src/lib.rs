@@ -16,6 +16,7 @@
 mod api;
 mod auth;
 mod config;
+mod connections;
 mod corpora;
 mod dialect;
 mod export;
@@ -45,4 +46,5 @@ mod workers;
 
 pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, ImageCatalog, ImageEntry};
+pub use connections::ConnectionLimits;
 pub use server::{GatewayError, Server, serve};

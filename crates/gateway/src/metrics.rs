@@ -160,6 +160,11 @@ pub(crate) async fn serve(
     page.labelled("arenite_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("commit", gateway.config.commit)], 1);
     page.single("arenite_uptime_seconds", "gauge", "Time since the start.", gateway.started.elapsed().as_secs());
     gateway.metrics.write(&mut page);
+    let (waiting, admitted) = gateway.connections.counts();
+    page.family("arenite_http_connections", "gauge", "Open connections: of known callers, and of those who showed nothing yet.");
+    for (state, count) in [("admitted", admitted), ("waiting", waiting)] {
+        page.labelled("arenite_http_connections", &[("state", state)], count);
+    }
     control(&mut page, &gateway.control.counters());
     recorder(&mut page, &gateway.recorder.counters());
     process(&mut page);

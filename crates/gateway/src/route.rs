@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::auth::Identity;
+use crate::connections::Connection;
 use crate::gateway::{Context, Gateway};
 use crate::guard::{self, HostKind};
 use crate::path::Path;
@@ -198,6 +199,11 @@ fn is_page(owner: Owner, path: &str) -> bool {
     }
 }
 
+/// Whether it is for everybody, or asks for credentials itself.
+fn asks_for_nothing(owner: Owner) -> bool {
+    matches!(owner, Owner::Health | Owner::Static | Owner::SignIn | Owner::SignOut | Owner::Auth)
+}
+
 /// Answers one request, whatever it is.
 pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
     let mut timing = Timing::start();
@@ -334,9 +340,7 @@ async fn dispatch(
     let who = match auth::identify(gateway, &host, parts) {
         Some(who) => who,
         // They ask for nothing, or ask themselves.
-        None if matches!(owner, Owner::Health | Owner::Static | Owner::SignIn | Owner::SignOut | Owner::Auth) => {
-            Identity::nobody()
-        }
+        None if asks_for_nothing(owner) => Identity::nobody(),
         None if owner == Owner::Guest && host.kind == HostKind::Server && path.decoded == "/v1/ping" => {
             return health::ping(parts);
         }
@@ -346,6 +350,12 @@ async fn dispatch(
         }
     };
     context.tenant = who.tenant.clone();
+    // What asks for nothing is answered even when all places are taken.
+    if !asks_for_nothing(owner)
+        && let Some(connection) = parts.extensions.get::<Arc<Connection>>()
+    {
+        connection.admit()?;
+    }
     if owner == Owner::Auth {
         return auth::authenticate(gateway, &host, parts);
     }

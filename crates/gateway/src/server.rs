@@ -10,14 +10,14 @@ use std::time::Duration;
 use arenite_control::Control;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::gateway::Gateway;
@@ -106,10 +106,9 @@ impl Server {
             gateway.tasks.spawn(Arc::clone(synthesis).run(gateway.stopping.clone()));
         }
 
-        let slots = Arc::new(Semaphore::new(gateway.config.max_connections));
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(accept(Arc::clone(&gateway), listener, Arc::clone(&slots)));
+            accepting.spawn(accept(Arc::clone(&gateway), listener));
         }
         tokio::select! {
             () = stop => {}
@@ -125,8 +124,7 @@ impl Server {
         gateway.tasks.close();
         let drained = async {
             for connections in &mut open {
-                let graceful = std::mem::take(&mut connections.graceful);
-                graceful.shutdown().await;
+                while connections.join_next().await.is_some() {}
             }
             gateway.tasks.wait().await;
         };
@@ -135,7 +133,7 @@ impl Server {
         }
         gateway.cut.cancel();
         for connections in &mut open {
-            connections.tasks.shutdown().await;
+            connections.shutdown().await;
         }
         // Tunnels see the cut, and write their outcomes.
         gateway.tasks.wait().await;
@@ -175,40 +173,27 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
     Ok(())
 }
 
-/// The connections of one listener.
-#[derive(Default)]
-struct Connections {
-    graceful: GracefulShutdown,
-    tasks: JoinSet<()>,
-}
-
 /// Accepts until the stop, and answers with the connections that are open then.
-async fn accept(gateway: Arc<Gateway>, listener: TcpListener, slots: Arc<Semaphore>) -> Connections {
-    let mut connections = Connections::default();
+async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
+    let mut open = JoinSet::new();
     let builder = builder();
     loop {
-        // Those that ended are let go of.
-        while connections.tasks.try_join_next().is_some() {}
-        let next = async {
-            // The semaphore is never closed.
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (slot, listener.accept().await)
+        // Those that ended are released.
+        while open.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = gateway.stopping.cancelled() => return open,
         };
-        let (slot, accepted) = tokio::select! {
-            next = next => next,
-            () = gateway.stopping.cancelled() => return connections,
-        };
-        match (slot, accepted) {
-            (Ok(slot), Ok((stream, peer))) => {
-                connect(&gateway, &builder, &mut connections, stream, peer, slot);
-            }
-            (_, Err(error)) => {
+        match accepted {
+            Ok((stream, peer)) => connect(&gateway, &builder, &mut open, stream, peer),
+            Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 if !is_of_one_connection(&error) {
+                    // There may be no descriptor left.
+                    gateway.connections.evict_oldest();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
-            (Err(_), _) => return connections,
         }
     }
 }
@@ -237,27 +222,34 @@ fn builder() -> auto::Builder<TokioExecutor> {
 fn connect(
     gateway: &Arc<Gateway>,
     builder: &auto::Builder<TokioExecutor>,
-    connections: &mut Connections,
+    open: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
-    slot: OwnedSemaphorePermit,
 ) {
     // Small answers must not wait for acknowledgements, and a client that vanished must not keep its place for ever: a
     // WebSocket may be silent for long. A connection that is gone already fails later anyway.
     let _ = stream.set_nodelay(true);
     let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
-    let gateway = Arc::clone(gateway);
-    let service = service_fn(move |request| {
-        let gateway = Arc::clone(&gateway);
-        async move { Ok::<_, Infallible>(route::answer(gateway, peer.ip(), request).await) }
+    let address = peer.ip().to_canonical();
+    let is_proxy = gateway.config.trusted_proxies.contains(&address);
+    let entered = gateway.connections.enter((!is_proxy).then_some(address));
+    let (shared, of_calls) = (Arc::clone(gateway), Arc::clone(&entered));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let gateway = Arc::clone(&shared);
+        let call = of_calls.begin();
+        // A WebSocket outlives what serves the connection.
+        request.extensions_mut().insert(Arc::clone(&of_calls));
+        async move {
+            let answer = route::answer(gateway, peer.ip(), request).await;
+            Ok::<_, Infallible>(answer.map(|body| call.until_sent(body)))
+        }
     });
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    let watched = connections.graceful.watch(connection.into_owned());
-    connections.tasks.spawn(async move {
-        if let Err(error) = watched.await {
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+    let stopping = gateway.stopping.clone();
+    open.spawn(async move {
+        if let Err(error) = entered.drive(connection, &stopping).await {
             tracing::debug!(%peer, error, "a connection ended early");
         }
-        drop(slot);
     });
 }

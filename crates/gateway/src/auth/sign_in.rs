@@ -15,6 +15,7 @@ use crate::gateway::{Context, Gateway};
 use crate::guard::{Host, HostKind, is_navigation};
 use crate::own_host;
 use crate::pages;
+use crate::proxy;
 use crate::refusal::Refusal;
 use crate::request::require;
 
@@ -51,8 +52,12 @@ pub(crate) async fn sign_in(
     body: Body,
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::POST])?;
-    let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-    let body = body.map_err(|_| Refusal::bad_request("the body broke off, or is too large"))?.to_bytes();
+    // Nobody is known yet.
+    let body = tokio::time::timeout(gateway.config.connections.head, Limited::new(body, MAX_BODY_BYTES).collect()).await;
+    let body = body
+        .map_err(|_| proxy::late_body())?
+        .map_err(|_| Refusal::bad_request("the body broke off, or is too large"))?
+        .to_bytes();
     let shown: Shown = serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not {\"key\": text}"))?;
     let given = shown.key.trim();
     let ticket = || Some(Identity::granted(gateway.tickets.find(given, host)?, Credential::Ticket));

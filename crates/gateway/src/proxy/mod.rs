@@ -76,7 +76,7 @@ fn silent() -> Refusal {
 }
 
 /// The client stopped sending in the middle of its request's body.
-fn late_body() -> Refusal {
+pub(crate) fn late_body() -> Refusal {
     Refusal {
         status: StatusCode::REQUEST_TIMEOUT,
         ..Refusal::new(ErrorCode::Timeout, "the rest of the request's body did not come in time")

@@ -14,6 +14,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::connections::Connection;
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
 
@@ -56,6 +57,7 @@ pub(super) fn open(
     switched.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     switched.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
 
+    let connection = parts.extensions.remove::<Arc<Connection>>();
     let shared = Arc::clone(gateway);
     gateway.tasks.spawn(async move {
         let cut = shared.cut.clone();
@@ -66,7 +68,7 @@ pub(super) fn open(
             },
             () = cut.cancelled() => record.failed(Some(101), "the server stopped"),
         }
-        drop(lease);
+        drop((lease, connection));
     });
     Ok(switched)
 }

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::harness::{Answer, Running, echo, read_head};
 
-const KEY: &str = "0123456789abcdef-the-key";
+pub(crate) const KEY: &str = "0123456789abcdef-the-key";
 /// Those who sign, and those who may not.
 static SIGNER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
 static OTHER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
@@ -38,7 +38,7 @@ fn public() -> String {
     pem("PUBLIC KEY", der.as_ref())
 }
 
-fn auth(ttl: Duration) -> GatewayConfig {
+pub(crate) fn auth(ttl: Duration) -> GatewayConfig {
     let public = STANDARD.encode(public());
     GatewayConfig { auth: Authentication::new(Some(KEY), Some(&public), ttl).unwrap(), ..GatewayConfig::default() }
 }
@@ -51,7 +51,7 @@ fn token(algorithm: Algorithm, key: &EncodingKey, claims: &Value) -> String {
     encode(&Header::new(algorithm), claims, key).unwrap()
 }
 
-fn signed(claims: &Value) -> String {
+pub(crate) fn signed(claims: &Value) -> String {
     token(Algorithm::RS256, &signing(&SIGNER), claims)
 }
 
@@ -63,7 +63,7 @@ fn with_header(header: &Value, claims: &Value) -> String {
     format!("{signed}.{signature}")
 }
 
-fn in_seconds(seconds: i64) -> i64 {
+pub(crate) fn in_seconds(seconds: i64) -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + seconds
 }
 
@@ -322,7 +322,8 @@ async fn no_credential_is_recorded_or_passed_on() {
     }
 }
 
-const NAVIGATION: &str = "sec-fetch-site: none\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\naccept: text/html\r\n";
+pub(crate) const NAVIGATION: &str =
+    "sec-fetch-site: none\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\naccept: text/html\r\n";
 
 #[tokio::test]
 async fn a_browser_signs_in_once() {

@@ -121,6 +121,10 @@ impl Answer {
     /// None if the connection was closed instead.
     pub(crate) async fn try_read(stream: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
         let head = read_head(stream).await?;
+        Self::of_head(&head, stream).await
+    }
+
+    async fn of_head(head: &str, stream: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let headers = headers_of(lines);
@@ -133,6 +137,17 @@ impl Answer {
             answer.whole = answer.read_chunks(stream).await.is_ok();
         }
         Some(answer)
+    }
+
+    /// The same; a stream without end counts as broken off, and an answer without a length has no body.
+    pub(crate) async fn try_read_whole(stream: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
+        let head = read_head(stream).await?;
+        if head.to_ascii_lowercase().contains("content-type: text/event-stream") {
+            let mut lines = head.split("\r\n");
+            let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+            return Some(Self { status, headers: headers_of(lines), body: Vec::new(), whole: false });
+        }
+        Self::of_head(&head, stream).await
     }
 
     async fn read_chunks(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {

@@ -4,8 +4,10 @@
 
 mod auth;
 mod calls;
+mod connections;
 mod harness;
 mod hostile;
 mod previews;
 mod programs;
+mod rights;
 mod streams;

@@ -1,0 +1,360 @@
+//! Connections, from the accept to their end.
+//!
+//! ```text
+//!  accepted ──► waiting ──first call that is let in──► admitted ──► ended: no call for too long
+//!                  │
+//!                  └──► ended: no head in time, too old, or evicted by newer ones
+//! ```
+//!
+//! Whoever can reach the port can open connections. So those that have shown nothing yet are few, short-lived, and make way
+//! for newer ones: a flood of them costs itself its places, and nobody who calls. Health routes are answered to connections
+//! that wait, so they need no place among the admitted ones.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arenite_model::ErrorCode;
+use axum::body::Body;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::{Frame, SizeHint};
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::refusal::Refusal;
+
+/// Bounds of connections. The defaults are in docs/LIMITS.md.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimits {
+    /// The most that are admitted at once; a call on a further one is refused with 503.
+    pub admitted: usize,
+    /// The most that wait to be admitted, in all.
+    pub waiting: usize,
+    /// The most of these of one peer: an IPv4 address, or an IPv6 network of 64 bits. Trusted proxies have no such bound.
+    pub waiting_per_peer: usize,
+    /// From the accept to the end of the first head, and from then on how long the rest of a closing connection may take.
+    pub head: Duration,
+    /// The whole time of a connection that is never admitted.
+    pub unadmitted: Duration,
+    /// How long an admitted connection may be without a call.
+    pub idle: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            admitted: 8192,
+            waiting: 2048,
+            waiting_per_peer: 1024,
+            head: Duration::from_secs(10),
+            unadmitted: Duration::from_secs(30),
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// All connections of a server.
+pub(crate) struct Connections {
+    limits: ConnectionLimits,
+    admitted: Arc<Semaphore>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Those that wait, by age and by peer. The key grows with each.
+#[derive(Default)]
+struct Waiting {
+    next: u64,
+    all: BTreeMap<u64, (Option<IpAddr>, CancellationToken)>,
+    of_peer: HashMap<IpAddr, BTreeSet<u64>>,
+}
+
+impl Waiting {
+    fn remove(&mut self, key: u64) -> Option<CancellationToken> {
+        let (peer, evicted) = self.all.remove(&key)?;
+        if let Some(peer) = peer
+            && let Some(keys) = self.of_peer.get_mut(&peer)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.of_peer.remove(&peer);
+            }
+        }
+        Some(evicted)
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(limits: ConnectionLimits) -> Self {
+        Self { admitted: Arc::new(Semaphore::new(limits.admitted)), waiting: Mutex::default(), limits }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new connection, for which the oldest ones make way. `peer`: none for a trusted proxy.
+    pub(crate) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Arc<Connection> {
+        let peer = peer.map(network);
+        let evicted = CancellationToken::new();
+        let mut waiting = self.waiting();
+        let key = waiting.next;
+        waiting.next += 1;
+        if let Some(peer) = peer {
+            let keys = waiting.of_peer.entry(peer).or_default();
+            keys.insert(key);
+            let oldest = keys.first().copied().filter(|_| keys.len() > self.limits.waiting_per_peer);
+            oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
+        }
+        waiting.all.insert(key, (peer, evicted.clone()));
+        let oldest = waiting.all.keys().next().copied().filter(|_| waiting.all.len() > self.limits.waiting);
+        oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
+        drop(waiting);
+        Arc::new(Connection {
+            all: Arc::clone(self),
+            key,
+            evicted,
+            accepted: Instant::now(),
+            has_head: AtomicBool::new(false),
+            changed: Notify::new(),
+            calls: Mutex::new(Calls { slot: None, under_way: 0, last: Instant::now() }),
+        })
+    }
+
+    /// Makes room when the process has no descriptors left.
+    pub(crate) fn evict_oldest(&self) {
+        let mut waiting = self.waiting();
+        let oldest = waiting.all.keys().next().copied();
+        oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
+    }
+
+    /// Waiting, and admitted.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.waiting().all.len(), self.limits.admitted - self.admitted.available_permits())
+    }
+}
+
+/// What counts as one peer: whoever has an IPv6 address has 2^64 of them.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+/// One connection. Whatever uses it, a WebSocket too, holds it.
+pub(crate) struct Connection {
+    all: Arc<Connections>,
+    key: u64,
+    evicted: CancellationToken,
+    accepted: Instant,
+    /// A first head has come.
+    has_head: AtomicBool,
+    changed: Notify,
+    calls: Mutex<Calls>,
+}
+
+struct Calls {
+    /// Its place among the admitted ones.
+    slot: Option<OwnedSemaphorePermit>,
+    under_way: usize,
+    /// When the last call ended.
+    last: Instant,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.waiting().remove(self.key);
+    }
+}
+
+impl Connection {
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins: its head is there.
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        self.has_head.store(true, Ordering::Relaxed);
+        self.calls().under_way += 1;
+        UnderWay(Arc::clone(self))
+    }
+
+    /// Its caller is known, so it need not make way for others any more.
+    pub(crate) fn admit(&self) -> Result<(), Refusal> {
+        let mut calls = self.calls();
+        if calls.slot.is_some() {
+            return Ok(());
+        }
+        let Ok(slot) = Arc::clone(&self.all.admitted).try_acquire_owned() else {
+            let message = format!("the server has {} connections under way, the most it takes", self.all.limits.admitted);
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Err(Refusal { status, retry_after: Some(1), ..Refusal::new(ErrorCode::Exhausted, message) });
+        };
+        calls.slot = Some(slot);
+        drop(calls);
+        self.all.waiting().remove(self.key);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// When it ends unless something happens. None: a call of someone who was let in is under way.
+    fn end(&self) -> Option<Instant> {
+        let limits = &self.all.limits;
+        let calls = self.calls();
+        match calls.slot {
+            Some(_) => (calls.under_way == 0).then(|| calls.last + limits.idle),
+            None if self.has_head.load(Ordering::Relaxed) => Some(self.accepted + limits.unadmitted),
+            None => Some(self.accepted + limits.head),
+        }
+    }
+
+    /// Comes when the connection's time is up.
+    async fn expired(&self) {
+        loop {
+            let changed = self.changed.notified();
+            match self.end() {
+                Some(end) if end <= Instant::now() => return,
+                Some(end) => {
+                    let _ = tokio::time::timeout_at(end, changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Drives the connection to its end. It is closed gracefully when the server stops or its time is up; when it then takes
+    /// longer than a head may, and when it is evicted, it is cut off.
+    pub(crate) async fn drive<C: GracefulConnection>(&self, connection: C, stopping: &CancellationToken) -> Result<(), C::Error> {
+        let mut connection = pin!(connection);
+        let is_expired = tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = self.evicted.cancelled() => return Ok(()),
+            () = stopping.cancelled() => false,
+            () = self.expired() => true,
+        };
+        if is_expired && !self.has_head.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = connection => ended,
+            () = self.overdue(), if is_expired => Ok(()),
+        }
+    }
+
+    /// Comes when what a closing connection still does takes too long. A call that came at the last moment may take its time.
+    async fn overdue(&self) {
+        loop {
+            tokio::time::sleep(self.all.limits.head).await;
+            let calls = self.calls();
+            if calls.slot.is_none() || calls.under_way == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// A call, from its head to the end of its answer.
+pub(crate) struct UnderWay(Arc<Connection>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut calls = self.0.calls();
+        calls.under_way -= 1;
+        calls.last = Instant::now();
+        drop(calls);
+        self.0.changed.notify_one();
+    }
+}
+
+impl UnderWay {
+    /// The answer's body, with whose end the call ends.
+    pub(crate) fn until_sent(self, body: Body) -> Body {
+        Body::new(Sending { body, _call: self })
+    }
+}
+
+struct Sending {
+    body: Body,
+    _call: UnderWay,
+}
+
+impl http_body::Body for Sending {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections(admitted: usize, waiting: usize, waiting_per_peer: usize) -> Arc<Connections> {
+        let limits = ConnectionLimits { admitted, waiting, waiting_per_peer, ..ConnectionLimits::default() };
+        Arc::new(Connections::new(limits))
+    }
+
+    fn alive(all: &[Arc<Connection>]) -> Vec<bool> {
+        all.iter().map(|connection| !connection.evicted.is_cancelled()).collect()
+    }
+
+    #[test]
+    fn the_oldest_of_a_peer_and_of_all_make_way() {
+        let connections = connections(8, 5, 2);
+        let peer = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
+        let of_one: Vec<_> = (0..3).map(|_| connections.enter(peer(1))).collect();
+        assert_eq!(alive(&of_one), [false, true, true]);
+        let others: Vec<_> = [2, 2, 3].map(|n| connections.enter(peer(n))).into();
+        assert_eq!(alive(&others), [true; 3]);
+        let one_more = connections.enter(peer(4));
+        assert_eq!((alive(&of_one), alive(&[one_more])), (vec![false, false, true], vec![true]));
+        assert_eq!(connections.counts(), (4, 0));
+        drop((of_one, others));
+        assert_eq!(connections.counts(), (0, 0));
+        assert!(connections.waiting().of_peer.is_empty());
+    }
+
+    #[test]
+    fn admitted_ones_stay_and_are_bounded() {
+        let connections = connections(2, 2, 1);
+        let first = connections.enter(Some([192, 0, 2, 1].into()));
+        first.admit().unwrap();
+        let all: Vec<_> = (0..3).map(|_| connections.enter(Some([192, 0, 2, 1].into()))).collect();
+        assert!(!first.evicted.is_cancelled());
+        assert_eq!(alive(&all), [false, false, true]);
+        all[2].admit().unwrap();
+        all[2].admit().unwrap();
+        let refused = connections.enter(Some([192, 0, 2, 1].into())).admit().unwrap_err();
+        assert_eq!((refused.code, refused.retry_after), (ErrorCode::Exhausted, Some(1)));
+        drop(first);
+        assert_eq!(connections.counts(), (0, 1));
+    }
+
+    #[test]
+    fn a_proxys_clients_are_not_one_peer() {
+        let connections = connections(2, 3, 1);
+        let all: Vec<_> = (0..4).map(|_| connections.enter(None)).collect();
+        assert_eq!(alive(&all), [false, true, true, true]);
+        let networks = ["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"].map(|text| network(text.parse().unwrap()));
+        assert!(networks[0] == networks[1] && networks[0] != networks[2]);
+        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), IpAddr::from([192, 0, 2, 1]));
+    }
+}
