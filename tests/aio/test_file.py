@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import email
 import hashlib
 import io
 import os
@@ -399,6 +400,17 @@ class TestTransfer:
         answer = http.get("/v1/file/download", params={"path": f"{folder}/page.html"})
         assert answer.headers["content-type"] == "application/octet-stream"
         assert answer.content == b"<script>1</script>"
+
+    def test_several_ranges_in_one_answer(self, http: httpx.Client, client: Client, folder: str) -> None:
+        write(client, f"{folder}/f", "0123456789")
+        answer = http.get("/v1/file/download", params={"path": f"{folder}/f"}, headers={"range": "bytes=0-1,4-5,-1"})
+        assert answer.status_code == 206, answer.text
+        kind = answer.headers["content-type"]
+        assert kind.startswith("multipart/byteranges; boundary=")
+        parsed = email.message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + answer.content)
+        parts = [(part["content-range"], part.get_payload()) for part in parsed.get_payload()]
+        assert parts == [("bytes 0-1/10", "01"), ("bytes 4-5/10", "45"), ("bytes 9-9/10", "9")]
+        assert int(answer.headers["content-length"]) == len(answer.content)
 
     def test_change_policy_abort_on_a_file_at_rest(self, http: httpx.Client, client: Client, folder: str) -> None:
         write(client, f"{folder}/f", "still")

@@ -149,11 +149,17 @@ class TestBodies:
 
 class TestRoutes:
     def test_wrong_method(self, http: httpx.Client) -> None:
-        assert http.get("/v1/bash/exec").status_code == 405
+        answer = http.get("/v1/bash/exec")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        body = answer.json()
+        assert body["success"] is False and "/v1/bash/exec takes POST" in body["message"] and "/v1/docs" in body["hint"]
 
     def test_unknown_route(self, http: httpx.Client) -> None:
-        answer = http.get("/v1/no/such/route")
-        assert answer.status_code == 404
+        for path in ("/v1/no/such/route", "/v1/bash/nothing", "/v1/file/nothing"):
+            answer = http.get(path)
+            body = answer.json()
+            assert answer.status_code == 404 and body["success"] is False
+            assert path in body["message"] and "/v1/docs" in body["hint"]
 
     def test_success_envelope(self, http: httpx.Client) -> None:
         body = http.post("/v1/bash/exec", json={"command": "true"}).json()

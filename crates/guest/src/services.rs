@@ -4,11 +4,14 @@
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
+use crate::http::ApiError;
 use crate::{
     SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, machine, mcp, nodejs, observe, pages, proxy, sandbox,
     shell, skills, util,
@@ -59,13 +62,61 @@ impl Services {
 
     /// Answers a call; 404 for a path of no service.
     pub(crate) async fn call(self, request: Request) -> Response {
-        let path = request.uri().path();
+        let path = request.uri().path().to_owned();
         let found = SERVICES.iter().zip(&self.0.built).find(|((prefix, _), _)| path.starts_with(prefix));
-        let Some(((_, build), built)) = found else { return StatusCode::NOT_FOUND.into_response() };
+        let Some(((_, build), built)) = found else { return explained(&path, StatusCode::NOT_FOUND.into_response()) };
         let router = built.get_or_init(|| build().with_state(Arc::clone(&self.0.guest)));
         match router.clone().call(request).await {
-            Ok(answer) => answer,
+            Ok(answer) => explained(&path, answer),
             Err(never) => match never {},
         }
+    }
+}
+
+/// A refusal of the router, which has no body, in the words of the API.
+fn explained(path: &str, answer: Response) -> Response {
+    let is_bare = answer.body().is_end_stream() && !answer.headers().contains_key(CONTENT_TYPE);
+    if !path.starts_with("/v1/") || !is_bare {
+        return answer;
+    }
+    let shown: String = path.chars().take(200).collect();
+    let refusal = match answer.status() {
+        StatusCode::NOT_FOUND => ApiError::not_found(format!("there is nothing at {shown}")),
+        StatusCode::METHOD_NOT_ALLOWED => {
+            let allowed = answer.headers().get(ALLOW).and_then(|methods| methods.to_str().ok()).unwrap_or("another method");
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{shown} takes {}", allowed.replace(',', ", ")))
+        }
+        _ => return answer,
+    };
+    let mut explained = refusal.hint("GET /v1/docs shows all paths with their methods").into_response();
+    if let Some(allowed) = answer.headers().get(ALLOW) {
+        explained.headers_mut().insert(ALLOW, allowed.clone());
+    }
+    explained
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+
+    #[tokio::test]
+    async fn refusals_of_the_router_are_explained() {
+        let bare = |status| Response::builder().status(status).header(ALLOW, "GET,HEAD").body(Body::empty()).unwrap();
+        for (path, status, word) in [
+            ("/v1/nothing", StatusCode::NOT_FOUND, "nothing at /v1/nothing"),
+            ("/v1/bash/exec", StatusCode::METHOD_NOT_ALLOWED, "takes GET, HEAD"),
+        ] {
+            let answer = explained(path, bare(status));
+            assert_eq!((answer.status(), answer.headers()[ALLOW].to_str().unwrap()), (status, "GET,HEAD"));
+            let body: serde_json::Value = serde_json::from_slice(&to_bytes(answer.into_body(), 1 << 16).await.unwrap()).unwrap();
+            assert!(body["message"].as_str().unwrap().contains(word) && body["hint"].is_string(), "{body}");
+            assert_eq!(body["success"], false);
+        }
+        // What said something itself, and what is no part of the API.
+        let said = explained("/v1/file/download", (StatusCode::NOT_FOUND, "gone").into_response());
+        assert_eq!(to_bytes(said.into_body(), 1 << 16).await.unwrap(), "gone");
+        let of_program = explained("/jupyter/x", bare(StatusCode::NOT_FOUND));
+        assert!(of_program.body().is_end_stream());
     }
 }

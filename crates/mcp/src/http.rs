@@ -190,18 +190,30 @@ impl<T: Tools> Server<T> {
         if !accepts(&parts.headers, "text/event-stream") {
             parts.headers.insert(ACCEPT, BOTH);
         }
-        self.touch(&session, parts.headers.contains_key(LAST_EVENT)).await;
         let ends = parts.method == Method::DELETE;
-        let answer = self.lasting.handle(Request::from_parts(parts, Full::new(Bytes::new()))).await;
+        if ends && !self.is_there(&session).await {
+            let why = "there is no such session, or not any more\n".to_owned();
+            return plain(StatusCode::NOT_FOUND, HeaderValue::from_static("text/plain; charset=utf-8"), why);
+        }
+        self.touch(&session, parts.headers.contains_key(LAST_EVENT)).await;
+        let mut answer = self.lasting.handle(Request::from_parts(parts, Full::new(Bytes::new()))).await;
         if ends {
             self.sessions.forget(&session);
+            if answer.status() == StatusCode::ACCEPTED {
+                // It has ended already, and clients log anything but 200 and 204 as a failure.
+                *answer.status_mut() = StatusCode::OK;
+            }
         }
         answer.map(Body::new)
     }
 
+    async fn is_there(&self, session: &str) -> bool {
+        self.sessions.manager.sessions.read().await.contains_key(session)
+    }
+
     /// Notes the use of a session that is there: names that clients make up are not kept.
     async fn touch(&self, session: &str, resumes: bool) {
-        if self.sessions.manager.sessions.read().await.contains_key(session) {
+        if self.is_there(session).await {
             self.sessions.touch(session, resumes).await;
         }
     }

@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use rustix::fs::Stat;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -26,6 +26,8 @@ const CHUNK_BYTES: u64 = 256 << 10;
 const MAX_PART_BYTES: usize = 8 << 10;
 /// The most parts of an upload.
 const MAX_PARTS: usize = 16;
+/// Ranges of a file in one call; with more the whole file is sent.
+const MAX_RANGES: usize = 64;
 /// How much of an upload that has failed is read on, in bytes: a client that is still sending would not see the answer.
 const MAX_DRAINED_BYTES: u64 = 256 << 20;
 
@@ -181,18 +183,48 @@ fn http_date(stat: &Stat) -> Option<String> {
 }
 
 /// One range of bytes, first and one past the last.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
     Whole,
     Part(u64, u64),
     Unsatisfiable,
 }
 
-/// Reads a `Range` header. What is malformed, in other units or of several ranges is passed over, as HTTP allows.
-fn range(header: Option<&str>, length: u64) -> Range {
-    let Some((first, last)) = header.and_then(|h| h.trim().strip_prefix("bytes=")).and_then(|spec| spec.split_once('-')) else {
-        return Range::Whole;
-    };
+/// What of a file is sent: the ranges of a `Range` header that the file has, in their order.
+#[derive(Debug, PartialEq, Eq)]
+enum Ranges {
+    Whole,
+    Parts(Vec<(u64, u64)>),
+    Unsatisfiable,
+}
+
+/// Reads a `Range` header. What is malformed or in other units is passed over, as HTTP allows; so are too many ranges, and
+/// those that would send more than the file has.
+fn ranges(header: Option<&str>, length: u64) -> Ranges {
+    let Some(specs) = header.and_then(|h| h.trim().strip_prefix("bytes=")) else { return Ranges::Whole };
+    let mut parts = Vec::new();
+    for spec in specs.split(',').map(str::trim).filter(|spec| !spec.is_empty()) {
+        match range(spec, length) {
+            Range::Whole => return Ranges::Whole,
+            Range::Part(from, to) => parts.push((from, to)),
+            Range::Unsatisfiable => {}
+        }
+        if parts.len() > MAX_RANGES {
+            return Ranges::Whole;
+        }
+    }
+    let sum = parts.iter().fold(0u64, |sum, (from, to)| sum.saturating_add(to - from));
+    match parts.len() {
+        0 if specs.trim_matches([',', ' ']).is_empty() => Ranges::Whole,
+        0 => Ranges::Unsatisfiable,
+        1 => Ranges::Parts(parts),
+        _ if sum > length => Ranges::Whole,
+        _ => Ranges::Parts(parts),
+    }
+}
+
+fn range(spec: &str, length: u64) -> Range {
+    let Some((first, last)) = spec.split_once('-') else { return Range::Whole };
     match (first.trim().parse::<u64>(), last.trim()) {
         (Ok(first), "") if first < length => Range::Part(first, length),
         (Ok(_), "") => Range::Unsatisfiable,
@@ -269,19 +301,46 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
     // A range of another version of the file is of no use: then all of it is sent.
     let same = text(header::IF_RANGE).is_none_or(|v| v == tag);
     set(header::ETAG, tag);
-    let (status, from, to) = match range(text(header::RANGE).filter(|_| same), length) {
-        Range::Whole => (StatusCode::OK, 0, length),
-        Range::Part(from, to) => {
-            set(header::CONTENT_RANGE, format!("bytes {from}-{}/{length}", to - 1));
-            (StatusCode::PARTIAL_CONTENT, from, to)
-        }
-        Range::Unsatisfiable => {
+    let (status, from, to) = match ranges(text(header::RANGE).filter(|_| same), length) {
+        Ranges::Whole => (StatusCode::OK, 0, length),
+        Ranges::Parts(parts) => match parts[..] {
+            [(from, to)] => {
+                set(header::CONTENT_RANGE, format!("bytes {from}-{}/{length}", to - 1));
+                (StatusCode::PARTIAL_CONTENT, from, to)
+            }
+            _ => {
+                let (boundary, size, body) = several(download, parts, length, watch);
+                set(header::CONTENT_TYPE, format!("multipart/byteranges; boundary={boundary}"));
+                set(header::CONTENT_LENGTH, size.to_string());
+                return (StatusCode::PARTIAL_CONTENT, headers, body).into_response();
+            }
+        },
+        Ranges::Unsatisfiable => {
             set(header::CONTENT_RANGE, format!("bytes */{length}"));
             return (StatusCode::RANGE_NOT_SATISFIABLE, headers).into_response();
         }
     };
     set(header::CONTENT_LENGTH, (to - from).to_string());
     (status, headers, Body::from_stream(chunks(download, from, to, watch))).into_response()
+}
+
+/// Several ranges as one body: its boundary, its length, and itself.
+fn several(download: Arc<Download>, parts: Vec<(u64, u64)>, length: u64, watch: bool) -> (String, u64, Body) {
+    let mut random = [0; 16];
+    // Without random bytes a file could only deceive who reads it.
+    let _ = getrandom::fill(&mut random);
+    let boundary = format!("{:032x}", u128::from_le_bytes(random));
+    let head = |from: u64, to: u64| {
+        let range = format!("bytes {from}-{}/{length}", to - 1);
+        Bytes::from(format!("\r\n--{boundary}\r\ncontent-type: application/octet-stream\r\ncontent-range: {range}\r\n\r\n"))
+    };
+    let parts: Vec<_> = parts.into_iter().map(|(from, to)| (head(from, to), from, to)).collect();
+    let end = Bytes::from(format!("\r\n--{boundary}--\r\n"));
+    let size = parts.iter().map(|(head, from, to)| head.len() as u64 + to - from).sum::<u64>() + end.len() as u64;
+    let parts = stream::iter(parts).flat_map(move |(head, from, to)| {
+        stream::once(std::future::ready(Ok(head))).chain(chunks(Arc::clone(&download), from, to, watch))
+    });
+    (boundary, size, Body::from_stream(parts.chain(stream::once(std::future::ready(Ok(end))))))
 }
 
 /// The bytes `from` to before `to`. A file that has become shorter, or changed when that matters, breaks the transfer:
@@ -316,25 +375,33 @@ mod tests {
     #[test]
     fn ranges_are_read_as_http_says() {
         let cases = [
-            ("bytes=0-3", Range::Part(0, 4)),
-            ("bytes=4-", Range::Part(4, 10)),
-            ("bytes=-3", Range::Part(7, 10)),
-            ("bytes=-30", Range::Part(0, 10)),
-            ("bytes=8-99999999999999999999", Range::Whole),
-            ("bytes=8-18446744073709551615", Range::Part(8, 10)),
-            ("bytes=10-", Range::Unsatisfiable),
-            ("bytes=10-12", Range::Unsatisfiable),
-            ("bytes=-0", Range::Unsatisfiable),
-            ("bytes=5-4", Range::Whole),
-            ("bytes=0-1,4-5", Range::Whole),
-            ("lines=0-1", Range::Whole),
-            ("bytes=a-b", Range::Whole),
+            ("bytes=0-3", Ranges::Parts(vec![(0, 4)])),
+            ("bytes=4-", Ranges::Parts(vec![(4, 10)])),
+            ("bytes=-3", Ranges::Parts(vec![(7, 10)])),
+            ("bytes=-30", Ranges::Parts(vec![(0, 10)])),
+            ("bytes=8-99999999999999999999", Ranges::Whole),
+            ("bytes=8-18446744073709551615", Ranges::Parts(vec![(8, 10)])),
+            ("bytes=10-", Ranges::Unsatisfiable),
+            ("bytes=10-12", Ranges::Unsatisfiable),
+            ("bytes=-0", Ranges::Unsatisfiable),
+            ("bytes=", Ranges::Whole),
+            ("bytes=5-4", Ranges::Whole),
+            ("bytes=0-1,4-5", Ranges::Parts(vec![(0, 2), (4, 6)])),
+            ("bytes=-2, 0-0", Ranges::Parts(vec![(8, 10), (0, 1)])),
+            ("bytes=0-1,10-12", Ranges::Parts(vec![(0, 2)])),
+            ("bytes=0-9,0-9", Ranges::Whole),
+            ("bytes=0-1,x", Ranges::Whole),
+            ("lines=0-1", Ranges::Whole),
+            ("bytes=a-b", Ranges::Whole),
         ];
         for (text, expected) in cases {
-            assert_eq!(range(Some(text), 10), expected, "{text}");
+            assert_eq!(ranges(Some(text), 10), expected, "{text}");
         }
-        assert_eq!(range(Some("bytes=0-0"), 0), Range::Unsatisfiable);
-        assert_eq!(range(None, 10), Range::Whole);
+        let many = |count| format!("bytes={}", (0..count).map(|at| format!("{at}-{at}")).collect::<Vec<_>>().join(","));
+        assert!(matches!(ranges(Some(&many(MAX_RANGES)), 1000), Ranges::Parts(_)));
+        assert_eq!(ranges(Some(&many(MAX_RANGES + 1)), 1000), Ranges::Whole);
+        assert_eq!(ranges(Some("bytes=0-0"), 0), Ranges::Unsatisfiable);
+        assert_eq!(ranges(None, 10), Ranges::Whole);
     }
 
     #[test]
