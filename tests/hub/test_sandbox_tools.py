@@ -313,7 +313,7 @@ def test_the_context_is_in_words_and_in_parts(tools: Tools) -> None:
     result = tools.result("sandbox_get_context")
     assert "Home directory: /home/gem" in result["content"][0]["text"]
     context = result["structuredContent"]
-    assert context["home_dir"] == "/home/gem" and re.fullmatch(r"\d+(\.\d+){3}", context["version"])
+    assert context["home_dir"] == "/home/gem" and re.fullmatch(r"v\d+(\.\d+){3}", context["version"])
     assert context["detail"]["runtime"]["python"]
 
 

@@ -224,7 +224,7 @@ pub async fn context(guest: &Guest) -> Result<Context, Failure> {
 
 fn summary(detail: &SandboxDetail, git: Option<&str>) -> String {
     let SandboxDetail { system, runtime, utils } = detail;
-    let mut out = format!("System Environment (v{VERSION}):\n");
+    let mut out = format!("System Environment ({VERSION}):\n");
     let or_none = |text: String| {
         if text.is_empty() { "none".to_owned() } else { text }
     };
