@@ -163,11 +163,15 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
         wish: workers.wish,
     };
     let synthesis = Synthesis::start(setup).map_err(GatewayError::Workers)?;
+    // What discovers its tools does so in the background, and lists of tools name what fails.
+    let warmup: Vec<String> = warmup.into_iter().filter(|name| !synthesis.discovers(name)).collect();
     if !warmup.is_empty() {
         for (name, warmed) in synthesis.warm_up(Some(&warmup)).await {
             warmed.map_err(|error| GatewayError::Workers(format!("{name}: {error}")))?;
         }
     }
+    let (discovering, stopping) = (Arc::clone(&synthesis), gateway.stopping.clone());
+    gateway.tasks.spawn(async move { stopping.run_until_cancelled(discovering.discover()).await });
     // Nobody else sets it.
     let _ = gateway.synthesis.set(synthesis);
     Ok(())

@@ -1,5 +1,6 @@
 //! What offers tools, and what it is given to work with.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -47,6 +48,14 @@ pub trait Backend: Send + Sync {
     fn name(&self) -> &str;
     /// In the order in which they are listed.
     fn tools(&self) -> Vec<ToolSpec>;
+    /// Whether `warmup` finds out what its tools are. It is then warmed up when the server starts, in the background.
+    fn discovers(&self) -> bool {
+        false
+    }
+    /// Parts of it that don't work, and why, as far as `warmup` found out. Lists of tools name them.
+    fn problems(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
     /// What a session's own configuration is laid over.
     fn default_config(&self) -> Map<String, Value> {
         Map::new()

@@ -1,7 +1,7 @@
 //! All tools and backends of a server.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -45,35 +45,30 @@ impl Tool {
     pub(crate) fn session_type(&self) -> Option<&str> {
         prefix(&self.spec.name)
     }
-
-    fn listed(&self) -> Listed<'_> {
-        Listed { spec: &self.spec }
-    }
 }
 
 /// A tool as lists have it.
-pub struct Listed<'a> {
-    pub spec: &'a ToolSpec,
-}
+pub struct Listed(Arc<Tool>);
 
-impl Listed<'_> {
+impl Listed {
     /// AgentFlow's fields, and `parameters`.
     pub fn json(&self) -> Value {
-        let name = &self.spec.name;
+        let spec = &self.0.spec;
+        let name = &spec.name;
         let resource = prefix(name);
         json!({
             "name": simple(name),
             "full_name": name,
             "resource_type": resource,
             "stateless": resource.is_none(),
-            "description": self.spec.description,
-            "parameters": self.spec.parameters,
+            "description": spec.description,
+            "parameters": spec.parameters,
         })
     }
 
     /// In another's words. None for a format that nobody has.
     pub fn formatted(&self, format: &str) -> Option<Value> {
-        let spec = self.spec;
+        let spec = &self.0.spec;
         let (name, description, parameters) = (shown(&spec.name), &spec.description, &spec.parameters);
         Some(match format {
             "openai" => {
@@ -113,49 +108,76 @@ fn flat(schema: &Value) -> Vec<Value> {
     properties.iter().map(flatten).collect()
 }
 
-#[derive(Default)]
+/// All backends, and the tools that they offer at the moment.
 pub(crate) struct Catalog {
-    names: Names,
-    tools: HashMap<String, Tool>,
-    order: Vec<String>,
     /// In the order of their registration; APIs too.
     backends: Vec<Arc<Loaded>>,
+    tools: RwLock<Arc<Tools>>,
+}
+
+#[derive(Default)]
+struct Tools {
+    names: Names,
+    tools: HashMap<String, Arc<Tool>>,
+    order: Vec<String>,
+}
+
+impl Tools {
+    /// A tool whose name is taken is left out, and said so in the log.
+    fn of(backends: &[Arc<Loaded>]) -> Arc<Self> {
+        let mut all = Self::default();
+        for loaded in backends {
+            for spec in loaded.backend.tools() {
+                if !all.names.add(&spec.name) {
+                    tracing::warn!(tool = spec.name, backend = loaded.backend.name(), "a tool of this name is there already");
+                    continue;
+                }
+                all.order.push(spec.name.clone());
+                all.tools.insert(spec.name.clone(), Arc::new(Tool { spec, loaded: Arc::clone(loaded) }));
+            }
+        }
+        Arc::new(all)
+    }
 }
 
 impl Catalog {
-    /// Adds a backend with its tools. A tool whose name is taken is left out, and said so in the log.
-    pub(crate) fn add(&mut self, backend: Arc<dyn Backend>) {
-        let loaded = Arc::new(Loaded { backend, warm: Mutex::new(false) });
-        for spec in loaded.backend.tools() {
-            if !self.names.add(&spec.name) {
-                tracing::warn!(tool = spec.name, backend = loaded.backend.name(), "a tool of this name is there already");
-                continue;
-            }
-            self.order.push(spec.name.clone());
-            self.tools.insert(spec.name.clone(), Tool { spec, loaded: Arc::clone(&loaded) });
-        }
-        self.backends.push(loaded);
+    pub(crate) fn new(backends: Vec<Arc<dyn Backend>>) -> Self {
+        let load = |backend| Arc::new(Loaded { backend, warm: Mutex::new(false) });
+        let backends: Vec<Arc<Loaded>> = backends.into_iter().map(load).collect();
+        let tools = RwLock::new(Tools::of(&backends));
+        Self { backends, tools }
     }
 
-    pub(crate) fn find(&self, given: &str) -> Result<&Tool, Option<Vec<String>>> {
-        match self.names.find(given) {
-            Found::Tool(full) => self.tools.get(full).ok_or(None),
+    fn tools(&self) -> Arc<Tools> {
+        Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over what backends have discovered.
+    pub(crate) fn refresh(&self) {
+        *self.tools.write().unwrap_or_else(PoisonError::into_inner) = Tools::of(&self.backends);
+    }
+
+    pub(crate) fn find(&self, given: &str) -> Result<Arc<Tool>, Option<Vec<String>>> {
+        let all = self.tools();
+        match all.names.find(given) {
+            Found::Tool(full) => all.tools.get(full).cloned().ok_or(None),
             Found::Ambiguous(candidates) => Err(Some(candidates)),
             Found::Nothing => Err(None),
         }
     }
 
-    pub(crate) fn get(&self, full: &str) -> Option<Listed<'_>> {
-        self.find(full).ok().map(Tool::listed)
+    pub(crate) fn get(&self, full: &str) -> Option<Listed> {
+        self.find(full).ok().map(Listed)
     }
 
-    pub(crate) fn list(&self, include_hidden: bool) -> impl Iterator<Item = Listed<'_>> {
-        let shown = move |tool: &&Tool| include_hidden || !(tool.spec.hidden || tool.spec.description.starts_with(HIDDEN));
-        self.order.iter().filter_map(|name| self.tools.get(name)).filter(shown).map(Tool::listed)
+    pub(crate) fn list(&self, include_hidden: bool) -> Vec<Listed> {
+        let all = self.tools();
+        let shown = |tool: &&Arc<Tool>| include_hidden || !(tool.spec.hidden || tool.spec.description.starts_with(HIDDEN));
+        all.order.iter().filter_map(|name| all.tools.get(name)).filter(shown).cloned().map(Listed).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.order.len()
+        self.tools().order.len()
     }
 
     /// The backend behind a type of resource; none for a type that needs no session.

@@ -393,7 +393,7 @@ impl Config {
                     "browser" => Arc::new(Browser::new(config)),
                     "rag" => Arc::new(Rag::new(config, data_dir)),
                     "vm" => Arc::new(Vm::new(config, data_dir)),
-                    _ => Arc::new(Mcp::new(config)),
+                    _ => Arc::new(Mcp::new(config, self.dir.clone())),
                 }));
             }
             (None, Some(command)) => program(command.split_whitespace().map(str::to_owned).collect()),

@@ -173,10 +173,16 @@ impl Synthesis {
             let answer = Answer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
             return Done::of(&answer, answer.status());
         }
-        let found = self.catalog.find(&name);
-        let way = match &found {
-            Ok(tool) => Way { begun, trace_id, tool: &tool.spec.name, resource: tool.spec.resource.as_deref() },
-            Err(_) => Way { begun, trace_id, tool: &name, resource: None },
+        let mut found = self.catalog.find(&name);
+        if matches!(found, Err(None)) {
+            // It may be one that is about to be discovered.
+            self.discovered().await;
+            found = self.catalog.find(&name);
+        }
+        let known = found.as_ref().ok().cloned();
+        let way = match &known {
+            Some(tool) => Way { begun, trace_id, tool: &tool.spec.name, resource: tool.spec.resource.as_deref() },
+            None => Way { begun, trace_id, tool: &name, resource: None },
         };
         let refused = match (&found, &params) {
             (Err(None), _) => {
@@ -211,7 +217,7 @@ impl Synthesis {
         }
 
         let held = tokio::select! {
-            held = self.hold(caller, &execute.worker, tool) => held,
+            held = self.hold(caller, &execute.worker, &tool) => held,
             () = over(deadline) => return self.recorded(caller, &execute, &way, None, Some(params), queued_at, timed_out(&way, None, timeout)),
             () = cancel.cancelled() => return self.recorded(caller, &execute, &way, None, Some(params), queued_at, cancelled(&way, None)),
         };
@@ -231,7 +237,7 @@ impl Synthesis {
                 let message = "the call can't be recorded, so it is not made; the server's log says why";
                 let answer = way.failed(session, Failure::new(code::UNEXPECTED_ERROR, message));
                 let done = Done::of(&answer, answer.status());
-                self.let_go(caller, tool, held);
+                self.let_go(caller, &tool, held);
                 return done;
             }
         };
@@ -260,7 +266,7 @@ impl Synthesis {
         };
         drop(guard);
         let done = finish(step, &answer, result);
-        self.let_go(caller, tool, held);
+        self.let_go(caller, &tool, held);
         done
     }
 
@@ -323,7 +329,9 @@ impl Synthesis {
             let place = self.place(caller, &session);
             return Ok(Some(Held { session, place, temporary: false, shown: false }));
         };
+        // One that discovers is warm enough for its sessions, which start what they need themselves.
         if backend.is_resource()
+            && !backend.discovers()
             && let Err(error) = tool.loaded.warm_up().await
         {
             tracing::debug!(backend = backend.name(), error, "a backend could not be warmed up; the tool is called all the same");

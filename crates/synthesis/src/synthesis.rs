@@ -10,12 +10,13 @@ use arenite_model::TenantId;
 use arenite_trajectory::Recorder;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answer::{naive, random_hex};
 use crate::backend::Backend;
-use crate::catalog::{Catalog, Listed};
+use crate::catalog::{Catalog, Listed, Loaded};
 use crate::keep::Keep;
 use crate::names::session_name;
 use crate::place::{Caller, Place, Sandboxes, Wish};
@@ -32,6 +33,8 @@ const MAX_WORKERS: usize = 100_000;
 const MAX_SESSIONS: usize = 64;
 /// Between two looks for sessions whose time is over.
 const SWEEP: Duration = Duration::from_secs(1);
+/// For backends that are discovering their tools, when a list is asked for meanwhile.
+const DISCOVERY: Duration = Duration::from_secs(30);
 /// For what is under way when the server stops. Calls whose clients are cut off end within [`crate::GRACE`].
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -90,6 +93,8 @@ type Key = (TenantId, String);
 /// All workers of a server.
 pub struct Synthesis {
     pub(crate) catalog: Catalog,
+    /// Whether backends that discover their tools have done so, or failed.
+    discovered: watch::Sender<bool>,
     pub(crate) recorder: Recorder,
     pub(crate) sandboxes: Arc<dyn Sandboxes>,
     pub(crate) orphans: Arc<Orphans>,
@@ -114,14 +119,15 @@ impl Synthesis {
         let path = setup.dir.join("sessions.db");
         let store = Store::open(&path).map_err(|error| failed("could not open the workers' sessions in", &error))?;
         let kept = store.all().map_err(|error| failed("could not read the workers' sessions in", &error))?;
-        let mut catalog = Catalog::default();
         let keep = Keep::new(Arc::clone(&setup.sandboxes), setup.wish.clone());
-        for backend in setup.backends {
+        for backend in &setup.backends {
             backend.bind(keep.clone());
-            catalog.add(backend);
         }
+        let catalog = Catalog::new(setup.backends);
+        let discovers = catalog.resources().any(|loaded| loaded.backend.discovers());
         let synthesis = Self {
             catalog,
+            discovered: watch::Sender::new(!discovers),
             recorder: setup.recorder,
             sandboxes: setup.sandboxes,
             orphans: Arc::default(),
@@ -217,12 +223,42 @@ impl Synthesis {
         self.catalog.len()
     }
 
-    pub fn tools(&self, include_hidden: bool) -> impl Iterator<Item = Listed<'_>> {
+    /// Warms up the backends that discover their tools.
+    pub async fn discover(&self) {
+        let names: Vec<String> = self.catalog.resources().filter(|loaded| loaded.backend.discovers()).map(name_of).collect();
+        if !names.is_empty() {
+            for (backend, warmed) in self.warm_up(Some(&names)).await {
+                if let Err(error) = warmed {
+                    tracing::warn!(backend, "not all of a backend's tools were found: {error}");
+                }
+            }
+        }
+        self.discovered.send_replace(true);
+    }
+
+    /// Whether the backend of this name finds out itself what its tools are.
+    pub fn discovers(&self, name: &str) -> bool {
+        self.catalog.resource(name).is_some_and(|loaded| loaded.backend.discovers())
+    }
+
+    /// Waits for [`Synthesis::discover`], for a while.
+    pub async fn discovered(&self) {
+        let mut discovered = self.discovered.subscribe();
+        let _ = tokio::time::timeout(DISCOVERY, discovered.wait_for(|done| *done)).await;
+    }
+
+    /// By backend, what of it does not work and why.
+    pub fn problems(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let problems = self.catalog.resources().map(|loaded| (name_of(loaded), loaded.backend.problems()));
+        problems.filter(|(_, problems)| !problems.is_empty()).collect()
+    }
+
+    pub fn tools(&self, include_hidden: bool) -> Vec<Listed> {
         self.catalog.list(include_hidden)
     }
 
     /// By its full name, or any other that leads to it alone.
-    pub fn tool(&self, name: &str) -> Option<Listed<'_>> {
+    pub fn tool(&self, name: &str) -> Option<Listed> {
         self.catalog.get(name)
     }
 
@@ -484,7 +520,13 @@ impl Synthesis {
             let all = &all;
             async move {
                 let warmed = match self.catalog.resource(name) {
-                    Some(loaded) => loaded.warm_up().await.map_err(|error| format!("Warmup exception: {error}")),
+                    Some(loaded) => {
+                        let warmed = loaded.warm_up().await;
+                        if loaded.backend.discovers() {
+                            self.catalog.refresh();
+                        }
+                        warmed.map_err(|error| format!("Warmup exception: {error}"))
+                    }
                     None => {
                         let known: Vec<String> = all.iter().map(|name| format!("'{name}'")).collect();
                         Err(format!("Backend not found: {name}. Available backends: [{}]", known.join(", ")))
@@ -512,6 +554,10 @@ impl Synthesis {
             .collect();
         json!({ "workers": workers })
     }
+}
+
+fn name_of(loaded: &Arc<Loaded>) -> String {
+    loaded.backend.name().to_owned()
 }
 
 /// The server itself asks.

@@ -1,6 +1,7 @@
 //! A plugin in a sandbox of its own: its streams are those of a command there.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
         let mut there = Vec::new();
         for (nth, folder) in folders.iter().enumerate() {
             let target = format!("{HOME}/{at}-{nth}");
-            put(place, folder, &target).await?;
+            put(place, folder, &target, true).await?;
             there.push(target);
         }
         env.insert(name.clone(), there.join(":"));
@@ -88,24 +89,45 @@ async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
     }
 }
 
-async fn put(place: &Place, folder: &Path, target: &str) -> Result<(), String> {
+/// Copies a folder of the host into a sandbox: all of its files, as far as there are not too many.
+pub(crate) async fn put_all(place: &Place, folder: &Path, target: &str) -> Result<(), String> {
+    put(place, folder, target, false).await
+}
+
+async fn put(place: &Place, folder: &Path, target: &str, sources: bool) -> Result<(), String> {
     let from = folder.to_owned();
-    let files = tokio::task::spawn_blocking(move || gather(&from)).await.map_err(|error| error.to_string())??;
-    let mut folders: Vec<&str> = files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0)).collect();
+    let files = tokio::task::spawn_blocking(move || gather(&from, sources)).await.map_err(|error| error.to_string())??;
+    let mut folders: Vec<&str> = files.iter().filter_map(|file| Some(file.name.rsplit_once('/')?.0)).collect();
     folders.sort_unstable();
     folders.dedup();
     let made: Vec<String> = folders.iter().map(|folder| quoted(&format!("{target}/{folder}"))).collect();
     let command = format!("mkdir -p {} {}", quoted(target), made.join(" "));
     place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
-    for (name, bytes) in files {
-        let kept = json!({ "file": format!("{target}/{name}"), "content": STANDARD.encode(bytes), "encoding": "base64" });
+    let mut programs = Vec::new();
+    for File { name, bytes, is_program } in files {
+        let path = format!("{target}/{name}");
+        let kept = json!({ "file": path, "content": STANDARD.encode(bytes), "encoding": "base64" });
         place.post("/v1/file/write", &kept).await?;
+        if is_program {
+            programs.push(quoted(&path));
+        }
+    }
+    if !programs.is_empty() {
+        let command = format!("chmod +x -- {}", programs.join(" "));
+        place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
     }
     Ok(())
 }
 
-/// What a plugin needs of its folders: Python, JSON and text, no links, nothing hidden.
-fn gather(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
+struct File {
+    /// Its path below the folder.
+    name: String,
+    bytes: Vec<u8>,
+    is_program: bool,
+}
+
+/// No links. `sources`: what a plugin needs of its folders, which is Python, JSON and text, and nothing hidden.
+fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
     const ENDINGS: [&str; 7] = ["py", "json", "txt", "md", "toml", "yaml", "csv"];
     let failed = |path: &Path, error: std::io::Error| format!("{} can't be read: {error}", path.display());
     let (mut files, mut open, mut bytes) = (Vec::new(), vec![PathBuf::from(folder)], 0);
@@ -114,16 +136,18 @@ fn gather(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             let hidden = entry.file_name().as_encoded_bytes().first().is_some_and(|first| b"._".contains(first));
             let known = path.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| ENDINGS.contains(&ending));
-            if kind.is_dir() && !hidden {
+            if kind.is_dir() && !(sources && hidden) {
                 open.push(path);
-            } else if kind.is_file() && known {
+            } else if kind.is_file() && (known || !sources) {
+                let is_program = entry.metadata().is_ok_and(|about| about.permissions().mode() & 0o100 != 0);
+                let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
                 let content = std::fs::read(&path).map_err(|error| failed(&path, error))?;
                 bytes += content.len() as u64;
                 if files.len() >= MAX_FILES || bytes > MAX_BYTES {
                     let most = format!("{MAX_FILES} files or {} MiB", MAX_BYTES >> 20);
                     return Err(format!("{} holds more than {most}, which a sandbox would be given", folder.display()));
                 }
-                files.push((path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned(), content));
+                files.push(File { name, bytes: content, is_program });
             }
         }
     }

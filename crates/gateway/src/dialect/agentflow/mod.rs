@@ -88,8 +88,8 @@ pub(crate) async fn serve(
     let answer = match below {
         "/execute" => call.execute(&bytes).await,
         "/execute/batch" => call.batch(&bytes).await,
-        "/tools" => call.tools(),
-        _ if below.starts_with("/tools/") => call.schema(below),
+        "/tools" => call.tools().await,
+        _ if below.starts_with("/tools/") => call.schema(below).await,
         _ => call.control(below, &bytes).await,
     };
     Ok(answer)
@@ -223,7 +223,7 @@ impl Asked<'_> {
         self.done(done, false)
     }
 
-    fn tools(&self) -> Response<Body> {
+    async fn tools(&self) -> Response<Body> {
         let query = self.parts.uri.query();
         let hidden = query_value(query, "include_hidden").unwrap_or_else(|| "false".to_owned());
         let Some(include_hidden) = check::truth(&hidden) else {
@@ -234,12 +234,21 @@ impl Asked<'_> {
                 "input": hidden,
             }]));
         };
+        self.synthesis.discovered().await;
+        let tools = self.synthesis.tools(include_hidden);
         let tools: Option<Vec<Value>> = match query_value(query, "format") {
-            None => Some(self.synthesis.tools(include_hidden).map(|tool| tool.json()).collect()),
-            Some(format) => self.synthesis.tools(include_hidden).map(|tool| tool.formatted(&format)).collect(),
+            None => Some(tools.iter().map(|tool| tool.json()).collect()),
+            Some(format) => tools.iter().map(|tool| tool.formatted(&format)).collect(),
         };
         match tools {
-            Some(tools) => json_response(StatusCode::OK, &json!({ "count": tools.len(), "tools": tools })),
+            Some(tools) => {
+                let mut answer = json!({ "count": tools.len(), "tools": tools });
+                let problems = self.synthesis.problems();
+                if !problems.is_empty() {
+                    answer["errors"] = json!(problems);
+                }
+                json_response(StatusCode::OK, &answer)
+            }
             None => {
                 let message = "format is openai, openai_responses, anthropic, mcp or agentflow";
                 json_response(StatusCode::BAD_REQUEST, &json!({ "status": "error", "message": message }))
@@ -247,8 +256,11 @@ impl Asked<'_> {
         }
     }
 
-    fn schema(&self, below: &str) -> Response<Body> {
+    async fn schema(&self, below: &str) -> Response<Body> {
         let name = below.strip_prefix("/tools/").and_then(|rest| rest.strip_suffix("/schema")).unwrap_or_default();
+        if self.synthesis.tool(name).is_none() {
+            self.synthesis.discovered().await;
+        }
         match self.synthesis.tool(name) {
             Some(tool) => json_response(StatusCode::OK, &tool.json()),
             None => {

@@ -1,0 +1,284 @@
+//! How MCP servers are started: the configuration's own `servers`, and those that AgentFlow's `enabled_mcp_servers` names, of
+//! which a checkout of AgentFlow has a YAML file each.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::workspace::Workspace;
+
+/// Where a checkout keeps its definitions, in folders below.
+const CHECKOUT: &str = "sandbox/server/backends/resources/mcp";
+/// Bytes of a definition, and folders that are looked into.
+const MAX_BYTES: u64 = 64 << 10;
+const MAX_FOLDERS: usize = 64;
+/// Databases' variables: as PostgreSQL names them, and as servers do.
+const BRIDGED: [(&str, &str); 5] = [
+    ("PGHOST", "PG_HOST"),
+    ("PGPORT", "PG_PORT"),
+    ("PGUSER", "PG_USER"),
+    ("PGPASSWORD", "PG_PASSWORD"),
+    ("PGDATABASE", "PG_DATABASE"),
+];
+
+/// Folders of the host that the configuration file, and no session, says.
+pub(super) struct Folders {
+    /// The configuration file's.
+    pub(super) dir: PathBuf,
+    /// The programs of `enabled_mcp_servers`.
+    pub(super) servers: Option<PathBuf>,
+}
+
+impl Folders {
+    pub(super) fn new(config: &Map<String, Value>, dir: PathBuf) -> Self {
+        let text = |key: &str| config.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let servers = text("mcp_servers_path").map(PathBuf::from);
+        let servers = servers.or_else(|| text("toolathlon_root").map(|root| Path::new(root).join("local_servers")));
+        let servers = servers.map(|path| absolute(&path, &dir));
+        Self { dir, servers }
+    }
+
+    /// Where relative paths are looked for: the working directory, as AgentFlow does, then the configuration's folder.
+    pub(super) fn roots(&self) -> Vec<PathBuf> {
+        std::env::current_dir().into_iter().chain([self.dir.clone()]).collect()
+    }
+}
+
+fn absolute(path: &Path, dir: &Path) -> PathBuf {
+    let here = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if here.exists() { here } else { dir.join(path) }
+}
+
+/// The servers that are meant, in their order.
+pub(super) fn enabled(config: &Map<String, Value>) -> Vec<String> {
+    let own = config.get("servers").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned();
+    let named = config.get("enabled_mcp_servers").and_then(Value::as_array).into_iter().flatten();
+    let mut all: Vec<String> = Vec::new();
+    for name in own.chain(named.filter_map(Value::as_str).map(str::to_owned)) {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// All servers of a configuration.
+pub(super) struct Definitions {
+    /// Entries as MCP's clients have them, with AgentFlow's placeholders.
+    known: BTreeMap<String, Value>,
+    unknown: BTreeMap<String, String>,
+    overrides: BTreeMap<String, String>,
+}
+
+impl Definitions {
+    pub(super) fn of(config: &Map<String, Value>, folders: &Folders) -> Self {
+        let own = config.get("servers").and_then(Value::as_object);
+        let overrides = config.get("env_overrides").and_then(Value::as_object);
+        let overrides = overrides.into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
+        let (mut known, mut unknown) = (BTreeMap::new(), BTreeMap::new());
+        for name in enabled(config) {
+            let entry = match own.and_then(|own| own.get(&name)) {
+                Some(entry) => Ok(own_entry(entry)),
+                None => agentflows(&name, folders),
+            };
+            match entry {
+                Ok(entry) => drop(known.insert(name, entry)),
+                Err(why) => drop(unknown.insert(name, why)),
+            }
+        }
+        Self { known, unknown, overrides }
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.known.keys().map(String::as_str)
+    }
+
+    /// Those that nothing is known of, and why.
+    pub(super) fn unknown(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.unknown.iter().map(|(name, why)| (name.as_str(), why.as_str()))
+    }
+
+    /// What the hub is given.
+    pub(super) fn entries(&self, workspace: &Workspace) -> Value {
+        let mut entries = json!(self.known);
+        for entry in entries.as_object_mut().into_iter().flat_map(|entries| entries.values_mut()) {
+            workspace.fill(entry);
+            let mut env: BTreeMap<String, String> =
+                entry["env"].as_object().into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
+            env.extend(self.overrides.clone());
+            for (from, to) in BRIDGED {
+                if let Some(value) = env.get(from).cloned() {
+                    env.insert(to.to_owned(), value);
+                }
+            }
+            entry["env"] = json!(env);
+            if let (None, Some(folder)) = (entry["cwd"].as_str(), &workspace.folder) {
+                entry["cwd"] = folder.as_str().into();
+            }
+        }
+        entries
+    }
+}
+
+fn own_entry(entry: &Value) -> Value {
+    let mut entry = entry.clone();
+    if let Some(entry) = entry.as_object_mut() {
+        entry.remove("tools");
+    }
+    entry
+}
+
+/// One of AgentFlow's: from its checkout, else one of the three that its own configuration enables.
+fn agentflows(name: &str, folders: &Folders) -> Result<Value, String> {
+    for root in folders.roots() {
+        if let Some(found) = in_checkout(&root.join(CHECKOUT), name) {
+            return found;
+        }
+    }
+    let program =
+        |command: &str, args: &[&str], env: Value| json!({ "command": command, "args": args, "env": env, "timeout": 60 });
+    match name {
+        "filesystem" => {
+            Ok(program("node", &["${local_servers_paths}/filesystem/environment/dist/index.js", "${agent_workspace}"], json!({})))
+        }
+        "terminal" => Ok(program(
+            "uv",
+            &["--directory", "${local_servers_paths}/cli-mcp-server/environment", "run", "cli-mcp-server"],
+            json!({ "ALLOWED_DIR": "${agent_workspace}", "COMMAND_TIMEOUT": "60" }),
+        )),
+        "snowflake" => {
+            let mut args =
+                vec!["--directory", "${local_servers_paths}/mcp-snowflake-server/environment", "run", "mcp_snowflake_server"];
+            args.extend(["--account", "local_pg", "--warehouse", "local", "--user", "eigent", "--private_key_path", ""]);
+            args.extend(["--database", "HR_ANALYTICS", "--schema", "sf"]);
+            args.extend([
+                "--allowed_databases",
+                "HR_ANALYTICS,SUPPORT_CENTER,SALES_DW",
+                "--allow_write",
+                "--exclude-json-results",
+            ]);
+            Ok(program("uv", &args, json!({})))
+        }
+        _ => Err(format!(
+            "MCP config not found for server: {name}; define it in resources.mcp.config.servers, or start the server in a checkout \
+             of AgentFlow that has it"
+        )),
+    }
+}
+
+/// AgentFlow's file of a server.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct File {
+    name: String,
+    params: Params,
+    client_session_timeout_seconds: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Params {
+    command: String,
+    args: Vec<Value>,
+    env: BTreeMap<String, Value>,
+    cwd: Option<String>,
+}
+
+/// By the file's name, else by the name inside. None when there is none.
+fn in_checkout(folder: &Path, name: &str) -> Option<Result<Value, String>> {
+    let (mut folders, mut files, mut seen) = (vec![folder.to_owned()], Vec::new(), 0);
+    while let Some(next) = folders.pop().filter(|_| seen < MAX_FOLDERS) {
+        seen += 1;
+        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            let is_yaml = path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() && is_yaml {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    if let Some(file) = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name)) {
+        return Some(read(file).map(entry).map_err(|why| format!("{} is no definition of an MCP server: {why}", file.display())));
+    }
+    files.iter().filter_map(|file| read(file).ok()).find(|file| file.name == name).map(|file| Ok(entry(file)))
+}
+
+fn read(file: &Path) -> Result<File, String> {
+    if std::fs::metadata(file).map_err(|error| error.to_string())?.len() > MAX_BYTES {
+        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    serde_saphyr::from_str(&text).map_err(|error| error.to_string())
+}
+
+fn entry(file: File) -> Value {
+    let Params { command, args, env, cwd } = file.params;
+    let mut entry = json!({
+        "command": command,
+        "args": args.iter().map(text).collect::<Vec<_>>(),
+        "env": env.iter().map(|(name, value)| (name.clone(), text(value))).collect::<BTreeMap<_, _>>(),
+        "timeout": file.client_session_timeout_seconds.unwrap_or(60.0),
+    });
+    if let Some(cwd) = cwd {
+        entry["cwd"] = cwd.into();
+    }
+    entry
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkouts_definition_is_found_by_its_files_name_and_by_the_name_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(CHECKOUT).join("servers");
+        std::fs::create_dir_all(&folder).unwrap();
+        let yaml = "type: stdio\nname: rail_12306\nparams:\n  command: node\n  args:\n    - \"${local_servers_paths}/x.js\"\n    - 5\n  \
+                    env:\n    PORT: 1\n    ON: true\n  cwd: ${agent_workspace}\nclient_session_timeout_seconds: 90\n";
+        std::fs::write(folder.join("12306.yaml"), yaml).unwrap();
+        std::fs::write(folder.join("broken.yml"), "params: [").unwrap();
+        let folders = Folders { dir: dir.path().to_owned(), servers: None };
+        let wanted = json!({
+            "command": "node", "args": ["${local_servers_paths}/x.js", "5"], "env": {"PORT": "1", "ON": "true"},
+            "timeout": 90.0, "cwd": "${agent_workspace}",
+        });
+        assert_eq!(agentflows("rail_12306", &folders).unwrap(), wanted);
+        assert_eq!(agentflows("12306", &folders).unwrap(), wanted);
+        assert!(agentflows("broken", &folders).unwrap_err().contains("broken.yml"));
+        assert!(agentflows("nosuch", &folders).unwrap_err().starts_with("MCP config not found for server: nosuch"));
+    }
+
+    #[test]
+    fn overrides_come_after_the_definition_and_databases_are_named_both_ways() {
+        let config = json!({
+            "servers": {"a": {"command": "a", "env": {"PGHOST": "no", "X": "1"}, "tools": ["t"]}},
+            "enabled_mcp_servers": ["terminal", "a", "nosuch"],
+            "env_overrides": {"PGHOST": "db", "PGPORT": 5432},
+        });
+        let config = config.as_object().unwrap();
+        assert_eq!(enabled(config), ["a", "terminal", "nosuch"]);
+        let folders = Folders::new(config, PathBuf::from("/nowhere"));
+        let definitions = Definitions::of(config, &folders);
+        assert_eq!(definitions.unknown().count(), 1);
+        let workspace = Workspace { folder: Some("/w/1".to_owned()), servers: "/s".to_owned(), task: String::new() };
+        let entries = definitions.entries(&workspace);
+        let env = json!({"PGHOST": "db", "PG_HOST": "db", "PGPORT": "5432", "PG_PORT": "5432", "X": "1"});
+        assert_eq!(entries["a"], json!({"command": "a", "env": env, "cwd": "/w/1"}));
+        assert_eq!(entries["terminal"]["args"][1], "/s/cli-mcp-server/environment");
+        assert_eq!(entries["terminal"]["env"]["ALLOWED_DIR"], "/w/1");
+    }
+}

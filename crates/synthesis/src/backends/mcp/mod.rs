@@ -1,0 +1,191 @@
+//! `mcp:*`: tools of MCP servers that speak on their standard input and output, run inside the worker's sandbox.
+//!
+//! Servers are asked for their tools: when the backend is warmed up, in a sandbox of its own that is removed afterwards.
+
+mod definitions;
+mod workspace;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use serde_json::{Map, Value, json};
+
+use super::{Answered, place};
+use crate::answer::{Failure, Returned, code as codes};
+use crate::backend::{Backend, Call, ToolSpec};
+use crate::keep::Keep;
+use crate::place::{Place, Wish};
+use crate::session::Session;
+
+use definitions::{Definitions, Folders};
+use workspace::Workspace;
+
+const NAME: &str = "mcp";
+/// Where the sandbox's hub reads which servers there are.
+const FILE: &str = "/tmp/mcp-servers.json";
+/// The worker in whose name servers are asked for their tools.
+const DISCOVERY: &str = "discovery";
+
+/// Servers of the Model Context Protocol.
+pub struct Mcp {
+    config: Map<String, Value>,
+    folders: Folders,
+    keep: OnceLock<Keep>,
+    found: Mutex<Found>,
+}
+
+/// What servers said of themselves.
+#[derive(Default)]
+struct Found {
+    /// By server: its tools, or why there are none.
+    servers: BTreeMap<String, Result<Vec<Value>, String>>,
+}
+
+impl Mcp {
+    /// `config`: AgentFlow's keys, and `servers`, as MCP's clients have `mcpServers`. `dir`: the configuration file's folder.
+    pub fn new(config: Map<String, Value>, dir: PathBuf) -> Self {
+        let folders = Folders::new(&config, dir);
+        Self { config, folders, keep: OnceLock::new(), found: Mutex::default() }
+    }
+
+    fn found(&self) -> std::sync::MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the hub's configuration into a sandbox, and starts all servers: what each says of its tools.
+    async fn start(
+        &self,
+        config: &Map<String, Value>,
+        worker: &str,
+        place: &Place,
+    ) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
+        let workspace = Workspace::make(place, &self.folders, config, worker).await?;
+        let definitions = Definitions::of(config, &self.folders);
+        let file = json!({ "mcpServers": definitions.entries(&workspace) }).to_string();
+        place.post("/v1/file/write", &json!({ "file": FILE, "content": file })).await?;
+        let asking = definitions.names().map(|name| async move {
+            let listed = place.get(&format!("/v1/mcp/{name}/tools")).await;
+            let tools = listed.map(|mut listed| match listed["tools"].take() {
+                Value::Array(tools) => tools,
+                _ => Vec::new(),
+            });
+            (name.to_owned(), tools)
+        });
+        let mut told: BTreeMap<_, _> = join_all(asking).await.into_iter().collect();
+        told.extend(definitions.unknown().map(|(name, why)| (name.to_owned(), Err(why.to_owned()))));
+        Ok(told)
+    }
+
+    async fn discover(&self, keep: &Keep) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
+        let wish = Wish::of(&self.config)?.over(&self.wish(&self.config).unwrap_or_default());
+        let place = keep.make(&wish).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
+        let told = self.start(&self.config, DISCOVERY, &place).await;
+        keep.remove(&place.name).await;
+        told
+    }
+}
+
+/// What goes wrong with a server, of all that went wrong.
+fn problems(told: &BTreeMap<String, Result<Vec<Value>, String>>) -> BTreeMap<String, String> {
+    told.iter().filter_map(|(name, told)| Some((name.clone(), told.as_ref().err()?.clone()))).collect()
+}
+
+fn joined(problems: &BTreeMap<String, String>) -> String {
+    problems.iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>().join("; ")
+}
+
+#[async_trait]
+impl Backend for Mcp {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    /// What servers said, as far as the configuration's `tools` doesn't name a choice of their tools.
+    fn tools(&self) -> Vec<ToolSpec> {
+        let found = self.found();
+        let mut all = Vec::new();
+        for server in definitions::enabled(&self.config) {
+            let said: &[Value] = found.servers.get(&server).and_then(|told| told.as_deref().ok()).unwrap_or_default();
+            let declared = self.config.get("servers").and_then(|servers| servers[&server]["tools"].as_array());
+            let listed: Vec<(&Value, Option<&Value>)> = match declared {
+                None => said.iter().map(|tool| (tool, None)).collect(),
+                Some(tools) => tools.iter().map(|tool| (tool, named(said, tool))).collect(),
+            };
+            for (tool, said) in listed {
+                // A name alone will do.
+                let Some(name) = tool["name"].as_str().or_else(|| tool.as_str()) else { continue };
+                let field = |field: &str| tool.get(field).or_else(|| said.and_then(|said| said.get(field)));
+                let parameters = field("inputSchema").cloned();
+                all.push(ToolSpec {
+                    name: format!("{NAME}:{server}.{name}"),
+                    resource: Some(NAME.to_owned()),
+                    description: field("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                    parameters: parameters.unwrap_or_else(|| json!({"type": "object", "additionalProperties": true})),
+                    hidden: false,
+                });
+            }
+        }
+        all
+    }
+
+    fn discovers(&self) -> bool {
+        true
+    }
+
+    fn problems(&self) -> BTreeMap<String, String> {
+        problems(&self.found().servers)
+    }
+
+    fn default_config(&self) -> Map<String, Value> {
+        self.config.clone()
+    }
+
+    fn wish(&self, _config: &Map<String, Value>) -> Option<Wish> {
+        Some(Wish { env: BTreeMap::from([("MCP_SERVERS_FILE".to_owned(), FILE.to_owned())]), ..Wish::default() })
+    }
+
+    fn bind(&self, keep: Keep) {
+        let _ = self.keep.set(keep);
+    }
+
+    async fn warmup(&self) -> Result<(), String> {
+        let Some(keep) = self.keep.get() else { return Ok(()) };
+        let enabled = definitions::enabled(&self.config);
+        if enabled.is_empty() {
+            return Ok(());
+        }
+        let told = match self.discover(keep).await {
+            Ok(told) => told,
+            Err(error) => enabled.into_iter().map(|server| (server, Err(error.clone()))).collect(),
+        };
+        let problems = problems(&told);
+        self.found().servers = told;
+        if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
+    }
+
+    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
+        let Some(place) = place else { return Ok(()) };
+        let told = self.start(&session.facts.config, &session.facts.worker, place).await?;
+        let problems = problems(&told);
+        if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
+    }
+
+    async fn call(&self, call: Call<'_>) -> Answered {
+        let place = place(call.place)?;
+        let failed = |error: String| Failure::new(codes::DEPENDENCY_FAILURE, error).with(Value::Null);
+        let (server, tool) = crate::names::simple(call.tool).split_once('.').unwrap_or_default();
+        let path = format!("/v1/mcp/{server}/tools/{tool}");
+        let answer = place.sandboxes.call(&place.caller, &place.name, &path, Some(&Value::Object(call.params.clone()))).await;
+        // What the server says of its own failure is its result, as AgentFlow has it.
+        answer.and_then(|answer| answer.data()).map(Returned::Data).map_err(failed)
+    }
+}
+
+/// The tool of the same name.
+fn named<'a>(said: &'a [Value], tool: &Value) -> Option<&'a Value> {
+    let name = tool["name"].as_str().or_else(|| tool.as_str())?;
+    said.iter().find(|said| said["name"] == name)
+}
