@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from arenite_server import REPOSITORY, Server, binary, free_port
-from workers import OURS, Worker
+from workers import DEMO, OURS, Worker
 
 CALLS = 100
 
@@ -204,3 +205,81 @@ def test_a_checkout_of_agentflow_brings_its_classes_and_not_its_package(data: Pa
         assert worker.ok("shelf:books") == ["<x>", "<y>"]
         assert worker.ok("weather:today", city="Rome")["result"] == "rain in Rome"
         assert worker.ok("tides:next", port="Rome") == "six hours at Rome"
+
+
+def test_a_lost_session_of_a_plugin_is_told_once(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"resources": {"demo": DEMO["demo"]}}))
+
+    def told_once(worker: Worker) -> None:
+        answer = worker.post("execute", action="demo:incr", params={"by": 1})
+        said = answer.json()
+        assert (answer.status_code, said["code"], said["data"]["error_type"]) == (400, 4007, "session_lost"), said
+        assert worker.ok("demo:incr", by=1)["n"] == 1
+
+    with started(tmp_path, ["--config", "config.json"], data) as url:
+        worker = Worker(url, "loser")
+        worker.create("demo")
+        assert [worker.ok("demo:incr", by=1)["n"] for _ in range(2)] == [1, 2]
+        # Its process, and nobody else's: the only one with this data directory's package.
+        package = str(data / "synthesis/python")
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and package in _environment(entry):
+                os.kill(int(entry.name), signal.SIGKILL)
+        time.sleep(0.3)
+        told_once(worker)
+    with started(tmp_path, ["--config", "config.json"], data) as url:
+        told_once(Worker(url, "loser"))
+        Worker(url, "loser").leave()
+
+
+def _environment(process: Path) -> str:
+    try:
+        return (process / "environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+#: AgentFlow's own configuration of a machine with a screen.
+VM = {
+    "server": {"url": "http://127.0.0.1:18890", "port": 18890, "session_ttl": 600},
+    "resources": {
+        "vm": {
+            "enabled": True,
+            "description": "VM backend - desktop automation",
+            "backend_class": f"{OURS}.vm.VMBackend",
+            "config": {
+                "provider": "docker",
+                "region": "",
+                "os_type": "Ubuntu",
+                "screen_size": [1920, 1080],
+                "headless": True,
+                "connection_type": "local",
+                "pool_size": 1,
+                "setup": [],
+                "pool_reset": True,
+                "snapshot_name": "",
+                "use_proxy": False,
+                "_comment_required": "Provide local resource paths and passwords via environment variables",
+                "client_password": "${VM_CLIENT_PASSWORD:-password}",
+                "vm_path": "${VM_IMAGE_PATH}",
+                "recording": True,
+                "recording_path": "${VM_RECORDING_PATH:-sandbox_recordings}",
+            },
+        }
+    },
+    "warmup": {"enabled": True, "resources": ["vm"]},
+}
+
+
+def test_the_configuration_of_vm_starts_as_it_is(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "GUI_config.json").write_text(json.dumps(VM))
+    with started(tmp_path, ["--config", "GUI_config.json"], data) as url:
+        assert httpx.get(f"{url}/api/v1/warmup/status").json()["summary"] == {"total": 1, "warmed_up": 1, "pending": 0}
+        worker = Worker(url, "looker")
+        made = worker.create("vm")
+        shot = worker.ok("vm:screenshot")
+        assert shot["size"] in ([1920, 1080], {"width": 1920, "height": 1080}), shot["size"]
+        worker.post("session/destroy", resource_type="vm")
+        films = [film.name for film in tmp_path.rglob("*.mp4")]
+        assert films == [f"{made['session_id']}.mp4"]
+        worker.leave()

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  started ──► described ──► calls ──► ended by itself or us
-//!                              └──► died: calls under way fail ──► started anew by the next call; sessions begin anew too
+//!                              └──► died: calls under way fail ──► restarted by the next call, which says `session_lost` once
 //! ```
 
 pub(crate) mod aside;
 mod process;
 pub(crate) mod room;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,6 +144,8 @@ pub struct Plugin {
     process: Process,
     /// In which of the process's lives each session was made ready.
     lives: Mutex<HashMap<String, u64>>,
+    /// Sessions that began again, because the process or the server had died, and whose worker does not know yet.
+    lost: Mutex<HashSet<String>>,
     stopped: AtomicBool,
 }
 
@@ -191,8 +193,13 @@ impl Plugin {
             default_config,
             process,
             lives: Mutex::default(),
+            lost: Mutex::default(),
             stopped: AtomicBool::new(false),
         }))
+    }
+
+    fn lost(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session is ready in the process as it lives now.
@@ -202,6 +209,10 @@ impl Plugin {
         if life != Some(running.life) && !session.compatible {
             let told = json!({ "worker_id": session.facts.worker, "config": session.facts.config, "session": session.info() });
             running.ask("initialize", told).await?;
+            // It was ready before: in an earlier life of the process, or of the server.
+            if life.is_some() || session.restored {
+                self.lost().insert(session.facts.id.clone());
+            }
             self.lives.lock().unwrap_or_else(PoisonError::into_inner).insert(session.facts.id.clone(), running.life);
         }
         Ok(running)
@@ -245,6 +256,15 @@ impl Backend for Plugin {
             None => self.process.running().await.map_err(Fault::broken),
         };
         let running = running.map_err(failed)?;
+        if let Some(session) = call.session
+            && self.lost().remove(&session.facts.id)
+        {
+            let kind = &session.facts.resource_type;
+            let message =
+                format!("the state of the {kind} session is lost, since its plugin was restarted; the session began again");
+            let data = json!({ "resource_type": kind, "error_type": "session_lost", "details": message });
+            return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, message).with(data));
+        }
         let left = call.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()).as_millis() as u64);
         let told = json!({
             "tool": call.tool,
@@ -272,6 +292,7 @@ impl Backend for Plugin {
 
     async fn cleanup(&self, session: &Arc<Session>, _place: Option<&Place>) {
         let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).remove(&session.facts.id);
+        self.lost().remove(&session.facts.id);
         let Some(running) = self.process.alive().filter(|running| Some(running.life) == life) else { return };
         let told = json!({
             "worker_id": session.facts.worker, "session_id": session.facts.id, "session": session.info(),
