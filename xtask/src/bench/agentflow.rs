@@ -30,13 +30,12 @@ const SLOW: usize = 4;
 /// AgentFlow's configuration of the server that is measured: all that is there by itself, and a plugin that is slow to begin.
 pub(super) fn configuration(work: &Path) -> Result<std::path::PathBuf, Failure> {
     let ours = "sandbox.server.backends.resources";
+    let plugins = repository().join("tests/agentflow/plugins");
     let configuration = json!({
         "resources": {
             "bash": { "backend_class": format!("{ours}.bash.BashBackend") },
-            "slow": {
-                "backend_class": "demo_backends.SlowBackend",
-                "path": [repository().join("tests/agentflow/plugins")],
-            },
+            "slow": { "backend_class": "demo_backends.SlowBackend", "path": [&plugins] },
+            "demo": { "backend_class": "demo_backends.DemoBackend", "path": [&plugins] },
         },
         "apis": { "text2sql": {} },
     });
@@ -49,12 +48,15 @@ pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, repor
     cargo_build()?;
     let handler = Floor::start(std::process::Command::new(example("empty_handler")?))?;
     let python = environment(work)?;
-    let mut minimal = std::process::Command::new(python);
+    let mut minimal = std::process::Command::new(&python);
     minimal.arg(repository().join("bench/floors/execute.py"));
     let minimal = Floor::start(minimal)?;
     trivial(args.port, &handler, &minimal, report)?;
     drop((handler, minimal));
     batches(args.port, report)?;
+    let mut in_process = std::process::Command::new(python);
+    in_process.arg(repository().join("bench/floors/batches.py"));
+    plugin_batches(args.port, &Floor::start(in_process)?, report)?;
     temporary(args.port, report)?;
     together(args.port, report)?;
     // It said nothing for too long.
@@ -184,6 +186,41 @@ fn batches(port: u16, report: &mut Report) -> Outcome {
     let name = format!("AgentFlow batch of {BATCH} trivial actions, each action");
     report.push(Row::throughput(&name, ours, floor, "/s", 0.5).against("the same calls in the process"));
     Ok(())
+}
+
+/// Batches whose tool is Python's: a plugin in a process of its own, next to a server that runs it in its own process and loop.
+fn plugin_batches(port: u16, in_process: &Floor, report: &mut Report) -> Outcome {
+    let action = json!({ "action": "demo:incr", "params": { "by": 1 } });
+    for (parallel, how) in [(false, "one after the other"), (true, "at once")] {
+        let body = json!({ "worker_id": "bench-plugin", "actions": vec![&action; BATCH], "parallel": parallel });
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let rates = [plugin_rate(port, &body)?, plugin_rate(in_process.port, &body)?];
+            if round > 0 {
+                ours.push(rates[0]);
+                floor.push(rates[1]);
+            }
+        }
+        let (ours, floor) = (median(&mut ours), median(&mut floor));
+        let name = format!("AgentFlow batch of {BATCH} actions of a Python plugin {how}");
+        report.push(Row::throughput(&name, ours, floor, "/s", 2.0).against("FastAPI with the plugin in its process"));
+    }
+    Ok(())
+}
+
+/// Batches per second of one connection.
+fn plugin_rate(port: u16, body: &Value) -> Result<f64, Failure> {
+    let mut api = Connection::open(port)?;
+    session(&mut api, "bench-plugin", "demo")?;
+    let (begun, mut count) = (Instant::now(), 0u32);
+    while begun.elapsed() < TURN {
+        let answer = api.raw_post("/api/v1/execute/batch", body)?;
+        if !answer.starts_with(b"{\"code\":0,") {
+            return Err(Failure::new(format!("a batch was answered {}", String::from_utf8_lossy(&answer))));
+        }
+        count += 1;
+    }
+    Ok(f64::from(count) / begun.elapsed().as_secs_f64())
 }
 
 fn temporary(port: u16, report: &mut Report) -> Outcome {

@@ -13,7 +13,7 @@ from typing import Any
 
 import sandbox
 
-from .channel import Channel
+from .channel import Channel, event_loop
 
 
 class Forward(logging.Handler):
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         format="%(name)s: %(message)s",
     )
     extend_path(os.environ.get("ARENITE_PLUGIN_PATH", "").split(os.pathsep))
-    loop = asyncio.new_event_loop()
+    loop = event_loop()
     asyncio.set_event_loop(loop)
     serving = loop.create_task(_serve(channel, given))
     while True:

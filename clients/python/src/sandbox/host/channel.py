@@ -1,11 +1,15 @@
-"""The two pipes to Arenite, each with a thread, so that a full or an idle pipe never holds up the loop."""
+"""The two pipes to Arenite, served by the loop itself: a call costs no change of threads, and a full or idle pipe blocks nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import queue
+import select
+import selectors
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,15 +22,29 @@ NOTIFICATIONS = 1000
 #: Seconds that the rest of the process has, after stdin ended, before it is ended from outside the loop.
 GRACE = 10.0
 
+#: Bytes of one read.
+CHUNK = 256 * 1024
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """By `poll`, which takes regular files too: requests may come from one."""
+    return asyncio.SelectorEventLoop(selectors.PollSelector())
+
 
 class Channel:
     def __init__(self, reader: int, writer: int) -> None:
-        self._reader = os.fdopen(reader, "rb", buffering=1024 * 1024)
+        self._reader = reader
         self._writer = writer
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._written = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="writer", daemon=True)
-        self._thread.start()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = threading.get_ident()
+        #: What of a line has come. None: the rest of a line that is too long is passed over.
+        self._part: bytearray | None = bytearray()
+        self._backlog: deque[bytes] = deque()
+        #: Notifications of other threads that the loop has not seen.
+        self._posted = 0
+        self._is_broken = False
 
     @classmethod
     def take(cls) -> Channel:
@@ -43,27 +61,57 @@ class Channel:
     # In
 
     def listen(self, line: Callable[[bytes], None], end: Callable[[], None]) -> None:
-        """Calls `line` for each line and `end` at the end, from a thread of its own."""
+        """Calls `line` for each line and `end` at the end, in the running loop, which writes from here on as well."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
 
         def read() -> None:
             try:
-                for text in self._lines():
-                    line(text)
-            finally:
+                chunk = os.read(self._reader, CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                chunk = b""
+            for text in self._lines(chunk):
+                line(text)
+            if not chunk:
+                loop.remove_reader(self._reader)
                 end()
-                # Code that blocks the loop must not keep the process alive when nobody is there any more.
-                threading.Timer(GRACE, lambda: os._exit(1)).start()
 
-        threading.Thread(target=read, name="reader", daemon=True).start()
+        loop.add_reader(self._reader, read)
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._flush()
 
-    def _lines(self) -> Iterator[bytes]:
-        while line := self._reader.readline(LINE_LIMIT + 1):
-            if len(line) > LINE_LIMIT:
-                while line and not line.endswith(b"\n"):
-                    line = self._reader.readline(LINE_LIMIT)
-                yield b"\0"  # No JSON begins so; the answer is that of a line that can't be read.
-            elif line.strip():
-                yield line
+    def _watch(self) -> None:
+        """Code that blocks the loop must not keep the process alive when nobody is there any more."""
+        hangup = select.poll()
+        hangup.register(self._reader, 0)
+        hangup.poll()
+        time.sleep(GRACE)
+        os._exit(1)
+
+    def _lines(self, chunk: bytes) -> Iterator[bytes]:
+        whole, found, rest = chunk.rpartition(b"\n")
+        if found:
+            for text in whole.split(b"\n"):
+                if self._part is None:
+                    self._part = bytearray()
+                    continue
+                if self._part:
+                    text = bytes(self._part) + text
+                    self._part.clear()
+                if len(text) >= LINE_LIMIT:
+                    yield b"\0"  # No JSON begins so; the answer is that of a line that can't be read.
+                elif text.strip():
+                    yield text
+        if self._part is None:
+            return
+        self._part += rest
+        if len(self._part) >= LINE_LIMIT:
+            self._part = None
+            yield b"\0"
+        elif not chunk and self._part.strip():
+            yield bytes(self._part)
 
     # Out
 
@@ -73,29 +121,63 @@ class Channel:
         except Refused as error:
             self.refuse(id, error)
         else:
-            self._outgoing.put(line)
+            self._send(line)
 
     def refuse(self, id: Any, error: BaseException) -> None:
-        self._outgoing.put(encode({"jsonrpc": "2.0", "id": id, "error": error_object(error)}))
+        self._send(encode({"jsonrpc": "2.0", "id": id, "error": error_object(error)}))
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        if self._outgoing.qsize() >= NOTIFICATIONS:
+        """From any thread."""
+        if len(self._backlog) + self._posted >= NOTIFICATIONS:
             return
         try:
-            self._outgoing.put(encode({"jsonrpc": "2.0", "method": method, "params": params}))
+            line = encode({"jsonrpc": "2.0", "method": method, "params": params})
         except Refused:
-            pass
+            return
+        if threading.get_ident() == self._home:
+            self._send(line)
+        elif self._loop is not None:
+            self._posted += 1
+            try:
+                self._loop.call_soon_threadsafe(self._post, line)
+            except RuntimeError:
+                pass  # The loop has ended.
+
+    def _post(self, line: bytes) -> None:
+        self._posted -= 1
+        self._send(line)
+
+    def _send(self, line: bytes) -> None:
+        self._backlog.append(line)
+        if len(self._backlog) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Writes what the pipe takes, and the rest when it takes more."""
+        while self._backlog and not self._is_broken:
+            line = self._backlog[0]
+            try:
+                written = os.write(self._writer, line)
+            except BlockingIOError:
+                if self._loop is not None:
+                    self._loop.add_writer(self._writer, self._flush)
+                return
+            except OSError:
+                self._is_broken = True  # Nobody reads any more; the end of stdin follows.
+                break
+            if written == len(line):
+                self._backlog.popleft()
+            else:
+                self._backlog[0] = line[written:]
+        if self._is_broken:
+            self._backlog.clear()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_writer(self._writer)
 
     def close(self) -> None:
         """Waits until all is written, or can't be."""
-        self._outgoing.put(None)
-        self._thread.join(GRACE)
-
-    def _write(self) -> None:
-        while (line := self._outgoing.get()) is not None:
-            view = memoryview(line)
-            try:
-                while view:
-                    view = view[os.write(self._writer, view) :]
-            except OSError:
-                return  # Nobody reads any more; the end of stdin follows.
+        room, until = select.poll(), time.monotonic() + GRACE
+        room.register(self._writer, select.POLLOUT)
+        while self._backlog and time.monotonic() < until:
+            room.poll(100)
+            self._flush()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -69,11 +68,8 @@ class Service:
 
     async def serve(self) -> None:
         """Until stdin ends."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        self._channel.listen(
-            lambda line: _in_loop(loop, self.line, line),
-            lambda: _in_loop(loop, ended.set),
-        )
+        ended = asyncio.Event()
+        self._channel.listen(self.line, ended.set)
         await ended.wait()
         running = list(self._tasks)
         for task in running:
@@ -202,13 +198,6 @@ def _missing(method: str, params: dict[str, Any]) -> Refused | None:
     return Refused(f"{method} needs {' and '.join(wrong)}", "exception", "ValueError", INVALID_PARAMS)
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, do: Any, *args: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(do, *args)
-    except RuntimeError:
-        pass  # The loop has ended.
-
-
 def thread_pool() -> ThreadPoolExecutor:
     """For tools that are plain functions. One that hangs holds its thread for as long as it hangs."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="tool")
@@ -216,7 +205,4 @@ def thread_pool() -> ThreadPoolExecutor:
 
 def exit_now(status: int) -> None:
     """Without waiting for threads: one may hang in a tool."""
-    for thread in threading.enumerate():
-        if thread.name == "writer":
-            thread.join(1)
     os._exit(status)

@@ -8,6 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -42,31 +43,62 @@ def signature(func: Callable[..., Any]) -> inspect.Signature:
 _remembered = functools.lru_cache(maxsize=4096)(inspect.signature)
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """What of a signature decides over a call: worked out once, since each call asks."""
+
+    takes_all: bool
+    #: Parameters that can be given by name, and those that have to be given.
+    names: frozenset[str]
+    needed: frozenset[str]
+    #: Some can't be given by name.
+    is_odd: bool
+
+    @classmethod
+    def of(cls, func: Callable[..., Any]) -> _Shape:
+        parameters = signature(func).parameters
+        named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        return cls(
+            any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
+            frozenset(named),
+            frozenset(name for name, p in named.items() if p.default is p.empty),
+            any(p.kind is p.POSITIONAL_ONLY for p in parameters.values()),
+        )
+
+    def takes(self, call: Mapping[str, Any]) -> bool:
+        return not self.is_odd and self.needed <= call.keys() and (self.takes_all or call.keys() <= self.names)
+
+
+def _shape(func: Callable[..., Any]) -> _Shape:
+    try:
+        return _shapes(func)
+    except TypeError:
+        return _Shape.of(func)
+
+
+_shapes = functools.lru_cache(maxsize=4096)(_Shape.of)
+
+
 def arguments(func: Callable[..., Any], params: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
     """The caller's parameters, with those of `context` that the function names or takes as `**kwargs`."""
     call = {key: value for key, value in params.items() if key not in SERVER_SAYS}
     try:
-        parameters = signature(func).parameters
+        shape = _shape(func)
     except (TypeError, ValueError):
         return call
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in INJECTED:
-        value = context.get(key)
-        if value is None or key in call:
-            continue
-        named = key in parameters and parameters[key].kind not in (
-            inspect.Parameter.POSITIONAL_ONLY,
-            inspect.Parameter.VAR_POSITIONAL,
-        )
-        if takes_all or named:
-            call[key] = value
+        if (shape.takes_all or key in shape.names) and key not in call:
+            value = context.get(key)
+            if value is not None:
+                call[key] = value
     return call
 
 
 def check_arguments(func: Callable[..., Any], call: Mapping[str, Any]) -> None:
     """Raises ArgumentsError when the call can't begin. A TypeError from inside the tool is something else."""
     try:
-        signature(func).bind(**call)
+        if not _shape(func).takes(call):
+            signature(func).bind(**call)
     except TypeError as error:
         raise ArgumentsError(_words(func, call) or f"{_name(func)}() {error}") from None
     except ValueError:
