@@ -138,7 +138,7 @@ def test_its_calls_are_steps_of_the_sandbox(server: Any, sandbox: Callable[..., 
     assert json.loads(live.output("aio bash exec 'echo inside'"))["data"]["stdout"] == "inside\n"
     for _ in range(100):
         steps = httpx.get(f"{server.url}/api/v1/trajectories/{live.id}").json()["steps"]
-        if any(step["origin"] == "inside" and step["action"] == "POST /v1/bash/exec" for step in steps):
+        if any(step["client"] == "inside" and step["action"] == "POST /v1/bash/exec" for step in steps):
             return
         live.output("sleep 0.1")
     raise AssertionError(steps)

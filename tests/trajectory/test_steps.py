@@ -137,7 +137,7 @@ class TestSteps:
             assert time.monotonic() < deadline, "no step marked inside"
             time.sleep(0.1)
         assert "from-within" in json.dumps(inside[0])
-        assert inside[0]["origin"] == "inside"
+        assert inside[0]["client"] == "inside"
 
     def test_records_outlive_their_sandbox(self, api: httpx.Client, sandbox: Callable[..., LiveSandbox]) -> None:
         live = sandbox()

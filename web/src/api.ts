@@ -29,10 +29,17 @@ export async function refusal(answer: Response): Promise<Refused> {
   return new Refused(answer.status, said.message || `the server answered ${answer.status}`, said.hint || '');
 }
 
+/** Says that a person causes what this page asks for. It is for the record alone. */
+function byPerson(options: RequestInit): RequestInit {
+  const headers = new Headers(options.headers);
+  headers.set('x-arenite-origin', 'person');
+  return { ...options, headers };
+}
+
 export async function request(path: string, options: RequestInit = {}): Promise<Response> {
   let answer: Response;
   try {
-    answer = await fetch(path, options);
+    answer = await fetch(path, byPerson(options));
   } catch {
     throw new Refused(0, 'the server can\'t be reached', '');
   }

@@ -4,7 +4,7 @@ import { request } from './api';
 import { diff } from './diff';
 import { bytes, make, milliseconds } from './dom';
 import { jsonTree, picture, pictureIn } from './json_tree';
-import { type Step, parentOf, pictureAddress, title } from './steps';
+import { type Step, failure, parentOf, pictureAddress, state, title, told } from './steps';
 
 /** Larger bodies are offered to be saved. */
 const MOST_READ = 8 << 20;
@@ -34,12 +34,13 @@ export class Detail {
     // Another was chosen meanwhile.
     if (turn !== this.turn) return;
     for (const image of this.box.querySelectorAll('img')) URL.revokeObjectURL(image.src);
-    const outcome = step.outcome ?? 'under way';
+    const outcome = state(step);
     const head = make('header', {},
       make('h2', {}, make('small', { textContent: String(step.step) }), ` ${title(step.action)}`),
-      make('span', { className: 'chip', textContent: outcome }));
+      make('span', { className: 'chip', textContent: failure(step) ? `${outcome}: ${failure(step)}`.slice(0, 80) : outcome }));
     head.dataset.outcome = outcome;
     this.box.replaceChildren(head, facts(step), ...this.part(step, 'arguments', asked, change), ...this.part(step, 'observation', came, []));
+    if (step.calls) this.box.append(make('details', { className: 'raw' }, make('summary', { textContent: `its ${step.calls.length} calls` }), jsonTree(step.calls)));
     if (step.error) this.box.append(make('h3', { textContent: 'how it ended' }), make('pre', { textContent: step.error }));
     if (!came) this.box.append(make('p', { className: 'quiet', textContent: step.outcome ? 'There is no answer.' : 'The answer is still to come.' }));
     this.box.scrollTop = 0;
@@ -145,7 +146,9 @@ function facts(step: Step): HTMLElement {
   add('sandbox', work?.sandbox ?? step.sandbox_name);
   add('tokens', work?.tokens === undefined ? '' : JSON.stringify(work.tokens));
   add('trace', work?.trace_id);
-  add('from', step.origin);
+  add('went', told(step));
+  add('caused by', step.origin);
+  add('from', step.client);
   return list;
 }
 

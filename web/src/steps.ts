@@ -29,9 +29,34 @@ export interface Step {
   duration_ms: number | null;
   outcome: string | null;
   status: number | null;
+  /** Whether it did what it was asked; null where there is no whole answer. */
+  result: 'succeeded' | { failed: { exit_code: number } | { error: string } } | null;
   error: string | null;
-  origin: string | null;
+  origin: 'agent' | 'person' | 'system';
+  client: string | null;
+  /** The calls of a step that stands for several. */
+  calls?: unknown[];
   work?: Work;
+}
+
+/** What went wrong, in a word or two; empty when nothing did, as far as it is known. */
+export function failure(step: Step): string {
+  if (step.result === null || step.result === 'succeeded') return '';
+  const { failed } = step.result;
+  return 'exit_code' in failed ? `exit ${failed.exit_code}` : failed.error;
+}
+
+/** For colours: how it went on the wire, and `failed` of an answer that came and says so. */
+export function state(step: Step): string {
+  const outcome = step.outcome ?? 'under way';
+  return outcome === 'ok' && failure(step) ? 'failed' : outcome;
+}
+
+/** How it went, to be read: the wire's outcome, then the result. */
+export function told(step: Step): string {
+  const outcome = step.outcome ?? 'under way';
+  const wrong = failure(step);
+  return wrong ? `${outcome}, failed: ${wrong}` : step.result === 'succeeded' ? `${outcome}, succeeded` : outcome;
 }
 
 /** The step that one goes on from, 0 for none. One that was not before it can't be: clients say what they like. */
@@ -180,14 +205,15 @@ export class StepList {
   }
 
   private draw(step: Step): HTMLLIElement {
-    const outcome = step.outcome ?? 'under way';
+    const outcome = state(step);
     const took = make('span', { className: 'took' });
-    if (step.outcome && step.outcome !== 'ok') took.append(make('b', { textContent: step.status && step.outcome === 'error' ? `${step.status} ` : `${step.outcome} ` }));
+    if (step.outcome === 'ok' && failure(step)) took.append(make('b', { textContent: `${failure(step).slice(0, 40)} ` }));
+    else if (step.outcome && step.outcome !== 'ok') took.append(make('b', { textContent: step.status && step.outcome === 'error' ? `${step.status} ` : `${step.outcome} ` }));
     took.append(step.outcome ? (step.duration_ms === null ? '' : milliseconds(step.duration_ms)) : 'under way');
     const what = make('span', { className: 'what', title: step.action }, make('small', { textContent: String(step.step) }), title(step.action));
     const about = subject(step);
     const details = make('details', {},
-      make('summary', {}, make('span', { className: 'dot', title: outcome }), what, took, make('span', { className: 'about', textContent: about, title: about })));
+      make('summary', {}, make('span', { className: 'dot', title: told(step) }), what, took, make('span', { className: 'about', textContent: about, title: about })));
     details.addEventListener('toggle', () => {
       // Bodies are drawn when someone looks.
       if (details.open && details.childElementCount === 1) details.append(this.more(step));
@@ -208,7 +234,8 @@ export class StepList {
       box.append(make('h3', {}, `${name} `, link), make('pre', { textContent: shown(body), tabIndex: 0 }));
     }
     if (step.error) box.append(make('h3', { textContent: 'how it ended' }), make('pre', { textContent: step.error }));
-    box.append(make('p', { className: 'quiet', textContent: `${step.action}, ${step.dialect}, ${step.started_at}, from ${step.origin ?? 'unknown'}` }));
+    box.append(make('p', { className: 'quiet', textContent: `${step.action}, ${step.dialect}, ${step.started_at}, ${told(step)}, by ${step.origin}, from ${step.client ?? 'unknown'}` }));
+    if (step.calls) box.append(make('h3', { textContent: `its ${step.calls.length} calls` }), make('pre', { textContent: JSON.stringify(step.calls, null, 2).slice(0, MOST_SHOWN), tabIndex: 0 }));
     return box;
   }
 

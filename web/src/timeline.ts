@@ -1,7 +1,7 @@
 // Steps in their order, from the first down; branches stand to the right of what they go on from.
 
 import { make, milliseconds } from './dom';
-import { type Step, parentOf, subject, title } from './steps';
+import { type Step, failure, parentOf, state, subject, title, told } from './steps';
 
 const DEEPEST = 8;
 
@@ -51,9 +51,21 @@ export class Timeline {
     this.take(item.step);
   }
 
-  /** So many steps down, or up. */
+  /** Which steps are shown; the others keep their places. */
+  shows: (step: Step) => boolean = () => true;
+
+  /** Draws anew which are shown. */
+  refilter(): void {
+    for (const { step, node } of this.items.values()) node.hidden = !this.shows(step);
+  }
+
+  /** So many steps down, or up, of those that are shown. */
   move(by: number): void {
-    this.choose(Math.min(this.last, Math.max(this.first, this.chosen + by)));
+    const shown = [...this.items.values()].filter(({ step }) => this.shows(step)).map(({ step }) => step.step).sort((a, b) => a - b);
+    if (shown.length === 0) return;
+    const here = shown.findIndex(number => number >= this.chosen);
+    const at = here < 0 ? shown.length - 1 : here;
+    this.choose(shown[Math.min(shown.length - 1, Math.max(0, at + by))]!);
   }
 
   /** The oldest leaves the list. */
@@ -84,19 +96,21 @@ export class Timeline {
   }
 
   private draw(step: Step, lane: number): HTMLLIElement {
-    const outcome = step.outcome ?? 'under way';
+    const outcome = state(step);
     const parent = parentOf(step);
     const took = step.outcome ? (step.duration_ms === null ? '' : milliseconds(step.duration_ms)) : 'under way';
     const about = subject(step);
-    const button = make('button', { type: 'button', title: `${step.action}: ${outcome}` },
+    const button = make('button', { type: 'button', title: `${step.action}: ${told(step)}, by ${step.origin}` },
       make('span', { className: 'dot' }),
       make('span', { className: 'what' }, make('small', { textContent: String(step.step) }), title(step.action)),
-      make('span', { className: 'took', textContent: step.outcome && step.outcome !== 'ok' ? `${step.outcome} ${took}` : took }),
+      make('span', { className: 'took', textContent: step.outcome && step.outcome !== 'ok' ? `${step.outcome} ${took}` : `${failure(step).slice(0, 40)} ${took}`.trim() }),
       make('span', { className: 'about', textContent: about }));
     const node = make('li', {}, button);
     if (parent !== step.step - 1) node.prepend(make('small', { className: 'from', textContent: parent === 0 ? '↳ from the start' : `↳ from ${parent}` }));
     node.dataset.step = String(step.step);
     node.dataset.outcome = outcome;
+    node.dataset.origin = step.origin;
+    node.hidden = !this.shows(step);
     node.style.setProperty('--lane', String(lane));
     return node;
   }

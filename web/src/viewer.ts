@@ -5,7 +5,7 @@ import { call } from './api';
 import { Detail } from './detail';
 import { age, byId, bytes, isTyping, keysDialog, make } from './dom';
 import { signInDialog } from './sign_in';
-import { Feed, type Step, parentOf } from './steps';
+import { Feed, type Step, failure, parentOf } from './steps';
 import { Timeline } from './timeline';
 
 interface Recorded {
@@ -74,6 +74,16 @@ function one(id: string): void {
     void detail.show(step);
     history.replaceState(null, '', `#step-${step.step}`);
   });
+  const origin = byId<HTMLSelectElement>('origin');
+  const failed = byId<HTMLInputElement>('failed');
+  byId('choosing').hidden = false;
+  byId('failing').hidden = false;
+  // A gap in the record is nobody's, and always shown.
+  timeline.shows = step => step.outcome === 'damaged'
+    || (origin.value === 'all' || step.origin === origin.value) && (!failed.checked || failure(step) !== '');
+  origin.addEventListener('change', () => timeline.refilter());
+  failed.addEventListener('change', () => timeline.refilter());
+  void sessions(base);
   const follow = byId<HTMLInputElement>('follow');
   let wanted = Number(/^#step-(\d+)$/.exec(location.hash)?.[1] ?? 0);
   follow.checked = wanted === 0;
@@ -143,6 +153,25 @@ function one(id: string): void {
   });
 }
 
+interface SessionEvent {
+  event: 'begin' | 'end';
+  id: string;
+  resource_type: string;
+  config?: unknown;
+  at: string;
+  after: number;
+}
+
+/** Begins and ends of sessions, with what they were made. */
+async function sessions(base: string): Promise<void> {
+  const { sessions } = await call<{ sessions: SessionEvent[] }>('GET', `${base}/sessions`).catch(() => ({ sessions: [] }));
+  byId('sessions').hidden = sessions.length === 0;
+  byId('session-list').replaceChildren(...sessions.map(of => make('li', {},
+    `${of.resource_type} ${of.event === 'begin' ? 'begins' : 'ends'} after step ${of.after} `,
+    make('small', { className: 'quiet', textContent: of.id }),
+    ...(of.config === undefined ? [] : [make('pre', { textContent: JSON.stringify(of.config, null, 1) })]))));
+}
+
 async function about(id: string): Promise<void> {
   try {
     const { trajectories } = await call<{ trajectories: Recorded[] }>('GET', `${root}api/v1/trajectories`);
@@ -162,7 +191,9 @@ function exports(id: string, base: string): void {
   byId('exporting').hidden = false;
   choice.append(...FORMATS.map(format => make('option', { value: format, textContent: format })));
   choice.addEventListener('change', () => {
-    const link = make('a', { href: `${base}/export?format=${choice.value}` });
+    const origin = byId<HTMLSelectElement>('origin').value;
+    // An export is what an agent did, unless another is chosen.
+    const link = make('a', { href: `${base}/export?format=${choice.value}${origin === 'all' ? '' : `&origin=${origin}`}` });
     link.download = id;
     if (choice.value) link.click();
     choice.value = '';

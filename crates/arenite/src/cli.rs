@@ -18,7 +18,7 @@ pub(crate) use rag::{
 };
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
 pub(crate) use trajectory::{
-    TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs,
+    TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
 };
 pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArgs, VmSettings};
 

@@ -45,7 +45,21 @@ pub(crate) struct Client {
     base: String,
     http: HttpClient<HttpConnector, RequestBody>,
     key: Option<HeaderValue>,
+    /// The command that all calls are made for; they are one step then.
+    command: Option<Command>,
 }
+
+/// A command whose calls are recorded as one step.
+#[derive(Debug, Clone)]
+struct Command {
+    header: HeaderValue,
+    /// With the last call.
+    end: HeaderValue,
+    arguments: Option<HeaderValue>,
+}
+
+const COMMAND: HeaderName = HeaderName::from_static("x-arenite-command");
+const ARGUMENTS: HeaderName = HeaderName::from_static("x-arenite-arguments");
 
 /// How the key is sent.
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -81,7 +95,30 @@ impl Client {
             return refuse("it has a query or a user name");
         }
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
-        Ok(Self { base: server.trim_end_matches('/').to_owned(), http, key: None })
+        Ok(Self { base: server.trim_end_matches('/').to_owned(), http, key: None, command: None })
+    }
+
+    /// The same for a command whose calls are one step: its name, and what was asked for unless its first call says that.
+    pub(crate) fn recorded_as(&self, name: &str, arguments: &[(&str, &str)]) -> Result<Self, Failure> {
+        let mut random = [0u8; 8];
+        getrandom::fill(&mut random).map_err(|error| Failure::new(format!("no random bytes: {error}")))?;
+        let header = format!("{name} {:016x}", u64::from_ne_bytes(random));
+        let query: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let value = |text: String| HeaderValue::try_from(text).map_err(|_| Failure::new("the command can't be named"));
+        let command = Command {
+            end: value(format!("{header} end"))?,
+            header: value(header)?,
+            arguments: if arguments.is_empty() { None } else { Some(value(query.join("&"))?) },
+        };
+        Ok(Self { command: Some(command), ..self.clone() })
+    }
+
+    /// The command makes no further calls in this sandbox.
+    pub(crate) async fn end_command(&self, sandbox: &str) {
+        let Some(command) = &self.command else { return };
+        let last = Self { command: Some(Command { header: command.end.clone(), ..command.clone() }), ..self.clone() };
+        // The server notices by itself, too, though later.
+        let _ = last.send(Method::GET, &format!("/sandbox/{sandbox}/v1/ping"), None, empty()).await;
     }
 
     /// The server's URL, for people.
@@ -95,6 +132,8 @@ impl Client {
         let failed = |error: tungstenite::Error| Failure::new(format!("the terminal could not be opened: {error}"));
         let mut request = url.into_client_request().map_err(failed)?;
         request.headers_mut().extend(self.key.clone().map(|key| (KEY_HEADER, key)));
+        // Someone sits at it.
+        request.headers_mut().insert(HeaderName::from_static("x-arenite-origin"), HeaderValue::from_static("person"));
         Ok(request)
     }
 
@@ -156,6 +195,12 @@ impl Client {
         request = request.header(header::USER_AGENT, concat!("arenite-cli/", env!("CARGO_PKG_VERSION")));
         if let Some(key) = &self.key {
             request = request.header(KEY_HEADER, key);
+        }
+        if let Some(command) = &self.command {
+            request = request.header(COMMAND, &command.header);
+            if let Some(arguments) = &command.arguments {
+                request = request.header(ARGUMENTS, arguments);
+            }
         }
         if let Some(kind) = content_type {
             request = request.header(header::CONTENT_TYPE, kind);

@@ -128,7 +128,10 @@ pub(crate) struct Steps {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Step {
     pub(crate) step: u64,
-    pub(crate) dialect: String,
+    #[serde(default)]
+    pub(crate) origin: String,
+    #[serde(default)]
+    pub(crate) result: Option<arenite_trajectory::ToolResult>,
     pub(crate) action: String,
     pub(crate) started_at: jiff::Timestamp,
     #[serde(default)]

@@ -34,8 +34,10 @@
 //! ```text
 //! GET /api/v1/trajectories?worker=&task=          {trajectories: [{trajectory, sandbox_name, worker?, task?, first_at, last_at,
 //!                                                  steps, bytes, ended}]}
-//! GET /api/v1/trajectories/{id}/export?format=    a file, see [`arenite_trajectory::Format`]; jsonl without one
-//! GET /api/v1/trajectories/{id}?after=&limit=     {trajectory, steps: [Step], next_after}
+//! GET /api/v1/trajectories/{id}/export?format=&origin=&result=    a file, see [`arenite_trajectory::Format`]; jsonl without one
+//! GET /api/v1/trajectories/{id}?after=&limit=&origin=&result=     {trajectory, steps: [Step], next_after}
+//! GET /api/v1/trajectories/{id}/sessions          {trajectory, sessions: [SessionEvent]}
+//! GET /api/v1/trajectories/{id}/verify            [`arenite_trajectory::Verification`]
 //! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
 //! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
 //! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are kept

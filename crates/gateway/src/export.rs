@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use arenite_model::TenantId;
-use arenite_trajectory::{Format, Recorder, TrajectoryError};
+use arenite_trajectory::{Filter, Format, Recorder, TrajectoryError};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::path::query_value;
 use crate::refusal::Refusal;
-use crate::trajectories::refused;
+use crate::trajectories::{filter, refused};
 
 /// The most steps that one read answers.
 const PAGE: usize = 1000;
@@ -28,11 +28,12 @@ pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, part
         Some(name) => name.parse().map_err(refused)?,
         None => Format::Jsonl,
     };
+    let filter = filter(parts, Filter::agent())?;
     let name = match format {
         Format::Jsonl => format!("{id}.jsonl"),
         other => format!("{id}.{}.{}", other.name(), other.extension()),
     };
-    let mut response = streamed(move |out| recorder.export_as(&tenant, &id, format, out).map(|_| ())).await?;
+    let mut response = streamed(move |out| recorder.export_as(&tenant, &id, (format, &filter), out).map(|_| ())).await?;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -49,14 +50,14 @@ pub(crate) async fn lines(
     tenant: TenantId,
     id: String,
     after: u64,
-    inline: bool,
+    (inline, filter): (bool, Filter),
 ) -> Result<Response<Body>, Refusal> {
     if inline && after > 0 {
         return Err(Refusal::bad_request("bodies=inline exports whole trajectories: leave out after"));
     }
     let mut response = streamed(move |out| match inline {
-        true => recorder.export(&tenant, &id, true, out).map(|_| ()),
-        false => pages(&recorder, &tenant, &id, after, out),
+        true => recorder.export(&tenant, &id, (true, &filter), out).map(|_| ()),
+        false => pages(&recorder, (&tenant, &id), after, &filter, out),
     })
     .await?;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
@@ -83,14 +84,20 @@ async fn streamed(
     Ok(Response::new(Body::from_stream(pieces)))
 }
 
-fn pages(recorder: &Recorder, tenant: &TenantId, id: &str, mut after: u64, out: &mut Pieces) -> Result<(), TrajectoryError> {
+fn pages(
+    recorder: &Recorder,
+    (tenant, id): (&TenantId, &str),
+    mut after: u64,
+    filter: &Filter,
+    out: &mut Pieces,
+) -> Result<(), TrajectoryError> {
     loop {
         let steps = recorder.steps(tenant, id, after, PAGE)?;
         let Some(last) = steps.last() else {
             return Ok(());
         };
         after = last.step;
-        for step in &steps {
+        for step in steps.iter().filter(|step| filter.takes(step)) {
             let written = serde_json::to_writer(&mut *out, step).map_err(io::Error::from).and_then(|()| out.write_all(b"\n"));
             written.map_err(|source| TrajectoryError::Io { what: "send", path: id.into(), source })?;
         }
@@ -128,7 +135,7 @@ impl Write for Pieces {
 mod tests {
     use super::*;
     use crate::harness::Harness;
-    use arenite_trajectory::{Intent, Outcome, OutcomeKind, Work};
+    use arenite_trajectory::{Intent, Origin, Outcome, OutcomeKind, Work};
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -141,7 +148,8 @@ mod tests {
                 dialect: "agentflow",
                 action: "bash:run".to_owned(),
                 arguments: Some(json!({ "command": format!("echo {}", "x".repeat(n % 100)) })),
-                origin: None,
+                origin: Origin::Agent,
+                client: None,
                 request_id: String::new(),
                 work: Some(Work {
                     worker: "solver".to_owned(),
@@ -150,6 +158,7 @@ mod tests {
                     trace_id: "t".to_owned(),
                     queued_at: Timestamp::now(),
                     sandbox: None,
+                    timeout: None,
                     tokens: None,
                 }),
             };

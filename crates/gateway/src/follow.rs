@@ -169,7 +169,7 @@ where
 mod tests {
     use super::*;
     use crate::harness::Harness;
-    use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind};
+    use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind};
     use http_body_util::BodyExt;
     use serde_json::Value;
 
@@ -181,7 +181,8 @@ mod tests {
             dialect: "aio",
             action: "GET /v1/sandbox".to_owned(),
             arguments: None,
-            origin: None,
+            origin: Origin::Agent,
+            client: None,
             request_id: String::new(),
             work: None,
         };

@@ -8,7 +8,7 @@ use arenite_control::Control;
 use arenite_model::{ErrorCode, TenantId};
 use arenite_synthesis::Synthesis;
 use arenite_synthesis::config::Switches;
-use arenite_trajectory::Recorder;
+use arenite_trajectory::{Origin, Recorder};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Grants;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
-use crate::proxy::Pools;
+use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
 use crate::{GatewayConfig, dialect};
 
@@ -48,6 +48,8 @@ pub(crate) struct Gateway {
     pub(crate) tickets: Grants,
     /// Words in addresses of sandboxes' hosts that this server leads a browser to: with one it signs in there.
     pub(crate) handovers: Grants,
+    /// Commands of the command line that are under way.
+    pub(crate) commands: Arc<Commands>,
     /// MCP's sessions, and what they can do.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
     /// Browsers that signed in.
@@ -76,6 +78,7 @@ impl Gateway {
             held: Arc::new(Semaphore::new(HELD_KIB)),
             tickets: Grants::default(),
             handovers: Grants::default(),
+            commands: Arc::default(),
             mcp: arenite_mcp::Server::new(dialect::mcp::Hub),
             sessions: Grants::default(),
             epoch: since.map_or(0, |d| d.as_micros() as u64),
@@ -108,8 +111,10 @@ pub(crate) struct Context {
     pub(crate) dialect: &'static str,
     /// Ours, in `x-request-id` of the answer and in the step.
     pub(crate) request_id: String,
-    /// The client's address, without its port.
-    pub(crate) origin: Option<String>,
+    /// The client's address, without its port; none for the server itself.
+    pub(crate) client: Option<String>,
+    /// Who causes what the request does, for its steps.
+    pub(crate) origin: Origin,
     /// How the client names this server: `http://host:port`, from its own Host header (checked) or a trusted proxy's.
     /// With the path under which a trusted proxy serves us.
     pub(crate) base_url: String,

@@ -231,7 +231,7 @@ fn word<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Whether an origin (`http://name:port`) is that of the host. The scheme's default port may be left out on either side.
-fn is_of(origin: &str, authority: &str) -> bool {
+pub(crate) fn is_of(origin: &str, authority: &str) -> bool {
     let origin = origin.to_ascii_lowercase();
     let (host, default) = match origin.split_once("://") {
         Some(("http", host)) => (host, 80),

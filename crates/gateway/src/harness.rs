@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arenite_control::fake_engine::FakeEngine;
 use arenite_control::{Control, ControlConfig};
 use arenite_model::TenantId;
-use arenite_trajectory::{Limits, Recorder};
+use arenite_trajectory::{Limits, Origin, Recorder};
 use axum::body::Body;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
@@ -61,7 +61,8 @@ impl Harness {
             tenant: TenantId::default_tenant(),
             dialect: "aio",
             request_id: "r1".to_owned(),
-            origin: Some("127.0.0.1".to_owned()),
+            client: Some("127.0.0.1".to_owned()),
+            origin: Origin::Agent,
             base_url: "http://127.0.0.1:8080".to_owned(),
         };
         let (gateway, context, path) = (&self.gateway, &context, parts.uri.path());

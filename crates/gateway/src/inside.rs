@@ -12,7 +12,7 @@ use std::time::Duration;
 use arenite_control::Change;
 use arenite_model::protocol::{INSIDE_STEPS_PATH, InsideStep};
 use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
-use arenite_trajectory::{Intent, Outcome, OutcomeKind, redact};
+use arenite_trajectory::{Intent, Origin, Outcome, OutcomeKind, redact};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -193,7 +193,8 @@ fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
         dialect: "inside",
         action: format!("{method} {}", redact(&inside.path)),
         arguments: without_credentials(&inside.path, inside.arguments),
-        origin: Some("inside".to_owned()),
+        origin: Origin::System,
+        client: Some("inside".to_owned()),
         request_id: String::new(),
         work: None,
     });

@@ -29,6 +29,7 @@ mod health;
 mod inside;
 mod lifecycle;
 mod metrics;
+mod origin;
 mod own_host;
 mod pages;
 mod path;

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use arenite_control::{ControlError, CreateRequest, Sandbox};
 use arenite_model::{ErrorCode, SandboxName};
-use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, TrajectoryError};
+use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use http::StatusCode;
 use serde_json::Value;
 
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
-use crate::steps;
 
 /// Who asks for it, and in which words.
 #[derive(Debug, Clone)]
@@ -134,11 +133,20 @@ fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) ->
         sandbox_name: sandbox.name.to_string(),
         dialect: call.dialect,
         action: call.action,
-        arguments: call.arguments.map(steps::without_userinfo),
-        origin: context.origin.clone(),
+        arguments: call.arguments.map(without_userinfo),
+        origin: cause(context, call.dialect),
+        client: context.client.clone(),
         request_id: context.request_id.clone(),
         work: None,
     })
+}
+
+/// The sandbox's life is nobody's tool call, unless an agent has it as a tool or a person pressed a button.
+fn cause(context: &Context, dialect: &str) -> Origin {
+    match context.origin {
+        Origin::Agent if dialect != "mcp" => Origin::System,
+        other => other,
+    }
 }
 
 fn done(step: OpenStep, answer: Answer) -> Answer {
@@ -154,7 +162,7 @@ fn failed(step: OpenStep, error: ControlError) -> Refusal {
 }
 
 fn finish(mut step: OpenStep, status: StatusCode, result: OutcomeKind, said: &Value, error: Option<String>) {
-    step.response_tap().feed(steps::without_userinfo(said.clone()).to_string().as_bytes());
+    step.response_tap().feed(without_userinfo(said.clone()).to_string().as_bytes());
     // The act is done; that its outcome could not be written is counted, and the step reads as interrupted.
     if let Err(error) = step.finish(Outcome { status: Some(status.as_u16()), result, error }) {
         tracing::error!(%error, "the outcome of a step could not be recorded");

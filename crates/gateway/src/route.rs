@@ -23,7 +23,7 @@ use crate::path::Path;
 use crate::refusal::Refusal;
 use crate::target::{self, Target};
 use crate::timing::Timing;
-use crate::{GatewayConfig, api, auth, dialect, health, metrics, own_host, pages, preview, proxy, trajectories};
+use crate::{GatewayConfig, api, auth, dialect, health, metrics, origin, own_host, pages, preview, proxy, trajectories};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -334,7 +334,8 @@ async fn dispatch(
         tenant: TenantId::default_tenant(),
         dialect: "aio",
         request_id: request_id.to_owned(),
-        origin: Some(caller.address.to_string()),
+        client: Some(caller.address.to_string()),
+        origin: origin::of(&host, parts),
         base_url: format!("{}://{}{}", caller.scheme, host.authority, caller.prefix),
     };
     let who = match auth::identify(gateway, &host, parts) {

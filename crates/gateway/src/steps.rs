@@ -1,6 +1,6 @@
 //! Which calls are steps, and what of them is recorded before they are made.
 
-use arenite_trajectory::{Intent, redact};
+use arenite_trajectory::{Intent, Origin, redact};
 use http::Method;
 use serde_json::{Map, Value};
 
@@ -10,10 +10,37 @@ use crate::path::query_pairs;
 /// Paths of a sandbox that do nothing for an agent: not recorded.
 const NOT_STEPS: [&str; 4] = ["/v1/ping", "/v1/openapi.json", "/v1/docs", "/v1/mcp/hub/tools"];
 
+/// What our pages call to show a sandbox to a person, who does nothing by that.
+const VIEWING: [(Method, &str); 9] = [
+    (Method::GET, "/v1/sandbox"),
+    (Method::GET, "/v1/browser/info"),
+    (Method::GET, "/v1/browser/screenshot"),
+    (Method::GET, "/v1/shell/sessions"),
+    (Method::GET, "/v1/shell/terminal-url"),
+    (Method::GET, "/v1/bash/sessions"),
+    (Method::GET, "/v1/file/download"),
+    (Method::POST, "/v1/file/list"),
+    (Method::POST, "/v1/file/read"),
+];
+
+/// Whether a person only looks at a sandbox by this call. WebSockets are looked into, see [`crate::proxy`]; what VS Code and
+/// JupyterLab send by theirs can't be told from looking.
+pub(crate) fn is_viewing(origin: Origin, method: &Method, path: &str, upgrade: bool) -> bool {
+    if origin != Origin::Person {
+        return false;
+    }
+    let path = path.strip_suffix('/').unwrap_or(path);
+    match upgrade {
+        true => crate::own_host::program(path).is_some(),
+        false => VIEWING.iter().any(|(of, at)| of == method && *at == path),
+    }
+}
+
 /// | call | step |
 /// | --- | --- |
 /// | `/v1/*` but for [`NOT_STEPS`] | one each |
 /// | a WebSocket, on any path of a sandbox | one, from its handshake to its end |
+/// | what a page calls to show something to a person | none |
 /// | pages and their files, `/tickets`, `/auth` | none |
 /// | `OPTIONS`, `HEAD` | none: they change nothing and tell nothing that a step would keep |
 pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
@@ -39,7 +66,8 @@ pub(crate) fn intent(
         dialect: context.dialect,
         action: format!("{method} {}", redact(path_and_query)),
         arguments,
-        origin: context.origin.clone(),
+        origin: context.origin,
+        client: context.client.clone(),
         request_id: context.request_id.clone(),
         work: None,
     }
@@ -72,52 +100,6 @@ pub(crate) fn without_credentials(decoded_path: &str, body: &[u8]) -> Option<Val
     Some(Value::Object(fields))
 }
 
-/// What is recorded of a create and its answer: the same, but for the credentials in the URLs and proxies' addresses of `env`.
-pub(crate) fn without_userinfo(mut said: Value) -> Value {
-    fn walk(said: &mut Value) {
-        match said {
-            Value::Array(items) => items.iter_mut().for_each(walk),
-            Value::Object(fields) => {
-                for (key, held) in fields {
-                    match held {
-                        Value::Object(variables) if key == "env" => {
-                            for (name, text) in variables {
-                                if let Value::String(text) = text {
-                                    *text = hide_userinfo(name, text);
-                                }
-                            }
-                        }
-                        other => walk(other),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    walk(&mut said);
-    said
-}
-
-fn hide_userinfo(name: &str, text: &str) -> String {
-    let name = name.to_ascii_lowercase();
-    if name == "proxy_server" || name.ends_with("_proxy") {
-        // Written without a scheme too, and the proxy takes everything up to the last @ as credentials.
-        let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
-        return rest.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, address)| format!("{scheme}redacted@{address}"));
-    }
-    let mut parts = text.split("://");
-    let mut hidden = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(|c: char| c.is_whitespace() || "/?#,;\"'".contains(c)).unwrap_or(part.len());
-        hidden.push_str("://");
-        match part[..end].rfind('@') {
-            Some(at) => hidden.extend(["redacted", &part[at..]]),
-            None => hidden.push_str(part),
-        }
-    }
-    hidden
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +123,22 @@ mod tests {
     }
 
     #[test]
+    fn a_person_who_looks_makes_no_step() {
+        for (origin, method, path, upgrade, wanted) in [
+            (Origin::Person, Method::GET, "/v1/browser/info", false, true),
+            (Origin::Person, Method::POST, "/v1/file/list", false, true),
+            (Origin::Person, Method::POST, "/v1/file/upload", false, false),
+            (Origin::Person, Method::POST, "/v1/sandbox", false, false),
+            (Origin::Person, Method::GET, "/code-server/stable-1", true, true),
+            (Origin::Person, Method::GET, "/v1/shell/ws", true, false),
+            (Origin::Agent, Method::GET, "/v1/browser/info", false, false),
+            (Origin::System, Method::GET, "/jupyter/api/kernels/1/channels", true, false),
+        ] {
+            assert_eq!(is_viewing(origin, &method, path, upgrade), wanted, "{origin:?} {path}");
+        }
+    }
+
+    #[test]
     fn credentials_of_the_upstream_proxy_are_not_recorded() {
         let path = "/v1/proxy/upstream";
         for (body, wanted) in [
@@ -156,24 +154,6 @@ mod tests {
         assert_eq!(without_credentials(path, b""), None);
         assert_eq!(without_credentials("/v1/bash/exec", b"{}"), None);
         assert!(without_credentials("/v1/proxy/upstream/", b"{}").is_some());
-    }
-
-    #[test]
-    fn credentials_in_environments_are_not_recorded() {
-        for (name, text, wanted) in [
-            ("PROXY_SERVER", "me:p@ss@a:1", "redacted@a:1"),
-            ("PROXY_SERVER", "http://me:p/ss@a:1", "http://redacted@a:1"),
-            ("PROXY_SERVER", "a:1", "a:1"),
-            ("https_proxy", "me:pass@a:1", "redacted@a:1"),
-            ("PIP_INDEX_URL", "https://me:pass@pypi.test/simple?x=y@z", "https://redacted@pypi.test/simple?x=y@z"),
-            ("MIRRORS", "https://a/x,https://t0ken@b/y https://c", "https://a/x,https://redacted@b/y https://c"),
-            ("MAIL", "me@a.test", "me@a.test"),
-        ] {
-            let told = |text: &str| json!({"name": "x", "spec": {"env": {name: text}}});
-            assert_eq!(without_userinfo(told(text)), told(wanted));
-        }
-        let other = json!({"env": ["http://a:b@c"], "args": ["http://a:b@c"]});
-        assert_eq!(without_userinfo(other.clone()), other);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! sandbox alone. Shapes are in [`crate::api`].
 
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{Body as Recorded, Recorder, TrajectoryError};
+use arenite_trajectory::{Body as Recorded, Filter, Recorder, TrajectoryError};
 use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
@@ -30,11 +30,41 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
     match &segments[..] {
         [] => list(recorder, tenant, parts).await,
         [id, word] if word == "export" => export::serve(recorder, tenant, id.clone(), parts).await,
+        [id, word] if word == "sessions" => sessions(recorder, tenant, id.clone()).await,
+        [id, word] if word == "verify" => verify(recorder, tenant, id.clone()).await,
         [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
         [id] => of(gateway, tenant, id.clone(), &[], parts).await,
         [id, steps, rest @ ..] if steps == "steps" => of(gateway, tenant, id.clone(), rest, parts).await,
-        _ => Err(Refusal::not_found("a trajectory has steps, export and blobs/{blake3}, nothing else")),
+        _ => Err(Refusal::not_found("a trajectory has steps, sessions, export, verify and blobs/{blake3}, nothing else")),
     }
+}
+
+/// Begins and ends of the sessions in which its steps were done.
+async fn sessions(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
+    let trajectory = id.clone();
+    let sessions = blocking(move || recorder.sessions(&tenant, &id)).await?;
+    Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "sessions": sessions })))
+}
+
+/// What of it is not as it was written.
+async fn verify(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
+    let found = blocking(move || recorder.verify(&tenant, &id)).await?;
+    Ok(json_response(StatusCode::OK, &found))
+}
+
+/// The steps that `origin` and `result` ask for; of `origin`, `usual` unless it is given.
+pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
+    let mut filter = match query_value(parts.uri.query(), "origin") {
+        Some(origins) => Filter::of_origins(&origins).map_err(refused)?,
+        None => usual,
+    };
+    filter.failed = match query_value(parts.uri.query(), "result").as_deref() {
+        None => None,
+        Some("failed") => Some(true),
+        Some("succeeded") => Some(false),
+        Some(_) => return Err(Refusal::bad_request("result is failed or succeeded")),
+    };
+    Ok(filter)
 }
 
 /// All of them, or those of a worker and of a task.
@@ -118,8 +148,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// What went wrong, without what is the server's own business.
 pub(crate) fn refused(error: TrajectoryError) -> Refusal {
+    let is_told = matches!(error, TrajectoryError::DamagedBlob { .. });
     let mut refusal = Refusal::from(error);
-    if refusal.code == ErrorCode::Internal {
+    if refusal.code == ErrorCode::Internal && !is_told {
         refusal.message = "the trajectory could not be read; the server's log says why".to_owned();
     }
     refusal
@@ -138,15 +169,16 @@ async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) 
         || parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains("application/x-ndjson"));
     if lines {
         let inline = query_value(parts.uri.query(), "bodies").as_deref() == Some("inline");
-        return export::lines(recorder, tenant, id, after, inline).await;
+        let filter = filter(parts, Filter::default())?;
+        return export::lines(recorder, tenant, id, after, (inline, filter)).await;
     }
     let limit: usize = number(parts, "limit", DEFAULT_PAGE)?;
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Refusal::bad_request(format!("limit is {limit}, outside 1 to {MAX_PAGE}")));
     }
+    let filter = filter(parts, Filter::default())?;
     let trajectory = id.clone();
-    let steps = blocking(move || recorder.steps(&tenant, &id, after, limit)).await?;
-    let next_after = (steps.len() == limit).then(|| steps.last().map(|s| s.step)).flatten();
+    let (steps, next_after) = blocking(move || recorder.filtered(&tenant, &id, (after, limit), &filter)).await?;
     Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after })))
 }
 

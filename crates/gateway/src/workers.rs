@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
 use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, Sandboxes, Wish};
+use arenite_trajectory::Origin;
 use async_trait::async_trait;
 use axum::body::Body;
 use http::header::{CONTENT_TYPE, HOST};
@@ -69,7 +70,9 @@ fn context(caller: &Caller) -> Context {
         tenant: caller.tenant.clone(),
         dialect: DIALECT,
         request_id: caller.request_id.clone(),
-        origin: caller.origin.clone(),
+        client: caller.origin.clone(),
+        // The server itself has no address.
+        origin: if caller.origin.is_some() { Origin::Agent } else { Origin::System },
         base_url: "http://localhost".to_owned(),
     }
 }

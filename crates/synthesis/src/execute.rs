@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arenite_trajectory::{Intent, Outcome, OutcomeKind, Work};
+use arenite_trajectory::{Intent, Origin, Outcome, OutcomeKind, Work};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -230,6 +230,10 @@ impl Synthesis {
         };
         let session = held.as_ref().and_then(|held| held.session_id());
         let place = held.as_ref().and_then(|held| held.place.as_ref());
+        if let Some(held) = held.as_ref().filter(|held| held.shown && !held.temporary) {
+            let trajectory = trajectory_id(&execute.worker, execute.task.as_deref());
+            held.session.note_begin(&self.recorder, &caller.tenant, &trajectory);
+        }
         let step = match self.begin(caller, &execute, &way, place, &params, queued_at) {
             Ok(step) => step,
             Err(error) => {
@@ -407,7 +411,8 @@ impl Synthesis {
             dialect: DIALECT,
             action: way.tool.to_owned(),
             arguments: None,
-            origin: caller.origin.clone(),
+            origin: Origin::Agent,
+            client: caller.origin.clone(),
             request_id: caller.request_id.clone(),
             work: Some(Work {
                 worker: execute.worker.chars().take(256).collect(),
@@ -416,6 +421,7 @@ impl Synthesis {
                 trace_id: way.trace_id.chars().take(256).collect(),
                 queued_at,
                 sandbox: place.map(|place| place.name.clone()),
+                timeout: execute.action.timeout,
                 tokens: execute.tokens.clone(),
             }),
         };

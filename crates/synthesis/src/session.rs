@@ -1,9 +1,12 @@
 //! A worker's session with one type of resource.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arenite_model::TenantId;
+use arenite_trajectory::{Recorder, SessionChange, SessionEvent, without_userinfo};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -32,6 +35,8 @@ pub struct Session {
     pub(crate) resumed: AtomicBool,
     /// The sandbox that it works in, by name.
     pub(crate) sandbox: Mutex<Option<String>>,
+    /// Trajectories in whose record it begins: those of its calls.
+    pub(crate) noted: Mutex<BTreeSet<String>>,
     /// For backends whose calls in one session go one after the other.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// Calls under way, which are cancelled when the session ends.
@@ -81,6 +86,7 @@ impl Session {
             restored,
             resumed: AtomicBool::new(false),
             sandbox: Mutex::default(),
+            noted: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             calls: TaskTracker::new(),
             ended: CancellationToken::new(),
@@ -141,6 +147,41 @@ impl Session {
 
     pub(crate) fn sandbox(&self) -> Option<String> {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes in the record of a call's trajectory with what this session was made, unless that stands there already.
+    pub(crate) fn note_begin(&self, recorder: &Recorder, tenant: &TenantId, trajectory: &str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.insert(trajectory.to_owned()) {
+            return;
+        }
+        let config = without_userinfo(Value::Object(self.facts.config.clone()));
+        self.note(recorder, tenant, trajectory, SessionChange::Begin, Some(config));
+    }
+
+    /// Notes its end wherever its begin was noted.
+    pub(crate) fn note_end(&self, recorder: &Recorder, tenant: &TenantId) {
+        let noted = std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner));
+        for trajectory in noted {
+            self.note(recorder, tenant, &trajectory, SessionChange::End, None);
+        }
+    }
+
+    fn note(&self, recorder: &Recorder, tenant: &TenantId, trajectory: &str, change: SessionChange, config: Option<Value>) {
+        let is_begin = change == SessionChange::Begin;
+        let event = SessionEvent {
+            event: change,
+            id: self.facts.id.clone(),
+            resource_type: self.facts.resource_type.clone(),
+            config,
+            ttl_seconds: is_begin.then_some(self.facts.ttl_seconds),
+            sandbox: self.sandbox(),
+            at: if is_begin { self.facts.created_at } else { Timestamp::now() },
+            after: 0,
+        };
+        if let Err(error) = recorder.note_session(tenant, trajectory, event) {
+            tracing::error!(%error, session = self.facts.id, trajectory, "a session could not be recorded");
+        }
     }
 
     /// As `session/list` has it.

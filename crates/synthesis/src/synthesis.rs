@@ -315,7 +315,8 @@ impl Synthesis {
         if session.ready.initialized() {
             return;
         }
-        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        // What makes it ready is the server's doing, not the agent's.
+        let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
         let task = self.tasks.spawn(async move {
             session.ready.get_or_init(|| synthesis.initialize(&caller, &worker, &session)).await;
@@ -432,6 +433,7 @@ impl Synthesis {
         session.ended.cancel();
         session.calls.close();
         session.calls.wait().await;
+        session.note_end(&self.recorder, &caller.tenant);
         // One that is still being made ready is waited for.
         let _ = session.ready.get_or_init(async || Err("the session has ended".to_owned())).await;
         let place = self.place(caller, session);
@@ -457,7 +459,7 @@ impl Synthesis {
 
     /// The same as a task of its own, which goes on without the client.
     async fn detached_end(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) -> bool {
-        let (synthesis, caller) = (Arc::clone(self), caller.clone());
+        let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
         let ending = self.tasks.spawn(async move { synthesis.end(&caller, &worker, &session).await });
         ending.await.unwrap_or(false)

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use crate::TrajectoryError;
+use crate::reserve::Reserve;
 
 /// Where bodies are kept.
 pub trait BlobStore: Send + Sync {
@@ -37,6 +38,7 @@ pub struct FileBlobs {
 struct Shared {
     dir: PathBuf,
     limit: u64,
+    reserve: Arc<Reserve>,
     used: AtomicU64,
     next: AtomicU64,
     /// Taken for writing by a sweep for each file it looks at, so that it never removes one just found to be a duplicate.
@@ -45,7 +47,7 @@ struct Shared {
 
 impl FileBlobs {
     /// Opens the store in `dir` and empties its `tmp`. What it already holds is counted in the background.
-    pub(crate) fn open(dir: PathBuf, limit: u64) -> Result<Self, TrajectoryError> {
+    pub(crate) fn open(dir: PathBuf, limit: u64, reserve: Arc<Reserve>) -> Result<Self, TrajectoryError> {
         let tmp = dir.join("tmp");
         match fs::remove_dir_all(&tmp) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -55,7 +57,14 @@ impl FileBlobs {
         }
         fs::create_dir_all(&tmp).map_err(|e| TrajectoryError::io("make", &tmp, e))?;
         Ok(Self {
-            shared: Arc::new(Shared { dir, limit, used: AtomicU64::new(0), next: AtomicU64::new(0), sweeping: RwLock::new(()) }),
+            shared: Arc::new(Shared {
+                dir,
+                limit,
+                reserve,
+                used: AtomicU64::new(0),
+                next: AtomicU64::new(0),
+                sweeping: RwLock::new(()),
+            }),
         })
     }
 
@@ -88,6 +97,13 @@ fn for_each_blob(dir: &Path, mut see: impl FnMut(&Path, &fs::Metadata, &str)) {
             }
         }
     }
+}
+
+/// The BLAKE3 of a file from where it stands, in hexadecimal.
+pub(crate) fn digest_of(mut file: &File) -> io::Result<String> {
+    let mut hash = blake3::Hasher::new();
+    io::copy(&mut file, &mut hash)?;
+    Ok(hash.finalize().to_string())
 }
 
 pub(crate) fn is_digest(text: &str) -> bool {
@@ -176,7 +192,16 @@ impl BlobWriter for FileBlobWriter {
             return Ok(false);
         }
         self.written += more;
-        self.file.write_all(bytes)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let written = self.shared.reserve.retry(rest.len(), || self.file.write(rest));
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(true)
     }
 
@@ -186,11 +211,12 @@ impl BlobWriter for FileBlobWriter {
         let _no_sweep = shared.sweeping.read().unwrap_or_else(PoisonError::into_inner);
         if let Ok(there) = File::open(&target)
             && there.metadata()?.len() == self.written
+            && digest_of(&there)? == digest
         {
             // The time tells a sweep that it is wanted again.
             return there.set_times(FileTimes::new().set_modified(SystemTime::now()));
         }
-        // One of another length lost bytes to a power cut, and is replaced.
+        // One with other bytes was damaged by a power cut or by the disk, and is replaced.
         if let Err(error) = fs::rename(&self.path, &target) {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);

@@ -17,13 +17,19 @@ pub enum TrajectoryError {
     BadTrajectory { given: String },
     #[error("blob digest {given:?} is not valid: it is 64 lower-case hexadecimal digits")]
     BadDigest { given: String },
+    #[error("there is no origin {given:?}; steps come from agent, person or system")]
+    BadOrigin { given: String },
     #[error("there is no trajectory {trajectory}")]
     NoTrajectory { trajectory: String },
     #[error("there is no blob {digest}")]
     NoBlob { digest: String },
+    #[error("the body {digest} is damaged: its bytes are not those that were recorded")]
+    DamagedBlob { digest: String },
     /// The bound on all logs together: calls are refused rather than made without a record.
     #[error("the trajectory logs use {used} bytes of {limit}, so no further call is accepted")]
     LogsFull { used: u64, limit: u64 },
+    #[error("the disk of the trajectory logs is full, so no further call is accepted")]
+    DiskFull,
     #[error("trajectory {trajectory} has {open} calls under way, which is the most it may have")]
     TooManyOpen { trajectory: String, open: usize },
     #[error("trajectory {trajectory} is followed by {most} already, which is the most it may be")]
@@ -46,12 +52,16 @@ impl TrajectoryError {
     /// The stable code of it.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Io { .. } | Self::InUse { .. } => ErrorCode::Internal,
-            Self::BadTrajectory { .. } | Self::BadDigest { .. } | Self::BadFormat { .. } | Self::TooManyBranches { .. } => {
-                ErrorCode::InvalidRequest
-            }
+            Self::Io { .. } | Self::InUse { .. } | Self::DamagedBlob { .. } => ErrorCode::Internal,
+            Self::BadTrajectory { .. }
+            | Self::BadDigest { .. }
+            | Self::BadFormat { .. }
+            | Self::BadOrigin { .. }
+            | Self::TooManyBranches { .. } => ErrorCode::InvalidRequest,
             Self::NoTrajectory { .. } | Self::NoBlob { .. } => ErrorCode::NotFound,
-            Self::LogsFull { .. } | Self::TooManyOpen { .. } | Self::TooManyFollowers { .. } => ErrorCode::Exhausted,
+            Self::LogsFull { .. } | Self::DiskFull | Self::TooManyOpen { .. } | Self::TooManyFollowers { .. } => {
+                ErrorCode::Exhausted
+            }
             Self::Busy { .. } => ErrorCode::Conflict,
         }
     }
@@ -60,11 +70,13 @@ impl TrajectoryError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",
+            Self::DiskFull => "free space on the disk of the data directory, then retry",
             Self::TooManyOpen { .. } | Self::Busy { .. } => "wait for calls to end, then retry",
             Self::TooManyFollowers { .. } => "close a page that shows its steps, then retry",
             Self::TooManyBranches { .. } => "agentflow-synthesis, atif and jsonl have each step once",
             Self::InUse { .. } => "stop the other server, or give this one its own data directory",
             Self::NoBlob { .. } => "a body over the limit, or met while the blob store was full, has only its hash kept",
+            Self::DamagedBlob { .. } => "see what else is with: arenite trajectory verify; the disk may be failing",
             _ => return None,
         };
         Some(hint.to_owned())

@@ -203,7 +203,7 @@ impl Drop for Follow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Intent, Limits, OpenStep, Outcome, OutcomeKind, Recorder};
+    use crate::{Intent, Limits, OpenStep, Origin, Outcome, OutcomeKind, Recorder};
     use arenite_model::TenantId;
 
     fn recorder(dir: &tempfile::TempDir, followers: usize) -> Recorder {
@@ -218,7 +218,8 @@ mod tests {
             dialect: "aio",
             action: "GET /v1/sandbox".to_owned(),
             arguments: None,
-            origin: None,
+            origin: Origin::Agent,
+            client: None,
             request_id: String::new(),
             work: None,
         };

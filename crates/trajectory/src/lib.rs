@@ -20,7 +20,9 @@
 //!
 //! ```text
 //! lock                             held by the one server that records here
-//! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for the end
+//! reserve                          space for outcomes of accepted calls when the disk is full
+//! logs/TENANT/TRAJECTORY.jsonl     append-only; one JSON line for an intent, one for an outcome, one for a session's begin or
+//!                                  end, one for the end
 //! blobs/ab/cdef…                   bodies too large for a line, named by their BLAKE3
 //! blobs/tmp/                       bodies that are still arriving; emptied at start
 //! ```
@@ -35,14 +37,16 @@
 //! | the server is killed | everything: each record is one `write(2)` that returned before `begin` or `finish` did |
 //! | power is cut | records up to a second old may be missing: a thread calls `fdatasync` on what was written within [`Limits::sync_every`], and at shutdown |
 //! | power is cut during a write | a torn last line is skipped on read; the next append first ends it with a line break |
-//! | power is cut after a body was kept | blobs are renamed into place whole but not synced one by one; one that lost bytes is noticed by its length on export and replaced when the same body is met again |
-//! | the disk is full | a record that fits only in part is taken back, and `begin` fails: no call without its record |
+//! | power is cut after a body was kept | blobs are renamed into place whole but not synced one by one; one that lost bytes is noticed when it is read and replaced when the same body is met again |
+//! | the disk is full | `begin` fails: no call without its record; outcomes of calls that were accepted, and their bodies, are written into the space of `reserve`, and nothing begins until that is whole again |
+//! | a bit changes on disk | every line carries a checksum and that of the line before, every blob is named by its hash: what is not as it was written is not read, and [`Recorder::verify`] names it |
 
 #![forbid(unsafe_code)]
 
 mod blob;
 mod error;
 mod export;
+mod filter;
 mod follow;
 mod limits;
 mod line;
@@ -51,19 +55,23 @@ mod record;
 mod recorder;
 mod redact;
 pub mod replay;
+mod reserve;
+mod seal;
 mod sync;
 mod tap;
+mod verdict;
 
 pub use blob::{BlobStore, BlobWriter, FileBlobs};
 pub use error::TrajectoryError;
 pub use export::{Format, MAX_BRANCHES, MAX_PARSED, tool};
+pub use filter::Filter;
 pub use follow::{Follow, News};
 pub use limits::Limits;
 pub use log::{FileLog, StepLog, TrajectoryKey};
 pub use record::{
-    BlobRef, Body, Counters, FORMAT_VERSION, Intent, IntentRecord, Kind, NotKept, Outcome, OutcomeKind, OutcomeRecord, Step,
-    Summary, Work,
+    BlobRef, Body, Counters, FORMAT_VERSION, Failure, Intent, IntentRecord, Kind, NotKept, Origin, Outcome, OutcomeKind,
+    OutcomeRecord, PartOfStep, Problem, SessionChange, SessionEvent, Step, Summary, ToolResult, Verification, Work,
 };
-pub use recorder::{OpenStep, Recorder};
-pub use redact::{SECRET_QUERY_KEYS, redact};
+pub use recorder::{OpenPart, OpenStep, Recorder};
+pub use redact::{SECRET_QUERY_KEYS, redact, without_userinfo};
 pub use tap::Tap;

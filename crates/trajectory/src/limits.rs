@@ -13,6 +13,8 @@ pub struct Limits {
     pub blobs_bytes: u64,
     /// All logs together, in bytes. Beyond it `begin` refuses, so no call is made without its record.
     pub logs_bytes: u64,
+    /// Disk space kept for outcomes of accepted calls, in bytes. Calls are refused as long as it can't be had.
+    pub reserve_bytes: u64,
     /// Log files held open at once; the least recently used are closed first.
     pub open_files: usize,
     /// Calls under way at once in one trajectory; beyond it `begin` refuses.
@@ -30,6 +32,7 @@ impl Default for Limits {
             body_bytes: 8 << 20,
             blobs_bytes: 20 << 30,
             logs_bytes: 20 << 30,
+            reserve_bytes: 16 << 20,
             open_files: 512,
             open_steps: 4096,
             followers: 32,

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 pub(crate) const MAX_LINE: usize = 1 << 20;
 const CHUNK: usize = 16 << 10;
 
-/// Complete lines in `[from, end)` of a file, without their line break. A line that is cut off at the end, or is longer
-/// than any record, is passed over.
+/// Complete lines in `[from, end)` of a file, without their line break. A line that is cut off at the end is passed over;
+/// of one that is longer than any record comes what it begins with.
 pub(crate) struct Lines {
     reader: BufReader<io::Take<File>>,
     line: Vec<u8>,
@@ -25,20 +25,18 @@ impl Lines {
 
     /// The next line and where it starts.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<(u64, &[u8])>> {
-        loop {
-            self.line.clear();
-            let start = self.at;
-            let read = (&mut self.reader).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
-            self.at += read as u64;
-            if self.line.last() == Some(&b'\n') {
-                self.line.pop();
-                return Ok(Some((start, &self.line)));
-            }
-            if read < MAX_LINE {
-                return Ok(None);
-            }
+        self.line.clear();
+        let start = self.at;
+        let read = (&mut self.reader).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
+        self.at += read as u64;
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if read < MAX_LINE {
+            return Ok(None);
+        } else {
             self.at += self.reader.skip_until(b'\n')? as u64;
         }
+        Ok(Some((start, &self.line)))
     }
 }
 
@@ -124,12 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn torn_and_overlong_lines_are_passed_over() {
+    fn torn_lines_are_passed_over_and_overlong_ones_cut() {
         let mut text = b"a\n".to_vec();
         text.extend(std::iter::repeat_n(b'y', MAX_LINE + 100));
         text.extend_from_slice(b"\nb\ntorn");
         let mut forth = Lines::new(file_of(&text), 0, text.len() as u64).unwrap();
         assert_eq!(forth.next_line().unwrap().unwrap().1, b"a");
+        assert_eq!(forth.next_line().unwrap().unwrap().1.len(), MAX_LINE);
         assert_eq!(forth.next_line().unwrap().unwrap().1, b"b");
         assert!(forth.next_line().unwrap().is_none());
     }

@@ -15,9 +15,14 @@ use arenite_model::TenantId;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::record::EndRecord;
+use crate::record::{EndRecord, SessionRecord};
+use crate::reserve::{Reserve, is_full};
+use crate::seal::{self, NO_SUM, Sum};
 use crate::sync::Syncer;
-use crate::{FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, Step, Summary, TrajectoryError};
+use crate::{
+    BlobRef, FORMAT_VERSION, IntentRecord, Kind, Limits, OutcomeRecord, SessionEvent, Step, Summary, TrajectoryError,
+    Verification,
+};
 
 /// Names one trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +65,17 @@ pub trait StepLog: Send + Sync {
     fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
     /// Up to `limit` steps after the given one, in order.
     fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError>;
+    /// Logs that a session began or ended.
+    fn session(&self, key: &TrajectoryKey, event: SessionEvent) -> Result<(), TrajectoryError>;
+    /// Begins and ends of sessions, in order.
+    fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError>;
+    /// Checks all lines, and calls `see` with the step and the kept body of each reference.
+    fn verify(
+        &self,
+        key: &TrajectoryKey,
+        found: &mut Verification,
+        see: &mut dyn FnMut(u64, BlobRef),
+    ) -> Result<(), TrajectoryError>;
     /// The number of the last step, and whether the end was noted; of no log 0, and that it was not.
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
@@ -79,6 +95,7 @@ pub struct FileLog {
     open_files: AtomicUsize,
     clock: AtomicU64,
     syncer: Syncer,
+    reserve: Arc<Reserve>,
 }
 
 /// What is known of one log while it is used.
@@ -104,6 +121,8 @@ struct LogState {
     /// The file doesn't end with a line break.
     torn: bool,
     removed: bool,
+    /// The sum of its last line.
+    sum: Option<Sum>,
 }
 
 impl Log {
@@ -114,7 +133,12 @@ impl Log {
 
 impl FileLog {
     /// `first` runs on the thread that syncs, before anything else.
-    pub(crate) fn open(dir: PathBuf, limits: Limits, first: impl FnOnce() + Send + 'static) -> Result<Self, TrajectoryError> {
+    pub(crate) fn open(
+        dir: PathBuf,
+        limits: Limits,
+        reserve: Arc<Reserve>,
+        first: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, TrajectoryError> {
         fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
         let used = Arc::new(AtomicU64::new(0));
         let count = count_logs(dir.clone(), Arc::clone(&used), SystemTime::now());
@@ -123,7 +147,16 @@ impl FileLog {
             first();
         })
         .map_err(|e| TrajectoryError::io("start the thread that syncs", &dir, e))?;
-        Ok(Self { dir, limits, logs: Mutex::default(), used, open_files: AtomicUsize::new(0), clock: AtomicU64::new(0), syncer })
+        Ok(Self {
+            dir,
+            limits,
+            logs: Mutex::default(),
+            used,
+            open_files: AtomicUsize::new(0),
+            clock: AtomicU64::new(0),
+            syncer,
+            reserve,
+        })
     }
 
     fn logs(&self) -> MutexGuard<'_, HashMap<TrajectoryKey, Arc<Log>>> {
@@ -222,7 +255,7 @@ impl FileLog {
         let failed = |e| TrajectoryError::io("read", &log.path, e);
         state.len = file.metadata().map_err(failed)?.len();
         let past = recover::past(&file, state.len).map_err(failed)?;
-        (state.last, state.ended, state.torn) = (past.last, past.ended, past.torn);
+        (state.last, state.ended, state.torn, state.sum) = (past.last, past.ended, past.torn, Some(past.sum));
         // Steps that a dead server left under way stay `open` until said to be interrupted, one after the other, so that
         // dying here again loses none of them.
         state.open = past.interrupted.into_iter().collect();
@@ -235,6 +268,24 @@ impl FileLog {
         }
         state.loaded = true;
         Ok(())
+    }
+
+    fn open_to_read(&self, key: &TrajectoryKey) -> Result<(PathBuf, File), TrajectoryError> {
+        let path = self.path(key);
+        match File::open(&path) {
+            Ok(file) => Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() })
+            }
+            Err(error) => Err(TrajectoryError::io("open", path, error)),
+        }
+    }
+
+    /// Reads the file as long as it is now. What is being written meanwhile is a line more.
+    fn read<T>(&self, key: &TrajectoryKey, read: impl FnOnce(File, u64) -> io::Result<T>) -> Result<T, TrajectoryError> {
+        let (path, file) = self.open_to_read(key)?;
+        let len = file.metadata().map(|meta| meta.len());
+        len.and_then(|len| read(file, len)).map_err(|error| TrajectoryError::io("read", path, error))
     }
 
     fn open_file(&self, key: &TrajectoryKey, path: &Path, make: bool) -> Result<File, TrajectoryError> {
@@ -258,21 +309,26 @@ impl FileLog {
         Ok(file)
     }
 
-    /// One record, one `write(2)`: all of it or nothing.
-    fn append(&self, log: &Log, state: &mut LogState, record: &impl Serialize) -> Result<(), TrajectoryError> {
+    /// One record, one `write(2)`: all of it or nothing. `accepted`: it tells of what was accepted, and may use the reserve.
+    fn append(&self, log: &Log, state: &mut LogState, record: &impl Serialize, accepted: bool) -> Result<(), TrajectoryError> {
         let failed = |e| TrajectoryError::io("write to", &log.path, e);
         let Some(file) = state.file.clone() else {
             return Err(failed(io::Error::other("the log is not open")));
         };
         if state.torn {
-            write_whole(&file, b"\n", state.len).map_err(failed)?;
+            self.reserve.retry(1, || write_whole(&file, b"\n", state.len)).map_err(failed)?;
             state.len += 1;
             state.torn = false;
         }
         let mut line = Vec::with_capacity(512);
         serde_json::to_writer(&mut line, record).map_err(|e| failed(e.into()))?;
+        let sum = seal::seal(&mut line, &state.sum.unwrap_or(NO_SUM));
         line.push(b'\n');
-        if let Err(error) = write_whole(&file, &line, state.len) {
+        let written = match accepted {
+            true => self.reserve.retry(line.len(), || write_whole(&file, &line, state.len)),
+            false => write_whole(&file, &line, state.len),
+        };
+        if let Err(error) = written {
             // Its length tells whether the part that was written could be taken back.
             let len = file.metadata().map_or(state.len, |meta| meta.len());
             state.torn = len != state.len;
@@ -280,6 +336,7 @@ impl FileLog {
             return Err(failed(error));
         }
         state.len += line.len() as u64;
+        state.sum = Some(sum);
         self.used.fetch_add(line.len() as u64, Ordering::Relaxed);
         self.syncer.mark(&log.path, &file);
         Ok(())
@@ -289,7 +346,7 @@ impl FileLog {
         record.last = state.last;
         record.open = state.open.first().copied();
         record.ended = state.ended;
-        self.append(log, state, record)
+        self.append(log, state, record, true)
     }
 
     /// Drops what is held in memory of a log that nobody uses.
@@ -311,6 +368,9 @@ impl StepLog for FileLog {
         if used >= self.limits.logs_bytes {
             return Err(TrajectoryError::LogsFull { used, limit: self.limits.logs_bytes });
         }
+        if !self.reserve.is_whole() {
+            return Err(TrajectoryError::DiskFull);
+        }
         self.change(key, true, |log, state| {
             if state.open.len() >= self.limits.open_steps {
                 return Err(TrajectoryError::TooManyOpen { trajectory: key.trajectory.clone(), open: state.open.len() });
@@ -320,7 +380,10 @@ impl StepLog for FileLog {
             intent.last = step;
             intent.open = Some(state.open.first().copied().unwrap_or(step));
             intent.ended = state.ended;
-            self.append(log, state, &intent)?;
+            self.append(log, state, &intent, false).map_err(|error| match error {
+                TrajectoryError::Io { source, .. } if is_full(&source) => TrajectoryError::DiskFull,
+                other => other,
+            })?;
             state.last = step;
             state.open.insert(step);
             Ok(step)
@@ -347,7 +410,7 @@ impl StepLog for FileLog {
                     ended: true,
                     at: Timestamp::now(),
                 };
-                self.append(log, state, &record)?;
+                self.append(log, state, &record, true)?;
                 state.ended = true;
             }
             self.close(state);
@@ -389,11 +452,7 @@ impl StepLog for FileLog {
     }
 
     fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError> {
-        let path = self.path(key);
-        let file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
-            _ => TrajectoryError::io("open", &path, error),
-        })?;
+        let (path, file) = self.open_to_read(key)?;
         let failed = |e| TrajectoryError::io("read", &path, e);
         // Length and steps under way belong together: an outcome written after the length was taken is not read, so its
         // step must count as under way.
@@ -404,6 +463,34 @@ impl StepLog for FileLog {
             (len, state.map_or_else(BTreeSet::new, |s| s.open.clone()))
         };
         read::steps(file, len, &open, after, limit).map_err(failed)
+    }
+
+    fn session(&self, key: &TrajectoryKey, event: SessionEvent) -> Result<(), TrajectoryError> {
+        self.change(key, true, |log, state| {
+            let record = SessionRecord {
+                v: FORMAT_VERSION,
+                kind: Kind::Session,
+                last: state.last,
+                open: state.open.first().copied(),
+                ended: state.ended,
+                session: event.clone(),
+                at: Timestamp::now(),
+            };
+            self.append(log, state, &record, false)
+        })
+    }
+
+    fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError> {
+        self.read(key, read::sessions)
+    }
+
+    fn verify(
+        &self,
+        key: &TrajectoryKey,
+        found: &mut Verification,
+        see: &mut dyn FnMut(u64, BlobRef),
+    ) -> Result<(), TrajectoryError> {
+        self.read(key, |file, len| read::verify(file, len, found, see))
     }
 
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError> {

@@ -1,13 +1,94 @@
 //! What a step is, in memory, on disk and in an export.
 
+use std::str::FromStr;
+
 use arenite_model::TenantId;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The version of the records on disk and of exported steps.
-pub const FORMAT_VERSION: u32 = 1;
+use crate::TrajectoryError;
+use crate::seal::{self, Line};
+
+/// The version of the records on disk and of exported steps. Version 1 had no checksums, no `result`, and the client's
+/// address as `origin`; its logs are read as before.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// Who caused a step, told from the way its call came in. It is for filters alone and gives no rights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// An agent, its harness's tool calls, or the command line: everything that says nothing else.
+    #[default]
+    Agent,
+    /// A person, by one of this server's own pages.
+    Person,
+    /// The life of the sandbox itself, and calls that processes in the sandbox make.
+    System,
+}
+
+impl Origin {
+    pub const ALL: [Self; 3] = [Self::Agent, Self::Person, Self::System];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Person => "person",
+            Self::System => "system",
+        }
+    }
+
+    /// Of a record of version 1, which did not say.
+    fn of_dialect(dialect: &str) -> Self {
+        match dialect {
+            "api" | "agent_sandbox" | "inside" => Self::System,
+            _ => Self::Agent,
+        }
+    }
+}
+
+impl FromStr for Origin {
+    type Err = TrajectoryError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|origin| origin.name() == text);
+        found.ok_or_else(|| TrajectoryError::BadOrigin { given: text.chars().take(80).collect() })
+    }
+}
+
+impl<'de> Deserialize<'de> for Origin {
+    /// In version 1 an address or null stood here.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        Ok(text.and_then(|text| text.parse().ok()).unwrap_or_default())
+    }
+}
+
+/// Whether a call did what it was asked, by its answer. [`OutcomeKind`] says whether an answer came at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolResult {
+    Succeeded,
+    Failed(Failure),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// A command ended with this code, which is not 0.
+    ExitCode(i64),
+    Error(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ExitCode(code) => write!(f, "exit code {code}"),
+            Self::Error(error) => f.write_str(error),
+        }
+    }
+}
 
 /// What is about to be done: everything known before the dial.
 #[derive(Debug, Clone)]
@@ -22,8 +103,9 @@ pub struct Intent {
     pub action: String,
     /// A JSON body or query that is already at hand; none when it will be streamed through the request tap.
     pub arguments: Option<Value>,
+    pub origin: Origin,
     /// The client's address, or `inside`.
-    pub origin: Option<String>,
+    pub client: Option<String>,
     pub request_id: String,
     /// None for a call that no worker made.
     pub work: Option<Work>,
@@ -45,12 +127,15 @@ pub struct Work {
     /// The sandbox in which it is done, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
+    /// The call's own limit in seconds, where it named one; 0 is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
     /// What the client told of its model's tokens, as it came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Box<RawValue>>,
 }
 
-/// How a step went.
+/// How the transport of a step went; its [`ToolResult`] is read from the answer.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The answer's HTTP status, where there was an answer.
@@ -63,7 +148,7 @@ pub struct Outcome {
 #[serde(rename_all = "lowercase")]
 pub enum OutcomeKind {
     Ok,
-    /// The tool answered with an error.
+    /// The answer's status is 400 or more.
     Error,
     /// The client left before the answer's end.
     Aborted,
@@ -71,6 +156,8 @@ pub enum OutcomeKind {
     Failed,
     /// The server died during the call. Never passed in: computed on read.
     Interrupted,
+    /// A line of the log that told of it is not as it was written. Never passed in: computed on read.
+    Damaged,
 }
 
 /// A body as the record has it.
@@ -113,6 +200,17 @@ pub enum NotKept {
     WriteFailed,
 }
 
+/// One of the calls of a step that stands for several: what a command of the command line needs to do its work.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PartOfStep {
+    pub action: String,
+    pub outcome: OutcomeKind,
+    pub status: Option<u16>,
+    pub result: Option<ToolResult>,
+    pub arguments: Option<Body>,
+    pub observation: Option<Body>,
+}
+
 /// One step, intent and outcome together: what is read back and exported.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
@@ -133,11 +231,20 @@ pub struct Step {
     /// None while the call is under way.
     pub outcome: Option<OutcomeKind>,
     pub status: Option<u16>,
+    /// None where there is no whole answer, and so no result.
+    #[serde(default)]
+    pub result: Option<ToolResult>,
     pub error: Option<String>,
-    pub origin: Option<String>,
+    #[serde(default)]
+    pub origin: Origin,
+    #[serde(default)]
+    pub client: Option<String>,
     pub request_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
+    /// The calls that one command of the command line made, in the order of their ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PartOfStep>,
     /// Bytes that passed through the request tap, or of `arguments` when they were at hand.
     pub bytes_in: u64,
     /// Bytes that passed through the response tap.
@@ -186,6 +293,86 @@ pub enum Kind {
     Intent,
     Outcome,
     End,
+    Session,
+}
+
+/// A session in which steps are done, such as one of an AgentFlow worker, when it begins or ends. It stands between the
+/// steps and has no number of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SessionEvent {
+    pub event: SessionChange,
+    pub id: String,
+    /// The kind of resource, such as `bash` or `vm`.
+    pub resource_type: String,
+    /// With what it was made: all that its replay needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Value>,
+    /// Seconds without a call after which it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<f64>,
+    /// The sandbox in which it is, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// When it began, or ended.
+    pub at: Timestamp,
+    /// The last step that began before this was written; set by the log.
+    #[serde(default)]
+    pub after: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionChange {
+    Begin,
+    End,
+}
+
+/// A session's event as it is logged.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    pub(crate) v: u32,
+    pub(crate) kind: Kind,
+    pub(crate) last: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) open: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ended: bool,
+    pub(crate) session: SessionEvent,
+    pub(crate) at: Timestamp,
+}
+
+/// What a check of a trajectory's log and blobs found.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Verification {
+    pub trajectory: String,
+    pub lines: u64,
+    /// Lines written before lines had checksums.
+    pub unchecked: u64,
+    pub steps: u64,
+    /// Kept bodies outside the log that it refers to.
+    pub blobs: u64,
+    /// What is not as it was written, in order; at most a thousand.
+    pub problems: Vec<Problem>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Problem {
+    /// From 1; none for a body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    pub what: String,
+}
+
+impl Verification {
+    const MOST: usize = 1000;
+
+    pub(crate) fn note(&mut self, line: Option<u64>, step: Option<u64>, what: impl Into<String>) {
+        if self.problems.len() < Self::MOST {
+            self.problems.push(Problem { line, step, what: what.into() });
+        }
+    }
 }
 
 /// An intent as it is logged. The log itself sets `step`, `last`, `open` and `ended`.
@@ -210,7 +397,10 @@ pub struct IntentRecord {
     pub arguments: Option<Body>,
     pub bytes_in: u64,
     pub started_at: Timestamp,
-    pub origin: Option<String>,
+    #[serde(default)]
+    pub origin: Origin,
+    #[serde(default)]
+    pub client: Option<String>,
     pub request_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
@@ -229,11 +419,15 @@ pub struct OutcomeRecord {
     pub ended: bool,
     pub outcome: OutcomeKind,
     pub status: Option<u16>,
+    #[serde(default)]
+    pub result: Option<ToolResult>,
     pub error: Option<String>,
     /// What passed the request tap, when the intent had no arguments at hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Body>,
     pub observation: Option<Body>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PartOfStep>,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub ended_at: Option<Timestamp>,
@@ -252,14 +446,53 @@ impl OutcomeRecord {
             ended: false,
             outcome: OutcomeKind::Interrupted,
             status: None,
+            result: None,
             error: Some("the server ended during the call".to_owned()),
             arguments: None,
             observation: None,
+            calls: Vec::new(),
             bytes_in: 0,
             bytes_out: 0,
             ended_at: None,
             duration_ms: None,
         }
+    }
+
+    /// A step whose outcome can't be read.
+    pub(crate) fn damaged(step: u64) -> Self {
+        let error = Some("the record of how it went is damaged".to_owned());
+        Self { outcome: OutcomeKind::Damaged, error, ..Self::interrupted(step) }
+    }
+
+    /// Its result, also of a record that does not say.
+    fn result(&self) -> Option<ToolResult> {
+        if self.result.is_some() || self.v > 1 {
+            return self.result.clone();
+        }
+        let told = match &self.observation {
+            Some(Body::Json(raw)) => Some(crate::verdict::Verdict::of(raw.get().as_bytes())),
+            Some(Body::Blob(_)) => None,
+            _ => Some(ToolResult::Succeeded),
+        };
+        conclude(self.outcome, told, self.error.as_deref(), self.status)
+    }
+}
+
+/// The result of a step, of what its answer tells and how the transport went.
+pub(crate) fn conclude(
+    kind: OutcomeKind,
+    told: Option<ToolResult>,
+    error: Option<&str>,
+    status: Option<u16>,
+) -> Option<ToolResult> {
+    match (kind, told) {
+        (OutcomeKind::Ok, told) | (OutcomeKind::Error, told @ Some(ToolResult::Failed(_))) => told,
+        (OutcomeKind::Error | OutcomeKind::Failed, _) => {
+            let status = || status.map(|status| format!("the answer was {status}"));
+            let error = error.map(str::to_owned).or_else(status).unwrap_or_else(|| "it failed".to_owned());
+            Some(ToolResult::Failed(Failure::Error(error)))
+        }
+        (OutcomeKind::Aborted | OutcomeKind::Interrupted | OutcomeKind::Damaged, _) => None,
     }
 }
 
@@ -307,8 +540,12 @@ pub(crate) struct Whose {
 }
 
 impl Head {
+    /// None for a line that is not as it was written.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
-        serde_json::from_slice(line).ok()
+        match seal::check(line) {
+            Line::Sealed { .. } | Line::Unsealed => serde_json::from_slice(line).ok(),
+            Line::Torn | Line::Damaged => None,
+        }
     }
 
     /// When the line was written.
@@ -317,7 +554,53 @@ impl Head {
     }
 }
 
+impl IntentRecord {
+    /// Reads a line of any version.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Old {
+            origin: Option<String>,
+        }
+        let mut record: Self = serde_json::from_slice(line).ok()?;
+        if record.v < 2 {
+            record.client = serde_json::from_slice::<Old>(line).ok()?.origin;
+            record.origin = Origin::of_dialect(&record.dialect);
+        }
+        Some(record)
+    }
+}
+
 impl Step {
+    /// One whose intent can't be read. `like` is a step near it.
+    pub(crate) fn lost(step: u64, like: Option<&Self>) -> Self {
+        let text = |of: fn(&Self) -> &String| like.map(of).cloned().unwrap_or_default();
+        Self {
+            version: FORMAT_VERSION,
+            step,
+            tenant: text(|step| &step.tenant),
+            sandbox_id: text(|step| &step.sandbox_id),
+            sandbox_name: text(|step| &step.sandbox_name),
+            dialect: String::new(),
+            action: "unknown".to_owned(),
+            arguments: None,
+            observation: None,
+            started_at: like.map_or(Timestamp::UNIX_EPOCH, |step| step.started_at),
+            ended_at: None,
+            duration_ms: None,
+            outcome: Some(OutcomeKind::Damaged),
+            status: None,
+            result: None,
+            error: Some("the record of this step is damaged or missing".to_owned()),
+            origin: Origin::Agent,
+            client: None,
+            request_id: String::new(),
+            work: None,
+            calls: Vec::new(),
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
     pub(crate) fn of_intent(intent: IntentRecord) -> Self {
         Self {
             version: intent.v,
@@ -334,16 +617,20 @@ impl Step {
             duration_ms: None,
             outcome: None,
             status: None,
+            result: None,
             error: None,
             origin: intent.origin,
+            client: intent.client,
             request_id: intent.request_id,
             work: intent.work,
+            calls: Vec::new(),
             bytes_in: intent.bytes_in,
             bytes_out: 0,
         }
     }
 
     pub(crate) fn conclude(&mut self, outcome: OutcomeRecord) {
+        self.result = outcome.result();
         self.arguments = self.arguments.take().or(outcome.arguments);
         self.observation = outcome.observation;
         self.ended_at = outcome.ended_at;
@@ -351,6 +638,7 @@ impl Step {
         self.outcome = Some(outcome.outcome);
         self.status = outcome.status;
         self.error = outcome.error;
+        self.calls = outcome.calls;
         self.bytes_in = self.bytes_in.max(outcome.bytes_in);
         self.bytes_out = outcome.bytes_out;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,20 @@ use serde_json::value::to_raw_value;
 
 use crate::follow::{Change, Followers};
 use crate::limits::{MAX_ACTION, MAX_PAGE, MAX_TEXT};
+use crate::record::conclude;
+use crate::reserve::Reserve;
 use crate::{
-    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, FileBlobs, FileLog, Follow, Intent, IntentRecord, Kind, Limits, Outcome,
-    OutcomeKind, OutcomeRecord, Step, StepLog, Summary, Tap, TrajectoryError, TrajectoryKey,
+    BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, Failure, FileBlobs, FileLog, Filter, Follow, Intent, IntentRecord, Kind,
+    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, Summary, Tap, ToolResult,
+    TrajectoryError, TrajectoryKey, Verification,
 };
 
 /// The most of a body that a record itself may hold, whatever the configuration says: log lines are bounded by it.
 const MAX_INLINE: usize = 64 << 10;
+/// The most of a body of one call among several of a step that the record itself holds.
+const PART_INLINE: usize = 1 << 10;
+/// The most calls of one step.
+const MAX_PARTS: usize = 64;
 /// A blob that was just written may belong to a record that is still to come.
 const SWEEP_GRACE: Duration = Duration::from_secs(3600);
 
@@ -55,9 +62,10 @@ impl Recorder {
     pub fn open(dir: PathBuf, limits: Limits) -> Result<Self, TrajectoryError> {
         std::fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
         let lock = lock(&dir)?;
-        let blobs = FileBlobs::open(dir.join("blobs"), limits.blobs_bytes)?;
+        let reserve = Arc::new(Reserve::open(dir.join("reserve"), limits.reserve_bytes));
+        let blobs = FileBlobs::open(dir.join("blobs"), limits.blobs_bytes, Arc::clone(&reserve))?;
         let count = blobs.count(SystemTime::now());
-        let log = FileLog::open(dir.join("logs"), limits.clone(), count)?;
+        let log = FileLog::open(dir.join("logs"), limits.clone(), reserve, count)?;
         Ok(Self::build(Arc::new(log), Arc::new(blobs), limits, Some(lock)))
     }
 
@@ -133,7 +141,8 @@ impl Recorder {
             arguments,
             bytes_in,
             started_at: Timestamp::now(),
-            origin: intent.origin.map(|origin| cut(origin, MAX_TEXT)),
+            origin: intent.origin,
+            client: intent.client.map(|client| cut(client, MAX_TEXT)),
             request_id: cut(intent.request_id, MAX_TEXT),
             work: intent.work,
         };
@@ -142,12 +151,13 @@ impl Recorder {
         self.inner.begun.fetch_add(1, Ordering::Relaxed);
         Ok(OpenStep {
             request: self.tap(),
-            response: self.tap(),
+            response: self.tap().judging(),
             recorder: self.clone(),
             key: Some(key),
             step,
             started,
             has_arguments,
+            parts: Vec::new(),
         })
     }
 
@@ -186,6 +196,34 @@ impl Recorder {
         self.inner.log.steps(&key, after, limit.min(MAX_PAGE))
     }
 
+    /// The same of those that the filter takes, and the step after which to read on; none: those were the last.
+    pub fn filtered(
+        &self,
+        tenant: &TenantId,
+        trajectory: &str,
+        (mut after, limit): (u64, usize),
+        filter: &Filter,
+    ) -> Result<(Vec<Step>, Option<u64>), TrajectoryError> {
+        let limit = limit.clamp(1, MAX_PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = self.steps(tenant, trajectory, after, limit)?;
+            let is_last = page.len() < limit;
+            for step in page {
+                after = step.step;
+                if filter.takes(&step) {
+                    found.push(step);
+                }
+                if found.len() == limit {
+                    return Ok((found, Some(after)));
+                }
+            }
+            if is_last {
+                return Ok((found, None));
+            }
+        }
+    }
+
     /// Follows a trajectory from the step after the given one, though no further back than `tail` steps. It need not have
     /// begun. Reads a little of the log.
     ///
@@ -203,7 +241,7 @@ impl Recorder {
         &self,
         tenant: &TenantId,
         trajectory: &str,
-        inline_blobs: bool,
+        (inline_blobs, filter): (bool, &Filter),
         out: &mut dyn Write,
     ) -> Result<u64, TrajectoryError> {
         let failed = |e| TrajectoryError::io("write the export of", trajectory, e);
@@ -214,7 +252,7 @@ impl Recorder {
                 return Ok(written);
             };
             after = last.step;
-            for mut step in page {
+            for mut step in page.into_iter().filter(|step| filter.takes(step)) {
                 if inline_blobs {
                     self.put_in_place(&mut step.arguments)?;
                     self.put_in_place(&mut step.observation)?;
@@ -238,7 +276,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// None when it was swept away, or lost bytes to a power cut.
+    /// None when it was swept away, or is not as it was written.
     fn read_whole(&self, blob: &BlobRef) -> Result<Option<Vec<u8>>, TrajectoryError> {
         let file = match self.inner.blobs.open(&blob.blake3) {
             Err(TrajectoryError::NoBlob { .. }) => return Ok(None),
@@ -246,12 +284,56 @@ impl Recorder {
         };
         let mut bytes = Vec::new();
         file.take(blob.bytes + 1).read_to_end(&mut bytes).map_err(|e| TrajectoryError::io("read", &blob.blake3, e))?;
-        Ok((bytes.len() as u64 == blob.bytes).then_some(bytes))
+        Ok((blake3::hash(&bytes).to_string() == blob.blake3).then_some(bytes))
     }
 
-    /// The bytes of a blob, by its BLAKE3 in hexadecimal.
+    /// The bytes of a blob, by its BLAKE3 in hexadecimal. They are read once to see that they are those that were recorded.
+    ///
+    /// # Errors
+    /// [`TrajectoryError::DamagedBlob`] when they are not.
     pub fn read_blob(&self, digest: &str) -> Result<File, TrajectoryError> {
-        self.inner.blobs.open(digest)
+        let mut file = self.inner.blobs.open(digest)?;
+        let failed = |e| TrajectoryError::io("read", digest, e);
+        if crate::blob::digest_of(&file).map_err(failed)? != digest {
+            return Err(TrajectoryError::DamagedBlob { digest: digest.to_owned() });
+        }
+        file.rewind().map_err(failed)?;
+        Ok(file)
+    }
+
+    /// Notes that a session of the trajectory's worker began or ended.
+    pub fn note_session(&self, tenant: &TenantId, trajectory: &str, event: SessionEvent) -> Result<(), TrajectoryError> {
+        self.inner.log.session(&TrajectoryKey::new(tenant, trajectory)?, event)
+    }
+
+    /// Begins and ends of sessions in the order in which they were noted.
+    pub fn sessions(&self, tenant: &TenantId, trajectory: &str) -> Result<Vec<SessionEvent>, TrajectoryError> {
+        self.inner.log.sessions(&TrajectoryKey::new(tenant, trajectory)?)
+    }
+
+    /// Reads all of a trajectory, log and bodies, and says what is not as it was written.
+    pub fn verify(&self, tenant: &TenantId, trajectory: &str) -> Result<Verification, TrajectoryError> {
+        let key = TrajectoryKey::new(tenant, trajectory)?;
+        let mut found = Verification { trajectory: trajectory.to_owned(), ..Verification::default() };
+        let mut bodies = std::collections::BTreeMap::new();
+        self.inner.log.verify(&key, &mut found, &mut |step, blob| {
+            bodies.entry(blob.blake3).or_insert(step);
+        })?;
+        for (digest, step) in bodies {
+            found.blobs += 1;
+            match self.read_blob(&digest) {
+                Ok(_) => {}
+                Err(
+                    error @ (TrajectoryError::DamagedBlob { .. }
+                    | TrajectoryError::NoBlob { .. }
+                    | TrajectoryError::BadDigest { .. }),
+                ) => {
+                    found.note(None, Some(step), error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// The sandbox was deleted: notes the end and closes the file. Records stay.
@@ -311,9 +393,52 @@ pub struct OpenStep {
     has_arguments: bool,
     request: Tap,
     response: Tap,
+    parts: Vec<PartOfStep>,
+}
+
+/// One of the calls of a step that stands for several.
+pub struct OpenPart {
+    action: String,
+    request: Tap,
+    response: Tap,
+}
+
+impl OpenPart {
+    pub fn request_tap(&mut self) -> &mut Tap {
+        &mut self.request
+    }
+
+    pub fn response_tap(&mut self) -> &mut Tap {
+        &mut self.response
+    }
 }
 
 impl OpenStep {
+    /// Begins one of the calls of this step.
+    pub fn begin_part(&self, action: String) -> OpenPart {
+        let tap = || self.recorder.tap().holding(PART_INLINE);
+        OpenPart { action: cut(action, MAX_ACTION), request: tap(), response: tap().judging() }
+    }
+
+    /// Whether it takes no further calls.
+    pub fn is_full(&self) -> bool {
+        self.parts.len() >= MAX_PARTS
+    }
+
+    /// One of its calls has ended. Answers its result.
+    pub fn add_part(&mut self, part: OpenPart, outcome: &Outcome) -> Option<ToolResult> {
+        let result = conclude(outcome.result, Some(part.response.result()), outcome.error.as_deref(), outcome.status);
+        self.parts.push(PartOfStep {
+            action: part.action,
+            outcome: outcome.result,
+            status: outcome.status,
+            result: result.clone().map(shortened),
+            arguments: part.request.close(),
+            observation: part.response.close(),
+        });
+        result
+    }
+
     /// The step's number within its trajectory, from 1.
     pub fn id(&self) -> u64 {
         self.step
@@ -343,6 +468,7 @@ impl OpenStep {
         let response = std::mem::replace(&mut self.response, self.recorder.tap());
         let (bytes_in, bytes_out) = (request.bytes(), response.bytes());
         let streamed = request.close();
+        let result = conclude(outcome.result, Some(response.result()), outcome.error.as_deref(), outcome.status);
         let record = OutcomeRecord {
             v: FORMAT_VERSION,
             kind: Kind::Outcome,
@@ -352,22 +478,24 @@ impl OpenStep {
             ended: false,
             outcome: outcome.result,
             status: outcome.status,
+            result: result.map(shortened),
             error: outcome.error.map(|error| cut(error, MAX_TEXT)),
             arguments: streamed.filter(|_| !self.has_arguments),
             observation: response.close(),
+            calls: std::mem::take(&mut self.parts),
             bytes_in,
             bytes_out,
             ended_at: Some(Timestamp::now()),
             duration_ms: Some((self.started.elapsed().as_secs_f64() * 1e6).round() / 1e3),
         };
-        let result = inner.log.finish(&key, record);
+        let written = inner.log.finish(&key, record);
         inner.followers.tell(&key, Change::Step(self.step));
-        let counter = match &result {
+        let counter = match &written {
             Ok(()) => &inner.finished,
             Err(_) => &inner.outcomes_lost,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        result
+        written
     }
 }
 
@@ -401,6 +529,13 @@ fn lock(dir: &Path) -> Result<File, TrajectoryError> {
     }
 }
 
+fn shortened(result: ToolResult) -> ToolResult {
+    match result {
+        ToolResult::Failed(Failure::Error(error)) => ToolResult::Failed(Failure::Error(cut(error, MAX_TEXT))),
+        other => other,
+    }
+}
+
 /// Cuts a text to `most` bytes, marked with an ellipsis.
 fn cut(mut text: String, most: usize) -> String {
     if text.len() > most {
@@ -421,6 +556,7 @@ fn body_of(bytes: Vec<u8>) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Origin;
 
     fn observe(recorder: &Recorder, trajectory: &str, body: &[u8]) {
         let mut step = recorder
@@ -431,7 +567,8 @@ mod tests {
                 dialect: "aio",
                 action: "é".repeat(MAX_ACTION),
                 arguments: None,
-                origin: None,
+                origin: Origin::Agent,
+                client: None,
                 request_id: String::new(),
                 work: None,
             })

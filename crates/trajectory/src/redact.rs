@@ -1,6 +1,8 @@
-//! Secrets that travel in query strings.
+//! Secrets that travel in query strings and in environments.
 
 use std::borrow::Cow;
+
+use serde_json::Value;
 
 /// Query keys whose values never reach a record, compared without regard to case.
 pub const SECRET_QUERY_KEYS: [&str; 7] = ["access_token", "api_key", "apikey", "password", "secret", "ticket", "token"];
@@ -53,9 +55,56 @@ fn is_secret(key: &str) -> bool {
     SECRET_QUERY_KEYS.iter().any(|secret| decoded.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
+/// What is recorded of a create, of a session's configuration and of their answers: the same, but for the credentials in the URLs and proxies' addresses of `env`.
+pub fn without_userinfo(mut said: Value) -> Value {
+    fn walk(said: &mut Value) {
+        match said {
+            Value::Array(items) => items.iter_mut().for_each(walk),
+            Value::Object(fields) => {
+                for (key, held) in fields {
+                    match held {
+                        Value::Object(variables) if key == "env" => {
+                            for (name, text) in variables {
+                                if let Value::String(text) = text {
+                                    *text = hide_userinfo(name, text);
+                                }
+                            }
+                        }
+                        other => walk(other),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    walk(&mut said);
+    said
+}
+
+fn hide_userinfo(name: &str, text: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    if name == "proxy_server" || name.ends_with("_proxy") {
+        // Written without a scheme too, and the proxy takes everything up to the last @ as credentials.
+        let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
+        return rest.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, address)| format!("{scheme}redacted@{address}"));
+    }
+    let mut parts = text.split("://");
+    let mut hidden = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_whitespace() || "/?#,;\"'".contains(c)).unwrap_or(part.len());
+        hidden.push_str("://");
+        match part[..end].rfind('@') {
+            Some(at) => hidden.extend(["redacted", &part[at..]]),
+            None => hidden.push_str(part),
+        }
+    }
+    hidden
+}
+
 #[cfg(test)]
 mod tests {
-    use super::redact;
+    use super::{redact, without_userinfo};
+    use serde_json::json;
 
     #[test]
     fn values_of_secret_keys_are_replaced_and_nothing_else() {
@@ -70,5 +119,23 @@ mod tests {
         ] {
             assert_eq!(redact(given), wanted);
         }
+    }
+
+    #[test]
+    fn credentials_in_environments_are_not_recorded() {
+        for (name, text, wanted) in [
+            ("PROXY_SERVER", "me:p@ss@a:1", "redacted@a:1"),
+            ("PROXY_SERVER", "http://me:p/ss@a:1", "http://redacted@a:1"),
+            ("PROXY_SERVER", "a:1", "a:1"),
+            ("https_proxy", "me:pass@a:1", "redacted@a:1"),
+            ("PIP_INDEX_URL", "https://me:pass@pypi.test/simple?x=y@z", "https://redacted@pypi.test/simple?x=y@z"),
+            ("MIRRORS", "https://a/x,https://t0ken@b/y https://c", "https://a/x,https://redacted@b/y https://c"),
+            ("MAIL", "me@a.test", "me@a.test"),
+        ] {
+            let told = |text: &str| json!({"name": "x", "spec": {"env": {name: text}}});
+            assert_eq!(without_userinfo(told(text)), told(wanted));
+        }
+        let other = json!({"env": ["http://a:b@c"], "args": ["http://a:b@c"]});
+        assert_eq!(without_userinfo(other.clone()), other);
     }
 }

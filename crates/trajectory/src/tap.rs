@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::value::RawValue;
 
-use crate::{BlobRef, BlobStore, BlobWriter, Body, NotKept};
+use crate::verdict::Verdict;
+use crate::{BlobRef, BlobStore, BlobWriter, Body, NotKept, ToolResult};
 
 /// Hashes a body as it passes and keeps it up to the limit.
 ///
@@ -19,6 +20,7 @@ pub struct Tap {
     /// All of a body that still fits in a record; then what has not gone to the file yet.
     buffer: Vec<u8>,
     large: Option<Large>,
+    verdict: Option<Verdict>,
 }
 
 /// A body that no longer fits in a record.
@@ -29,12 +31,37 @@ struct Large {
 
 impl Tap {
     pub(crate) fn new(blobs: Arc<dyn BlobStore>, not_kept: Arc<AtomicU64>, inline: usize, most: u64) -> Self {
-        Self { blobs, not_kept, inline, most, bytes: 0, buffer: Vec::new(), large: None }
+        Self { blobs, not_kept, inline, most, bytes: 0, buffer: Vec::new(), large: None, verdict: None }
+    }
+
+    /// The record itself may hold so much of it.
+    pub(crate) fn holding(mut self, inline: usize) -> Self {
+        self.inline = self.inline.min(inline);
+        self
+    }
+
+    /// Of an answer, which is read for what it says of how the call went.
+    pub(crate) fn judging(mut self) -> Self {
+        self.verdict = Some(Verdict::default());
+        self
+    }
+
+    /// The body is a file or another thing that says nothing of how the call went.
+    pub fn is_payload(&mut self) {
+        self.verdict = None;
+    }
+
+    /// What the answer says of how the call went.
+    pub(crate) fn result(&self) -> ToolResult {
+        self.verdict.as_ref().map_or(ToolResult::Succeeded, Verdict::result)
     }
 
     /// Sees the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
+        if let Some(verdict) = &mut self.verdict {
+            verdict.feed(bytes);
+        }
         match &mut self.large {
             None if self.buffer.len() + bytes.len() <= self.inline => {
                 self.buffer.extend_from_slice(bytes);

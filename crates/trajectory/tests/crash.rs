@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use arenite_model::TenantId;
-use arenite_trajectory::{Body, Intent, Limits, Outcome, OutcomeKind, Recorder, Step};
+use arenite_trajectory::{Body, Filter, Intent, Limits, Origin, Outcome, OutcomeKind, Recorder, Step};
 
 const DIR: &str = "ARENITE_TEST_CRASH_DIR";
 const THREADS: usize = 4;
@@ -33,7 +33,8 @@ fn child() {
                             dialect: "aio",
                             action: "x".repeat(300),
                             arguments: None,
-                            origin: None,
+                            origin: Origin::Agent,
+                            client: None,
                             request_id: String::new(),
                             work: None,
                         })
@@ -103,7 +104,7 @@ fn no_acknowledged_step_is_lost_or_doubled_by_sigkill() {
         let (mut numbers, mut fine, mut interrupted) = (Vec::new(), Vec::new(), 0);
         let mut export = Vec::new();
         let tenant = TenantId::default_tenant();
-        recorder.export(&tenant, &format!("t{at}"), true, &mut export).unwrap();
+        recorder.export(&tenant, &format!("t{at}"), (true, &Filter::default()), &mut export).unwrap();
         for line in export.lines() {
             let step: Step = serde_json::from_str(&line.unwrap()).unwrap();
             numbers.push(step.step);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use arenite_model::TenantId;
-use arenite_trajectory::{Format, Intent, Limits, Outcome, OutcomeKind, Recorder, TrajectoryError, Work};
+use arenite_trajectory::{Filter, Format, Intent, Limits, Origin, Outcome, OutcomeKind, Recorder, TrajectoryError, Work};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn open(dir: &Path) -> Recorder {
 
 fn export(recorder: &Recorder, trajectory: &str, format: Format) -> String {
     let mut out = Vec::new();
-    recorder.export_as(&tenant(), trajectory, format, &mut out).unwrap();
+    recorder.export_as(&tenant(), trajectory, (format, &Filter::default()), &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -111,7 +111,8 @@ fn a_call_under_way_is_unknown_and_never_a_success() {
         dialect: "agentflow",
         action: "bash:run".to_owned(),
         arguments: Some(json!({"command": "make"})),
-        origin: None,
+        origin: Origin::Agent,
+        client: None,
         request_id: String::new(),
         work: Some(Work {
             worker: "w".to_owned(),
@@ -120,6 +121,7 @@ fn a_call_under_way_is_unknown_and_never_a_success() {
             trace_id: "t".to_owned(),
             queued_at: Timestamp::now(),
             sandbox: None,
+            timeout: None,
             tokens: None,
         }),
     };
@@ -148,7 +150,7 @@ fn a_call_under_way_is_unknown_and_never_a_success() {
     for _ in 0..1000 {
         drop(recorder.begin(intent(Some(0))).unwrap());
     }
-    let refused = recorder.export_as(&tenant(), "live", Format::Sharegpt, &mut Vec::new()).unwrap_err();
+    let refused = recorder.export_as(&tenant(), "live", (Format::Sharegpt, &Filter::default()), &mut Vec::new()).unwrap_err();
     assert!(matches!(refused, TrajectoryError::TooManyBranches { branches: 1001, .. }), "{refused}");
-    assert!(recorder.export_as(&tenant(), "none", Format::Atif, &mut Vec::new()).is_err());
+    assert!(recorder.export_as(&tenant(), "none", (Format::Atif, &Filter::default()), &mut Vec::new()).is_err());
 }

@@ -8,7 +8,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use arenite_model::{ErrorCode, TenantId};
-use arenite_trajectory::{BlobRef, Body, Intent, Limits, NotKept, Outcome, OutcomeKind, Recorder, Step, TrajectoryError};
+use arenite_trajectory::{
+    BlobRef, Body, Failure, Filter, Intent, Limits, NotKept, Origin, Outcome, OutcomeKind, Recorder, SessionChange, SessionEvent,
+    Step, ToolResult, TrajectoryError,
+};
 use serde_json::{Value, json};
 
 fn tenant() -> TenantId {
@@ -23,7 +26,8 @@ fn intent(trajectory: &str, arguments: Option<Value>) -> Intent {
         dialect: "aio",
         action: "POST /v1/bash/exec".to_owned(),
         arguments,
-        origin: Some("127.0.0.1:5000".to_owned()),
+        origin: Origin::Agent,
+        client: Some("127.0.0.1:5000".to_owned()),
         request_id: "r1".to_owned(),
         work: None,
     }
@@ -89,6 +93,7 @@ fn without_times(text: &str) -> Vec<Value> {
             for (key, value) in value.as_object_mut().unwrap() {
                 match key.as_str() {
                     "started_at" | "ended_at" | "at" if value.is_string() => *value = json!("TIME"),
+                    "prev" | "sum" => *value = json!("SUM"),
                     "duration_ms" if value.is_number() => *value = json!(1.5),
                     _ => {}
                 }
@@ -117,7 +122,7 @@ fn log_and_export_have_the_golden_format() {
     let log = fs::read_to_string(dir.path().join("logs/default/s1.jsonl")).unwrap();
     let export = |inline| {
         let mut out = Vec::new();
-        let steps = recorder.export(&tenant(), "s1", inline, &mut out).unwrap();
+        let steps = recorder.export(&tenant(), "s1", (inline, &Filter::default()), &mut out).unwrap();
         assert_eq!(steps, 3);
         String::from_utf8(out).unwrap()
     };
@@ -377,4 +382,217 @@ fn an_outcome_after_the_end_keeps_the_end() {
     assert_eq!(list.len(), 1);
     assert!(list[0].ended);
     assert_eq!(all(&recorder, "s1")[0].outcome, Some(OutcomeKind::Ok));
+}
+
+/// Steps of a log with blobs, whose answers say how the calls went.
+fn recorded(dir: &Path) {
+    let recorder = open(dir);
+    for n in 1..=6 {
+        let mut step = recorder.begin(intent("s1", Some(json!({ "n": n })))).unwrap();
+        let code = u8::from(n == 2);
+        step.response_tap().feed(
+            format!(
+                "{{\"success\":true,\"message\":\"\",\"data\":{{\"stdout\":\"{}\",\"exit_code\":{code}}}}}",
+                "x".repeat(n * 9000)
+            )
+            .as_bytes(),
+        );
+        step.finish(ok()).unwrap();
+    }
+}
+
+#[test]
+fn results_are_told_by_answers_of_any_size_and_are_filtered_by() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path());
+    let recorder = open(dir.path());
+    let mut person = intent("s1", None);
+    person.origin = Origin::Person;
+    recorder.begin(person).unwrap().finish(Outcome { status: Some(404), result: OutcomeKind::Error, error: None }).unwrap();
+    drop(recorder.begin(intent("s1", None)).unwrap());
+    let results: Vec<Option<ToolResult>> = all(&recorder, "s1").into_iter().map(|step| step.result).collect();
+    assert_eq!(results[0], Some(ToolResult::Succeeded));
+    assert_eq!(results[1], Some(ToolResult::Failed(Failure::ExitCode(1))));
+    assert_eq!(results[5], Some(ToolResult::Succeeded));
+    assert_eq!(results[6], Some(ToolResult::Failed(Failure::Error("the answer was 404".to_owned()))));
+    assert_eq!(results[7], None);
+    let numbers = |filter: &Filter, limit| {
+        let (mut after, mut found) = (Some(0), Vec::new());
+        while let Some(from) = after {
+            let (steps, next) = recorder.filtered(&tenant(), "s1", (from, limit), filter).unwrap();
+            found.extend(steps.into_iter().map(|step| step.step));
+            after = next;
+        }
+        found
+    };
+    for limit in [1, 2, 100] {
+        assert_eq!(numbers(&Filter { failed: Some(true), ..Filter::default() }, limit), [2, 7]);
+        assert_eq!(numbers(&Filter { failed: Some(true), ..Filter::agent() }, limit), [2]);
+        assert_eq!(numbers(&Filter::of_origins("person, system").unwrap(), limit), [7]);
+        assert_eq!(numbers(&Filter::agent(), limit), [1, 2, 3, 4, 5, 6, 8]);
+    }
+    assert!(Filter::of_origins("nobody").is_err());
+}
+
+#[test]
+fn whatever_is_changed_on_disk_is_found_and_never_answered_as_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    recorded(dir.path());
+    let path = dir.path().join("logs/default/s1.jsonl");
+    let log = fs::read(&path).unwrap();
+    let clean = open(dir.path()).verify(&tenant(), "s1").unwrap();
+    assert_eq!((clean.lines, clean.steps, clean.blobs, clean.problems.len()), (12, 6, 5, 0));
+    let lines: Vec<usize> =
+        std::iter::once(0).chain(log.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1)).collect();
+
+    // One bit anywhere, in an intent and in an outcome.
+    for (line, at) in [(2, 3), (2, 40), (3, 9), (3, 200), (4, 60), (11, 30), (10, 30)] {
+        let mut changed = log.clone();
+        changed[lines[line] + at] ^= 4;
+        fs::write(&path, &changed).unwrap();
+        let recorder = open(dir.path());
+        let found = recorder.verify(&tenant(), "s1").unwrap();
+        assert!(found.problems.iter().any(|problem| problem.line.is_some()), "line {line}: {found:?}");
+        let steps = all(&recorder, "s1");
+        assert_eq!(steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6], "line {line}");
+        let hurt = line as u64 / 2;
+        for step in steps {
+            let is_hurt = step.step == hurt + 1;
+            assert_eq!(step.outcome == Some(OutcomeKind::Damaged), is_hurt, "line {line}: {step:?}");
+            assert!(Filter { failed: Some(true), ..Filter::agent() }.takes(&step) || !is_hurt);
+        }
+        // A number is never given out twice.
+        assert!(recorder.begin(intent("s1", None)).unwrap().id() >= 7);
+    }
+
+    // A line that is gone altogether.
+    for line in [2, 3, 5] {
+        let mut changed = log.clone();
+        changed.drain(lines[line]..lines[line + 1]);
+        fs::write(&path, &changed).unwrap();
+        let recorder = open(dir.path());
+        assert_eq!(all(&recorder, "s1").len(), 6);
+        assert!(!recorder.verify(&tenant(), "s1").unwrap().problems.is_empty(), "line {line}");
+    }
+
+    fs::write(&path, &log).unwrap();
+    let recorder = open(dir.path());
+    let Some(Body::Blob(blob)) = all(&recorder, "s1").remove(3).observation else { panic!("not a blob") };
+    let file = dir.path().join("blobs").join(&blob.blake3[..2]).join(&blob.blake3[2..]);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[1000] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    assert!(matches!(recorder.read_blob(&blob.blake3), Err(TrajectoryError::DamagedBlob { .. })));
+    let found = recorder.verify(&tenant(), "s1").unwrap();
+    assert_eq!(found.problems.len(), 1, "{found:?}");
+    assert_eq!(found.problems[0].step, Some(4));
+    let mut out = Vec::new();
+    recorder.export(&tenant(), "s1", (true, &Filter::default()), &mut out).unwrap();
+    assert!(!String::from_utf8(out).unwrap().contains(&"y".repeat(10)));
+    // The same body again is kept anew.
+    bytes[1000] ^= 1;
+    assert!(observed_blob(&recorder, "s2", &bytes).kept);
+    assert!(recorder.verify(&tenant(), "s1").unwrap().problems.is_empty());
+    fs::remove_file(&file).unwrap();
+    assert_eq!(recorder.verify(&tenant(), "s1").unwrap().problems.len(), 1);
+}
+
+#[test]
+fn logs_of_version_one_are_read_and_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("logs/default");
+    fs::create_dir_all(&logs).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sb-demo.jsonl");
+    fs::copy(fixture, logs.join("sb-demo.jsonl")).unwrap();
+    let recorder = open(dir.path());
+    let before = all(&recorder, "sb-demo");
+    assert_eq!(before[0].origin, Origin::System);
+    assert_eq!((before[1].origin, before[1].client.as_deref()), (Origin::Agent, Some("127.0.0.1:5000")));
+    assert_eq!(before[1].result, Some(ToolResult::Failed(Failure::ExitCode(1))));
+    call(&recorder, "sb-demo");
+    assert_eq!(all(&recorder, "sb-demo").len(), before.len() + 1);
+    let found = recorder.verify(&tenant(), "sb-demo").unwrap();
+    assert!(found.unchecked > 10 && found.lines > found.unchecked, "{found:?}");
+    assert!(found.problems.iter().all(|problem| problem.line.is_none()), "{found:?}");
+}
+
+#[test]
+fn sessions_stand_between_steps_and_take_no_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let event = |event, config| SessionEvent {
+        event,
+        id: "vm_1".to_owned(),
+        resource_type: "vm".to_owned(),
+        config,
+        ttl_seconds: Some(300.0),
+        sandbox: Some("w".to_owned()),
+        at: "2026-01-01T00:00:00Z".parse().unwrap(),
+        after: 0,
+    };
+    recorder.note_session(&tenant(), "s1", event(SessionChange::Begin, Some(json!({"screen_size": [800, 600]})))).unwrap();
+    call(&recorder, "s1");
+    recorder.note_session(&tenant(), "s1", event(SessionChange::End, None)).unwrap();
+    call(&recorder, "s1");
+    let again = recorder.sessions(&tenant(), "s1").unwrap();
+    assert_eq!(
+        again.iter().map(|event| (event.event, event.after)).collect::<Vec<_>>(),
+        [(SessionChange::Begin, 0), (SessionChange::End, 1)]
+    );
+    assert_eq!(again[0].config, Some(json!({"screen_size": [800, 600]})));
+    assert_eq!(all(&recorder, "s1").iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2]);
+    assert!(recorder.verify(&tenant(), "s1").unwrap().problems.is_empty());
+}
+
+/// A small disk of memory, there as long as this is.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(kibibytes: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={kibibytes}k"), "tmpfs"]).arg(dir.path());
+        assert!(mount.status().unwrap().success(), "mounting needs root, as other tests of this repository do");
+        Self(dir)
+    }
+
+    /// Takes all that is left.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_takes_no_result_of_a_call_that_was_accepted_and_accepts_no_further_one() {
+    let disk = SmallDisk::new(4096);
+    let limits = || Limits { reserve_bytes: 1 << 20, ..Limits::default() };
+    let dir = disk.0.path().join("records");
+    let recorder = open_with(&dir, limits());
+    let steps = [0, 1, 2].map(|_| recorder.begin(intent("s1", None)).unwrap());
+    disk.fill();
+    for (size, mut step) in [100, 15_000, 300_000].into_iter().zip(steps) {
+        step.response_tap().feed(&vec![b'x'; size]);
+        step.finish(ok()).unwrap();
+    }
+    let kept = all(&recorder, "s1");
+    assert!(kept.iter().all(|step| step.outcome == Some(OutcomeKind::Ok)), "{kept:?}");
+    assert!(matches!(&kept[2].observation, Some(Body::Blob(blob)) if blob.kept));
+    // Nothing is accepted whose end could not be written.
+    assert!(matches!(recorder.begin(intent("s1", None)).err(), Some(TrajectoryError::DiskFull)));
+    drop(recorder);
+    let recorder = open_with(&dir, limits());
+    assert!(matches!(recorder.begin(intent("s1", None)).err(), Some(TrajectoryError::DiskFull)));
+    assert_eq!(all(&recorder, "s1").len(), 3);
+    assert!(recorder.verify(&tenant(), "s1").unwrap().problems.is_empty());
+    fs::remove_file(disk.0.path().join("filler")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    recorder.begin(intent("s1", None)).unwrap().finish(ok()).unwrap();
+    assert_eq!(all(&recorder, "s1").len(), 4);
 }

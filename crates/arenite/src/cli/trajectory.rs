@@ -19,6 +19,44 @@ pub(crate) enum TrajectoryCommand {
     Export(TrajectoryExportArgs),
     /// Run the steps again somewhere fresh, and say where answers differ
     Replay(TrajectoryReplayArgs),
+    /// Check that records and bodies are as they were written
+    Verify(TrajectoryVerifyArgs),
+}
+
+/// Which steps are taken.
+#[derive(Debug, Args)]
+pub(crate) struct Chosen {
+    /// Who caused them: agent, person, system, several with commas, or all
+    #[arg(long, value_name = "ORIGIN", value_parser = origins())]
+    pub(crate) origin: Option<String>,
+}
+
+fn origins() -> impl TypedValueParser<Value = String> {
+    let check = |text: String| arenite_trajectory::Filter::of_origins(&text).map(|_| text);
+    clap::builder::StringValueParser::new().try_map(check)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every line of a log carries a checksum and that of the line before it, and every body outside the log is
+named by its hash. Lines written by versions before that have no checksum, and are counted.
+
+The exit code is 0 when all is as it was written, 1 when something is not.
+
+Examples:
+  arenite trajectory verify demo
+  arenite trajectory verify --all --json | jq '.trajectories[] | select(.problems != [])'")]
+pub(crate) struct TrajectoryVerifyArgs {
+    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) trajectory: Option<String>,
+    /// Every trajectory
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +82,7 @@ pub(crate) struct TrajectoryLsArgs {
 Examples:
   arenite trajectory show demo
   arenite trajectory show demo --after 100 --limit 20
+  arenite trajectory show demo --origin agent --result failed
   arenite trajectory show demo --json | jq '.steps[].action'")]
 pub(crate) struct TrajectoryShowArgs {
     /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
@@ -54,6 +93,11 @@ pub(crate) struct TrajectoryShowArgs {
     /// Most steps to show
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
+    /// Only those that failed, or that succeeded: by exit code and by what the answer says
+    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
+    pub(crate) result: Option<String>,
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]
@@ -67,6 +111,8 @@ Examples:
   arenite trajectory export solver-3 --format openai-messages -o messages.jsonl
   arenite trajectory export demo --format asciicast -o demo.cast && asciinema play demo.cast
   arenite trajectory export --all -o steps.jsonl
+
+Only what an agent did is written, unless --origin says otherwise.
 
 Formats:
   jsonl                all that was recorded, one step a line
@@ -89,13 +135,19 @@ pub(crate) struct TrajectoryExportArgs {
     /// File to write [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Only steps that failed, or that succeeded
+    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
+    pub(crate) result: Option<String>,
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
     #[command(flatten)]
     pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A sandbox is made as the first one was, or a worker's sessions, and removed afterwards. Times, ids,
+A sandbox is made as the first one was, or a worker's sessions, and removed afterwards. Only what an agent
+did is run again, unless --origin says otherwise. Times, ids,
 ports and the like are passed over; pictures are compared by their size. What can't be run again is
 left out and named: WebSockets, streams, what goes to the internet, calls that were interrupted.
 
@@ -120,6 +172,8 @@ pub(crate) struct TrajectoryReplayArgs {
     /// Leave the sandbox or the worker when it is done
     #[arg(long)]
     pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
     #[command(flatten)]
     pub(crate) format: Format,
     #[command(flatten)]

@@ -48,6 +48,13 @@ impl std::fmt::Display for Place {
 }
 
 impl Side {
+    fn sandbox(&self) -> Option<SandboxName> {
+        match self {
+            Self::Sandbox(place) => Some(place.name.clone()),
+            Self::Local(_) | Self::Stream => None,
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
             return Ok(Self::Stream);
@@ -78,31 +85,16 @@ impl Side {
 }
 
 pub(crate) async fn copy(args: CpArgs) -> Outcome {
-    let copy = Copy { client: Client::of(&args.server)?, progress: Progress::new(args.quiet) };
-    match (Side::parse(&args.source)?, Side::parse(&args.target)?) {
-        (Side::Local(from), Side::Sandbox(to)) => copy.bring_in(&from, &to).await?,
-        (Side::Sandbox(from), Side::Local(to)) => copy.bring_out(&from, &to).await?,
-        (Side::Sandbox(from), Side::Sandbox(to)) => copy.between(&from, &to).await?,
-        (Side::Stream, Side::Sandbox(to)) => {
-            if to.path.ends_with('/') {
-                return Err(Failure::new(format!("{to} is a directory, and stdin has no name"))
-                    .hint("add a file name to it")
-                    .exit_code(2));
-            }
-            copy.upload(&to, ReaderStream::new(tokio::io::stdin())).await?;
-        }
-        (Side::Sandbox(from), Side::Stream) => {
-            let mut content = copy.download(&from).await?;
-            while let Some(piece) = content.next().await {
-                output::bytes(&piece.attempt(|| format!("{from} broke off"))?);
-            }
-        }
-        (Side::Local(_) | Side::Stream, Side::Local(_) | Side::Stream) => {
-            return Err(Failure::new("neither side names a sandbox")
-                .hint("write NAME:/PATH for the side that is in one")
-                .exit_code(2));
-        }
+    let sides = (Side::parse(&args.source)?, Side::parse(&args.target)?);
+    let arguments = [("source", &*args.source), ("target", &*args.target)];
+    let client = Client::of(&args.server)?.recorded_as("cp", &arguments)?;
+    let copy = Copy { client, progress: Progress::new(args.quiet) };
+    let sandboxes: Vec<SandboxName> = [&sides.0, &sides.1].into_iter().filter_map(Side::sandbox).collect();
+    let done = copy.run_all(sides).await;
+    for sandbox in sandboxes {
+        copy.client.end_command(sandbox.as_str()).await;
     }
+    done?;
     copy.progress.0.finish_and_clear();
     Ok(ExitCode::SUCCESS)
 }
@@ -129,6 +121,35 @@ struct Copy {
 }
 
 impl Copy {
+    async fn run_all(&self, sides: (Side, Side)) -> Result<(), Failure> {
+        let copy = self;
+        match sides {
+            (Side::Local(from), Side::Sandbox(to)) => copy.bring_in(&from, &to).await?,
+            (Side::Sandbox(from), Side::Local(to)) => copy.bring_out(&from, &to).await?,
+            (Side::Sandbox(from), Side::Sandbox(to)) => copy.between(&from, &to).await?,
+            (Side::Stream, Side::Sandbox(to)) => {
+                if to.path.ends_with('/') {
+                    return Err(Failure::new(format!("{to} is a directory, and stdin has no name"))
+                        .hint("add a file name to it")
+                        .exit_code(2));
+                }
+                copy.upload(&to, ReaderStream::new(tokio::io::stdin())).await?;
+            }
+            (Side::Sandbox(from), Side::Stream) => {
+                let mut content = copy.download(&from).await?;
+                while let Some(piece) = content.next().await {
+                    output::bytes(&piece.attempt(|| format!("{from} broke off"))?);
+                }
+            }
+            (Side::Local(_) | Side::Stream, Side::Local(_) | Side::Stream) => {
+                return Err(Failure::new("neither side names a sandbox")
+                    .hint("write NAME:/PATH for the side that is in one")
+                    .exit_code(2));
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a line in the sandbox and returns its output.
     async fn run(&self, name: &SandboxName, line: String) -> Result<String, Failure> {
         Command::new(name.as_str(), line).capture(&self.client).await

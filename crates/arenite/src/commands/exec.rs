@@ -40,6 +40,7 @@ async fn run(args: ExecArgs) -> Outcome {
     }
     let command = Command {
         base: base(args.sandbox.as_str()),
+        sandbox: args.sandbox.to_string(),
         // Without a command, what comes on stdin is the script.
         line: line.unwrap_or_else(|| "exec bash".to_owned()),
         exec_dir: args.workdir,
@@ -47,6 +48,19 @@ async fn run(args: ExecArgs) -> Outcome {
         hard_timeout: args.timeout.map(|t| t.0.as_secs_f64()),
     };
     command.stream(&client, Input::of_process()).await
+}
+
+/// Runs a recorded command again to its end, and answers what it printed and how it ended. `asked` has the fields of a call
+/// to run a command.
+pub(crate) async fn again(client: &Client, sandbox: &str, asked: &Value, input: &str) -> Result<Value, Failure> {
+    let text = |name: &str| asked[name].as_str().map(str::to_owned);
+    let command = Command {
+        exec_dir: text("exec_dir"),
+        env: serde_json::from_value(asked["env"].clone()).unwrap_or_default(),
+        hard_timeout: asked["hard_timeout"].as_f64(),
+        ..Command::new(sandbox, text("command").unwrap_or_default())
+    };
+    command.whole(client, input).await
 }
 
 fn base(sandbox: &str) -> String {
@@ -82,6 +96,7 @@ fn is_null(device: u64) -> bool {
 /// A command for a sandbox's bash service.
 #[derive(Debug)]
 pub(crate) struct Command {
+    sandbox: String,
     /// The path of the service.
     base: String,
     line: String,
@@ -110,7 +125,14 @@ struct Request<'a> {
 impl Command {
     /// A line in a sandbox, with nothing else asked for.
     pub(crate) fn new(sandbox: &str, line: impl Into<String>) -> Self {
-        Self { base: base(sandbox), line: line.into(), exec_dir: None, env: BTreeMap::new(), hard_timeout: None }
+        Self {
+            base: base(sandbox),
+            sandbox: sandbox.to_owned(),
+            line: line.into(),
+            exec_dir: None,
+            env: BTreeMap::new(),
+            hard_timeout: None,
+        }
     }
 
     /// Starts it. With `patience`, in seconds, the answer may already be the whole result; without, it comes at once.
@@ -144,13 +166,45 @@ impl Command {
         }
     }
 
+    /// Runs it to its end with this input, and returns its output and its exit code.
+    async fn whole(&self, client: &Client, input: &str) -> Result<Value, Failure> {
+        let started = self.start(client, input.is_empty().then_some(0.2)).await?;
+        let (session, command) = (&started.session_id, &started.command_id);
+        if !input.is_empty() {
+            let write = json!({ "session_id": session, "command_id": command, "input": input, "close": true });
+            client.post::<wire::Envelope<Value>>(&format!("{}/write", self.base), &write).await?;
+        }
+        let (mut stdout, mut stderr) = (started.stdout.unwrap_or_default(), started.stderr.unwrap_or_default());
+        let (mut status, mut exit_code) = (started.status, started.exit_code);
+        let (mut offset, mut stderr_offset) = (started.offset, started.stderr_offset);
+        while under_way(&status) {
+            let request = json!({
+                "session_id": session, "command_id": command, "offset": offset, "stderr_offset": stderr_offset,
+                "wait": true, "wait_timeout": 30,
+            });
+            let path = format!("{}/output", self.base);
+            let news = client.post::<wire::Envelope<wire::BashOutput>>(&path, &request).await?.into_data()?;
+            let nothing_new = news.offset == offset && news.stderr_offset == stderr_offset;
+            stdout.push_str(&news.stdout.unwrap_or_default());
+            stderr.push_str(&news.stderr.unwrap_or_default());
+            (offset, stderr_offset) = (news.offset, news.stderr_offset);
+            if let Some(command) = news.command.filter(|command| nothing_new && !under_way(&command.status)) {
+                (status, exit_code) = (command.status, command.exit_code);
+            }
+        }
+        self.close(client, session).await;
+        Ok(json!({ "stdout": stdout, "stderr": stderr, "exit_code": exit_code, "status": status }))
+    }
+
     /// Runs it with its output on this process's stdout and stderr, and gives its exit code.
     pub(crate) async fn stream(&self, client: &Client, input: Input) -> Outcome {
+        let client = &client.recorded_as("exec", &[])?;
         // With a closed stdin a command this short needs one call; a longer one is followed in pieces.
         const PATIENCE: f64 = 0.2;
         let started = self.start(client, (input == Input::Closed).then_some(PATIENCE)).await?;
         let code = self.follow(client, &started, input).await;
         self.close(client, &started.session_id).await;
+        client.end_command(&self.sandbox).await;
         code
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
+use arenite_trajectory::{ToolResult, Verification};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use crate::cli::{TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs};
+use crate::cli::{TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryShowArgs, TrajectoryVerifyArgs};
 use crate::client::{Client, encoded};
 use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
@@ -20,6 +21,7 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
         TrajectoryCommand::Ls(args) => ls(args).await,
         TrajectoryCommand::Show(args) => show(args).await,
         TrajectoryCommand::Export(args) => export(args).await,
+        TrajectoryCommand::Verify(args) => verify(args).await,
         TrajectoryCommand::Replay(args) => super::replay::replay(args).await,
     }
 }
@@ -73,22 +75,24 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
 async fn show(args: TrajectoryShowArgs) -> Outcome {
     let client = Client::of(&args.server)?;
     let id = find(&client, &args.trajectory).await?;
-    let path = format!("{TRAJECTORIES}/{}?after={}&limit={}", encoded(&id), args.after, args.limit);
+    let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref());
+    let path = format!("{TRAJECTORIES}/{}?after={}&limit={}{chosen}", encoded(&id), args.after, args.limit);
     if args.format.json {
         output::json(&client.get::<Value>(&path).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let page: wire::Steps = client.get(&path).await?;
-    let mut rows = output::table(&["step", "at (UTC)", "dialect", "action", "arguments", "outcome", "status", "ms"]);
+    let mut rows = output::table(&["step", "at (UTC)", "origin", "action", "arguments", "outcome", "status", "result", "ms"]);
     for step in &page.steps {
         rows.add_row(vec![
             step.step.to_string().into(),
             step.started_at.strftime("%Y-%m-%d %H:%M:%S").to_string().into(),
-            step.dialect.clone().into(),
+            step.origin.clone().into(),
             output::harmless(&step.action).into(),
             gist(step.arguments.as_ref()).into(),
             output::state(step.outcome.as_deref().unwrap_or("under way")),
             step.status.map_or("-".to_owned(), |status| status.to_string()).into(),
+            result(step.result.as_ref()).into(),
             step.duration_ms.map_or("-".to_owned(), |ms| format!("{ms:.1}")).into(),
         ]);
     }
@@ -97,6 +101,66 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
         eprintln!("there is more: arenite trajectory show {} --after {next}", args.trajectory);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What of a query says which steps are wanted.
+fn chosen(origin: Option<&str>, result: Option<&str>) -> String {
+    let pairs = [("origin", origin), ("result", result)];
+    pairs.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", encoded(value?)))).collect()
+}
+
+/// How a call went, in a word or two.
+fn result(result: Option<&ToolResult>) -> String {
+    match result {
+        None => "-".to_owned(),
+        Some(ToolResult::Succeeded) => "succeeded".to_owned(),
+        Some(ToolResult::Failed(failure)) => {
+            const MOST: usize = 40;
+            let told = output::harmless(&failure.to_string());
+            let short: String = told.chars().take(MOST).collect();
+            format!("failed: {short}{}", if short.len() < told.len() { "…" } else { "" })
+        }
+    }
+}
+
+async fn verify(args: TrajectoryVerifyArgs) -> Outcome {
+    let client = Client::of(&args.server)?;
+    let ids = match &args.trajectory {
+        Some(wanted) => vec![find(&client, wanted).await?],
+        None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
+    };
+    let mut all = Vec::new();
+    for id in ids {
+        all.push(client.get::<Verification>(&format!("{TRAJECTORIES}/{}/verify", encoded(&id))).await?);
+    }
+    let problems: usize = all.iter().map(|found| found.problems.len()).sum();
+    if args.format.json {
+        output::json(&serde_json::json!({ "trajectories": all }));
+    } else {
+        for found in &all {
+            for problem in &found.problems {
+                let line = problem.line.map_or(String::new(), |line| format!(", line {line}"));
+                let step = problem.step.map_or(String::new(), |step| format!(", step {step}"));
+                output::line(format_args!("{}{line}{step}: {}", found.trajectory, output::harmless(&problem.what)));
+            }
+        }
+        let sum = |of: fn(&Verification) -> u64| all.iter().map(of).sum::<u64>();
+        output::line(format_args!(
+            "{} trajectories, {} lines, {} bodies: {}",
+            all.len(),
+            sum(|found| found.lines),
+            sum(|found| found.blobs),
+            match problems {
+                0 => "all as written".to_owned(),
+                1 => "1 problem".to_owned(),
+                several => format!("{several} problems"),
+            }
+        ));
+        if sum(|found| found.unchecked) > 0 {
+            output::line(format_args!("{} lines are from before lines had checksums", sum(|found| found.unchecked)));
+        }
+    }
+    Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The start of what was asked, for a table's cell.
@@ -140,7 +204,8 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
         None => None,
     };
     for id in ids {
-        let path = format!("{TRAJECTORIES}/{}/export?format={}", encoded(&id), args.format.name());
+        let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref());
+        let path = format!("{TRAJECTORIES}/{}/export?format={}{chosen}", encoded(&id), args.format.name());
         let mut lines = client.download(&path).await?;
         while let Some(piece) = lines.next().await {
             let piece = piece.attempt(|| "the export broke off".into())?;

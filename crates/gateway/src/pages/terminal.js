@@ -96,7 +96,7 @@
     const mine = socket;
     if (!opened || session) {
       try {
-        const answer = await fetch(new URL('v1/shell/sessions', location.href), { headers: { accept: 'application/json' } });
+        const answer = await fetch(new URL('v1/shell/sessions', location.href), { headers: { accept: 'application/json', 'x-arenite-origin': 'person' } });
         if (mine !== socket) return;
         if (answer.status === 401) { location.reload(); return; }
         const value = answer.ok ? await answer.json() : null;

@@ -61,7 +61,7 @@
     const wait = pause;
     pause = Math.min(pause * 2, LAST_PAUSE);
     try {
-      const answer = await fetch(new URL(location.pathname.replace(/\/vnc(\/.*)?$/, '/v1/browser/info'), location.href));
+      const answer = await fetch(new URL(location.pathname.replace(/\/vnc(\/.*)?$/, '/v1/browser/info'), location.href), { headers: { 'x-arenite-origin': 'person' } });
       if (answer.status === 401) { location.reload(); return; }
       const value = await answer.json();
       if (!answer.ok) {

@@ -2,9 +2,9 @@
 
 use arenite_model::protocol::{VERSION, VERSION_HEADER};
 use http::header::{
-    ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
-    HeaderName, HeaderValue, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFRESH, SET_COOKIE, STRICT_TRANSPORT_SECURITY,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, X_CONTENT_TYPE_OPTIONS,
+    ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
+    FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, REFRESH, SET_COOKIE,
+    STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
 
 use crate::gateway::Context;
@@ -93,7 +93,7 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: 
     if !prefix.is_empty() {
         set(HeaderName::from_static("x-forwarded-prefix"), &prefix);
     }
-    if let Some(origin) = &context.origin {
+    if let Some(origin) = &context.client {
         set(HeaderName::from_static("x-forwarded-for"), origin);
     }
     set(HeaderName::from_static("x-request-id"), &context.request_id);
@@ -101,6 +101,12 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: 
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     }
+}
+
+/// Whether an answer is JSON of the API, or lines of it, and not a file or a page.
+pub(super) fn is_told_as_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.contains("json") && !headers.contains_key(CONTENT_DISPOSITION)
 }
 
 /// What a guest may not say to a browser on its own host, which its pages and the dashboard share.
@@ -185,7 +191,8 @@ mod tests {
             tenant: arenite_model::TenantId::default_tenant(),
             dialect: "aio",
             request_id: "r1".to_owned(),
-            origin: Some("192.0.2.1".to_owned()),
+            client: Some("192.0.2.1".to_owned()),
+            origin: arenite_trajectory::Origin::Agent,
             base_url: "https://box.example:444".to_owned(),
         };
         let given = map(&[

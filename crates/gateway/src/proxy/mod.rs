@@ -7,6 +7,7 @@
 //!      no step                 nothing was called                              outcome on record before the last byte
 //! ```
 
+mod command;
 mod content_type;
 mod headers;
 mod incoming;
@@ -21,6 +22,7 @@ mod redirect;
 mod relay;
 mod shared_origin;
 mod tunnel;
+mod watch;
 mod wire;
 
 use std::pin::pin;
@@ -30,7 +32,7 @@ use std::sync::atomic::Ordering;
 use arenite_control::Lease;
 use arenite_model::protocol::HELLO_PATH;
 use arenite_model::{ErrorCode, SandboxId, SandboxState};
-use arenite_trajectory::OpenStep;
+use arenite_trajectory::{OpenStep, Origin, TrajectoryError};
 use axum::body::Body;
 use bytes::Bytes;
 use http::request::Parts;
@@ -41,7 +43,7 @@ use crate::auth::{Credential, Identity};
 use crate::gateway::{Context, Gateway};
 use crate::guard::Host;
 use crate::own_host;
-use crate::path::Path;
+use crate::path::{Path, query_value};
 use crate::refusal::Refusal;
 use crate::steps;
 use crate::target::{self, Target};
@@ -54,7 +56,9 @@ use outgoing::{Outgoing, Progress, Streamed};
 use record::Record;
 use redirect::Redirected;
 use relay::Relay;
+use watch::Watch;
 
+pub(crate) use command::Commands;
 pub(crate) use incoming::read_whole;
 pub(crate) use internal::{InternalAnswer, internal_get};
 pub(crate) use pool::Pools;
@@ -103,15 +107,36 @@ pub(crate) async fn forward(
     }
     let given = incoming::read(gateway, parts, body).await?;
     let uri = uri(&target.path, parts)?;
-    let record = if steps::is_step(&parts.method, &target.path.decoded, upgrade) {
+    let path = target.path.decoded.as_str();
+    let command = command::named(&parts.headers).filter(|_| !upgrade);
+    let record = if !steps::is_step(&parts.method, path, upgrade)
+        || steps::is_viewing(context.origin, &parts.method, path, upgrade)
+    {
+        if let Some(command) = command.filter(|command| command.is_last) {
+            gateway.commands.end(&lease.sandbox.id, &command);
+        }
+        Record::default()
+    } else if let Some(watch) = Watch::of(path).filter(|_| upgrade && context.origin == Origin::Person && !names_command(&uri)) {
+        let place = uri.path_and_query().map_or("/", |p| p.as_str());
+        let intent = steps::intent(context, &lease.sandbox, &parts.method, place, None);
+        Record::looking(gateway.recorder.clone(), intent, watch)
+    } else if let Some(command) = command.filter(|_| command::takes(path)) {
+        let place = uri.path_and_query().map_or("/", |p| p.as_str());
+        let body = match &given {
+            Given::Held { bytes, .. } => Some(&**bytes),
+            Given::Streamed(_) => None,
+        };
+        let intent = |arguments| steps::intent(context, &lease.sandbox, &parts.method, place, arguments);
+        let commands = &gateway.commands;
+        let part = commands.begin(&gateway.recorder, &lease.sandbox.id, &command, (&parts.method, place), body, intent);
+        Record::of_part(part.map_err(unrecorded)?)
+    } else {
         let held = match &given {
             // What a WebSocket brings is streamed, and recorded in its arguments' place.
             Given::Held { bytes, .. } if !upgrade => Some(bytes.clone()),
             _ => None,
         };
-        Record::of(begin(gateway, context, &lease, &parts.method, (&uri, &target.path.decoded), held).await?)
-    } else {
-        Record::default()
+        Record::of(begin(gateway, context, &lease, &parts.method, (&uri, path), held).await?)
     };
     timing.mark("record");
     let progress = Arc::new(Progress::default());
@@ -160,6 +185,9 @@ pub(crate) async fn forward(
     let (head, body) = answer.into_parts();
     let status = head.status;
     let bodiless = parts.method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+    if !headers::is_told_as_json(&head.headers) {
+        record.is_payload();
+    }
     let headers = headers::to_client(&head.headers, Shown::at(target), bodiless, &redirected);
     let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, record, status.as_u16());
     let mut answer = Response::new(Body::new(relay));
@@ -205,17 +233,27 @@ async fn begin(
         Some(body) => gateway.recorder.begin_with_body(intent(None), &body),
         None => gateway.recorder.begin(intent(None)),
     };
-    begun.map_err(|error| {
-        tracing::error!(%error, "a step could not be recorded, so its call is refused");
-        let mut refusal = Refusal::from(error);
-        if refusal.code == ErrorCode::Internal {
-            refusal.status = StatusCode::INSUFFICIENT_STORAGE;
-            refusal.message = "the call can't be recorded, so it is not made; the server's log says why".to_owned();
-        } else {
-            refusal.status = StatusCode::SERVICE_UNAVAILABLE;
-        }
-        refusal
-    })
+    begun.map_err(unrecorded)
+}
+
+/// A terminal that runs a command from its start is no terminal that is only looked at.
+fn names_command(uri: &Uri) -> bool {
+    query_value(uri.query(), "command").is_some()
+}
+
+fn unrecorded(error: TrajectoryError) -> Refusal {
+    tracing::error!(%error, "a step could not be recorded, so its call is refused");
+    let is_full = matches!(error, TrajectoryError::DiskFull);
+    let mut refusal = Refusal::from(error);
+    if is_full {
+        refusal.status = StatusCode::INSUFFICIENT_STORAGE;
+    } else if refusal.code == ErrorCode::Internal {
+        refusal.status = StatusCode::INSUFFICIENT_STORAGE;
+        refusal.message = "the call can't be recorded, so it is not made; the server's log says why".to_owned();
+    } else {
+        refusal.status = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    refusal
 }
 
 /// Waits for a call's answer to begin. Calls may take long, and most of their time is a command's; so when an answer is late,

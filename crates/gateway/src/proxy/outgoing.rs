@@ -104,7 +104,8 @@ impl http_body::Body for Outgoing {
                 match &next {
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Some(bytes) = frame.data_ref() {
-                            streamed.record.feed_request(bytes);
+                            // Only a WebSocket's first act can fail.
+                            let _ = streamed.record.feed_request(bytes);
                             streamed.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                         }
                     }

@@ -158,7 +158,8 @@ mod tests {
             tenant: arenite_model::TenantId::default_tenant(),
             dialect: "aio",
             request_id: "r1".to_owned(),
-            origin: Some("192.0.2.1".to_owned()),
+            client: Some("192.0.2.1".to_owned()),
+            origin: arenite_trajectory::Origin::Agent,
             base_url: base_url.to_owned(),
         }
     }

@@ -1,36 +1,93 @@
 //! A step while its call is under way: both directions feed it, and whoever sees the end concludes it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arenite_trajectory::{OpenStep, Outcome, OutcomeKind};
+use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, Recorder, Tap, TrajectoryError};
+
+use super::command::Part;
+use super::watch::Watch;
 
 /// A call's step; none for calls that are not steps. Dropped without an outcome it is recorded as aborted.
 #[derive(Clone, Default)]
-pub(crate) struct Record(Option<Arc<Mutex<Option<OpenStep>>>>);
+pub(crate) struct Record(Option<Arc<Mutex<State>>>);
+
+enum State {
+    Step(OpenStep),
+    /// One of the calls of a command of the command line, which is one step.
+    Part(Part),
+    /// A WebSocket over which a person has only looked so far. What begins with the first act is a step.
+    Looking(Box<Looking>),
+    Over,
+}
+
+struct Looking {
+    recorder: Recorder,
+    intent: Intent,
+    watch: Watch,
+}
 
 impl Record {
+    fn new(state: State) -> Self {
+        Self(Some(Arc::new(Mutex::new(state))))
+    }
+
     pub(crate) fn of(step: OpenStep) -> Self {
-        Self(Some(Arc::new(Mutex::new(Some(step)))))
+        Self::new(State::Step(step))
     }
 
-    fn with(&self, act: impl FnOnce(&mut OpenStep)) {
-        if let Some(step) = &self.0
-            && let Some(step) = step.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
+    pub(super) fn of_part(part: Part) -> Self {
+        Self::new(State::Part(part))
+    }
+
+    pub(super) fn looking(recorder: Recorder, intent: Intent, watch: Watch) -> Self {
+        Self::new(State::Looking(Box::new(Looking { recorder, intent, watch })))
+    }
+
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// # Errors
+    /// Why a person's first act can't be recorded; it must not be passed on then.
+    pub(crate) fn feed_request(&self, bytes: &[u8]) -> Result<(), TrajectoryError> {
+        let Some(mut state) = self.state() else { return Ok(()) };
+        if let State::Looking(looking) = &mut *state
+            && looking.watch.is_act(bytes)
         {
-            act(step);
+            let step = looking.recorder.begin(looking.intent.clone())?;
+            *state = State::Step(step);
         }
-    }
-
-    pub(crate) fn feed_request(&self, bytes: &[u8]) {
-        self.with(|step| step.request_tap().feed(bytes));
+        match &mut *state {
+            State::Step(step) => step.request_tap().feed(bytes),
+            State::Part(part) => part.feed_request(bytes),
+            State::Looking(_) | State::Over => {}
+        }
+        Ok(())
     }
 
     pub(crate) fn feed_response(&self, bytes: &[u8]) {
-        self.with(|step| step.response_tap().feed(bytes));
+        match self.state().as_deref_mut() {
+            Some(State::Step(step)) => step.response_tap().feed(bytes),
+            Some(State::Part(part)) => part.feed_response(bytes),
+            _ => {}
+        }
     }
 
-    fn take(&self) -> Option<OpenStep> {
-        self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The answer is a file or a page, which says nothing of how the call went.
+    pub(crate) fn is_payload(&self) {
+        let mut state = self.state();
+        let tap: Option<&mut Tap> = match state.as_deref_mut() {
+            Some(State::Step(step)) => Some(step.response_tap()),
+            Some(State::Part(part)) => part.response_tap(),
+            _ => None,
+        };
+        if let Some(tap) = tap {
+            tap.is_payload();
+        }
+    }
+
+    fn take(&self) -> State {
+        self.state().map_or(State::Over, |mut state| std::mem::replace(&mut *state, State::Over))
     }
 
     /// The answer came to its end.
@@ -51,16 +108,23 @@ impl Record {
     }
 
     fn conclude(&self, outcome: Outcome) {
-        let Some(step) = self.take() else { return };
-        let number = step.id();
-        // The call was made, and its intent is on record: its answer is not kept from the caller.
-        if let Err(error) = step.finish(outcome) {
-            tracing::error!(step = number, %error, "the outcome of a step could not be recorded");
+        match self.take() {
+            State::Step(step) => finish(step, outcome),
+            State::Part(part) => part.end(outcome),
+            State::Looking(_) | State::Over => {}
         }
     }
 
     /// For a drop: whatever is still open is concluded now, as aborted, even if the other direction lives on.
     pub(crate) fn abandon(&self) {
         drop(self.take());
+    }
+}
+
+pub(super) fn finish(step: OpenStep, outcome: Outcome) {
+    let number = step.id();
+    // The call was made, and its intent is on record: its answer is not kept from the caller.
+    if let Err(error) = step.finish(outcome) {
+        tracing::error!(step = number, %error, "the outcome of a step could not be recorded");
     }
 }

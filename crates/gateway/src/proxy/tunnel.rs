@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arenite_control::Lease;
+use arenite_trajectory::TrajectoryError;
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -79,10 +80,11 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
     let (from_client, mut to_client) = tokio::io::split(client);
     let (from_guest, mut to_guest) = tokio::io::split(guest);
     let up = copy(from_client, &mut to_guest, Bytes::new(), &gateway.metrics.bytes_in, |bytes| {
-        record.feed_request(bytes);
+        record.feed_request(bytes).map_err(io::Error::other)
     });
     let down = copy(from_guest, &mut to_client, early, &gateway.metrics.bytes_out, |bytes| {
         record.feed_response(bytes);
+        Ok(())
     });
     let mut up = std::pin::pin!(up);
     let mut down = std::pin::pin!(down);
@@ -91,6 +93,8 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
         ended = &mut down => ended,
         ended = &mut up => match ended {
             Ok(()) => down.await,
+            // What a person does can't be recorded, so it is not done.
+            Err(error) if error.get_ref().is_some_and(|why| why.is::<TrajectoryError>()) => Err(error),
             // The client went away without closing.
             Err(_) => Ok(()),
         },
@@ -102,13 +106,13 @@ async fn copy(
     to: &mut (impl AsyncWrite + Unpin),
     early: Bytes,
     count: &AtomicU64,
-    see: impl Fn(&[u8]),
+    see: impl Fn(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     let mut piece = early;
     loop {
         if !piece.is_empty() {
-            see(&piece);
+            see(&piece)?;
             count.fetch_add(piece.len() as u64, Ordering::Relaxed);
             to.write_all(&piece).await?;
             to.flush().await?;
@@ -120,7 +124,7 @@ async fn copy(
             let _ = to.shutdown().await;
             return Ok(());
         }
-        see(&buffer[..n]);
+        see(&buffer[..n])?;
         count.fetch_add(n as u64, Ordering::Relaxed);
         to.write_all(&buffer[..n]).await?;
         to.flush().await?;

@@ -61,12 +61,12 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
 /// Beginnings and ends of commands by time: calls may overlap, and a recording goes forward only.
 fn events(source: &mut Source<'_>, tree: &Tree) -> Result<Vec<Event>, TrajectoryError> {
     let mut events = Vec::new();
-    let mut after = 0;
-    while after < tree.steps() {
+    let (mut after, last) = (0, tree.number(tree.steps()));
+    while after < last {
         let steps = source.after(after)?;
         let Some(last) = steps.last() else { break };
         after = last.step;
-        for step in steps.iter().filter(|step| step.step <= tree.steps() && COMMANDS.contains(&&*tool(&step.action))) {
+        for step in steps.iter().filter(|step| tree.has(step.step) && COMMANDS.contains(&&*tool(&step.action))) {
             events.push(Event { at: step.started_at, step: step.step, ended: false });
             events.push(Event { at: ended_at(step), step: step.step, ended: true });
         }

@@ -1,6 +1,6 @@
 //! `atif`: one document of the Agent Trajectory Interchange Format, version 1.7.
 //!
-//! Each recorded step is one step of the agent with one tool call, under the same number. The message is empty, and of the
+//! Each recorded step is one step of the agent with one tool call, numbered from 1 among those of the export. The message is empty, and of the
 //! agent only its worker's name is known. A call without an answer has no observation, and says so in its `extra`.
 //! Branches stand in the order in which they were made, with `extra.parent`, and `notes` say so.
 
@@ -12,7 +12,7 @@ use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
 use super::writer::Writer;
-use crate::{OutcomeKind, TrajectoryError};
+use crate::{Origin, OutcomeKind, ToolResult, TrajectoryError};
 
 const UNKNOWN: &str = "unknown";
 
@@ -66,6 +66,8 @@ struct ObservationResult {
 struct Extra<'a> {
     dialect: &'a str,
     outcome: Option<OutcomeKind>,
+    result: Option<&'a ToolResult>,
+    origin: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +80,9 @@ struct Extra<'a> {
     queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<u64>,
+    /// The step's own number, where steps are left out before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_as: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,11 +132,11 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.raw(",\"steps\":[")?;
     let mut totals = Totals::default();
     let mut first = true;
-    for number in 1..=tree.steps() {
+    for (place, number) in tree.numbers() {
         let Some(call) = source.call(number)? else { continue };
         let metrics = metrics(&call);
         totals.add(metrics.as_ref());
-        out.item(&mut first, &step(&call, tree.parent(number), metrics))?;
+        out.item(&mut first, &step(&call, (place, tree.parent(place)), metrics))?;
     }
     out.raw("],")?;
     let mut notes =
@@ -145,7 +150,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.raw("}\n")
 }
 
-fn step<'a>(call: &'a Call<'_>, parent: u64, metrics: Option<Metrics>) -> Step<'a> {
+fn step<'a>(call: &'a Call<'_>, (place, parent): (u64, u64), metrics: Option<Metrics>) -> Step<'a> {
     let step = call.step;
     let work = step.work.as_ref();
     let unknown = call.unknown();
@@ -153,7 +158,7 @@ fn step<'a>(call: &'a Call<'_>, parent: u64, metrics: Option<Metrics>) -> Step<'
     let called = ToolCall { tool_call_id: call.id(), function_name: tool(&step.action), arguments: &call.arguments };
     let waited = |from: jiff::Timestamp| step.started_at.duration_since(from).as_millis_f64().max(0.0);
     Step {
-        step_id: step.step,
+        step_id: place,
         timestamp: iso(step.started_at),
         source: "agent",
         message: "",
@@ -163,12 +168,15 @@ fn step<'a>(call: &'a Call<'_>, parent: u64, metrics: Option<Metrics>) -> Step<'
         extra: Extra {
             dialect: &step.dialect,
             outcome: step.outcome,
+            result: step.result.as_ref(),
+            origin: step.origin,
             unknown,
             error: call.error().filter(|_| unknown.is_none()),
             status: step.status,
             duration_ms: step.duration_ms,
             queued_ms: work.map(|work| waited(work.queued_at)),
-            parent: (parent + 1 != step.step).then_some(parent),
+            parent: (parent + 1 != place).then_some(parent),
+            recorded_as: (step.step != place).then_some(step.step),
             trace_id: work.map(|work| work.trace_id.as_str()),
             sandbox: work.and_then(|work| work.sandbox.as_deref()),
         },

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::{OutcomeKind, Step};
+use crate::{OutcomeKind, Step, ToolResult};
 
 /// The longest name of a function that chat APIs take.
 const MAX_NAME: usize = 64;
@@ -73,38 +73,26 @@ impl<'a> Call<'a> {
         unknown(self.step)
     }
 
-    /// Whether the tool did what it was asked, by the shape of its answer. None: not known.
+    /// Whether the tool did what it was asked. None: not known.
     pub(super) fn success(&self) -> Option<bool> {
-        if self.unknown().is_some() {
-            return None;
+        match &self.step.result {
+            Some(result) => Some(*result == ToolResult::Succeeded),
+            None if self.unknown().is_some() => None,
+            // Recorded before results were, with an answer that stands outside the record.
+            None => Some(self.step.outcome == Some(OutcomeKind::Ok)),
         }
-        let refused = match &self.answer {
-            Content::Json(value) => {
-                let code = value.get("code").and_then(Value::as_i64).filter(|_| is_envelope(value));
-                code.is_some_and(|code| code != 0)
-                    || value.get("success") == Some(&Value::Bool(false))
-                    || value.get("isError") == Some(&Value::Bool(true))
-            }
-            _ => false,
-        };
-        Some(self.step.outcome == Some(OutcomeKind::Ok) && !refused)
     }
 
-    /// What it said went wrong.
+    /// What went wrong.
     pub(super) fn error(&self) -> Option<String> {
         if let Some(why) = self.unknown() {
             return Some(format!("unknown: {why}"));
         }
-        if self.success() == Some(true) {
-            return None;
+        match &self.step.result {
+            Some(ToolResult::Failed(failure)) => Some(failure.to_string()),
+            Some(ToolResult::Succeeded) => None,
+            None => self.step.error.clone(),
         }
-        let told = match &self.answer {
-            Content::Json(value) => ["message", "error", "detail"].iter().find_map(|key| value.get(key)?.as_str()),
-            _ => None,
-        };
-        let told = told.filter(|text| !text.is_empty()).or(self.step.error.as_deref()).map(str::to_owned);
-        told.or_else(|| self.step.status.map(|status| format!("the answer was {status}")))
-            .or_else(|| Some("it failed".to_owned()))
     }
 
     /// The answer's payload: what an envelope has as `data`, else all of it. Null when it isn't known.
@@ -129,6 +117,7 @@ pub(super) fn unknown(step: &Step) -> Option<&'static str> {
         None => Some("the call was still under way"),
         Some(OutcomeKind::Interrupted) => Some("the server ended during the call"),
         Some(OutcomeKind::Aborted) => Some("the client left before the answer's end"),
+        Some(OutcomeKind::Damaged) => Some("its record is damaged"),
         Some(OutcomeKind::Ok | OutcomeKind::Error | OutcomeKind::Failed) => None,
     }
 }

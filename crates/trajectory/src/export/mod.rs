@@ -33,7 +33,7 @@ use std::str::FromStr;
 
 use arenite_model::TenantId;
 
-use crate::{Recorder, TrajectoryError};
+use crate::{Filter, Recorder, TrajectoryError};
 pub(crate) use call::is_envelope;
 pub use call::tool;
 pub(crate) use shown::picture;
@@ -118,7 +118,7 @@ impl FromStr for Format {
 }
 
 impl Recorder {
-    /// Writes a trajectory in a format, and answers the number of its steps.
+    /// Writes the steps of a trajectory that the filter takes in a format, and answers their number.
     ///
     /// # Errors
     /// [`TrajectoryError::TooManyBranches`] above [`MAX_BRANCHES`], where branches are written one by one.
@@ -126,15 +126,15 @@ impl Recorder {
         &self,
         tenant: &TenantId,
         trajectory: &str,
-        format: Format,
+        (format, filter): (Format, &Filter),
         out: &mut dyn Write,
     ) -> Result<u64, TrajectoryError> {
         let mut out = Writer::new(out, trajectory);
         if format == Format::Jsonl {
-            return jsonl::write(self, tenant, trajectory, &mut out);
+            return jsonl::write(self, (tenant, trajectory), filter, &mut out);
         }
         let mut source = Source::new(self, tenant, trajectory);
-        let tree = Tree::read(&mut source)?;
+        let tree = Tree::read(&mut source, filter)?;
         match format {
             Format::Jsonl => {}
             Format::AgentflowRollout => rollout::write(&mut source, &tree, &mut out)?,

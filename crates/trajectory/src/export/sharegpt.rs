@@ -29,7 +29,7 @@ struct Function<'a> {
 pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) -> Result<(), TrajectoryError> {
     for leaf in tree.leaves(source.trajectory())? {
         out.raw("{\"id\":")?;
-        out.json(&format!("{}-{leaf}", source.trajectory()))?;
+        out.json(&format!("{}-{}", source.trajectory(), tree.number(leaf)))?;
         out.raw(",\"conversations\":[")?;
         let (mut first, mut names) = (true, Names::default());
         for step in tree.path(leaf) {

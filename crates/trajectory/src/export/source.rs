@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
             return Ok(reference(None));
         }
         let file = match self.recorder.read_blob(&blob.blake3) {
-            Err(TrajectoryError::NoBlob { .. }) => {
+            Err(TrajectoryError::NoBlob { .. } | TrajectoryError::DamagedBlob { .. }) => {
                 return Ok(Content::Elsewhere { blake3: blob.blake3.clone(), bytes: blob.bytes, kept: false, picture: None });
             }
             other => other?,

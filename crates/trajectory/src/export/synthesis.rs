@@ -33,6 +33,9 @@ struct Node<'a> {
     /// Ours: `unknown` of a step without an answer; AgentFlow's readers pass over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'a str>,
+    /// Ours: the exit code or the error of a call that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -54,22 +57,24 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         intent: "",
         action: None,
         parent_id: None,
-        children_ids: tree.children(0).map(id).collect(),
+        children_ids: tree.children(0).map(|child| id(tree.number(child))).collect(),
         depth: 0,
         outcome: None,
+        failed: None,
     };
     out.item(&mut first, &root)?;
-    for step in 1..=tree.steps() {
-        let Some(call) = source.call(step)? else { continue };
+    for (place, number) in tree.numbers() {
+        let Some(call) = source.call(number)? else { continue };
         let node = Node {
-            node_id: id(step),
+            node_id: id(number),
             observation: shown(&call, AGENTFLOW_TEXT),
             intent: "",
             action: Some(Action { tool_name: tool(&call.step.action), parameters: &call.arguments }),
-            parent_id: Some(id(tree.parent(step))),
-            children_ids: tree.children(step).map(id).collect(),
-            depth: tree.depth(step),
+            parent_id: Some(id(tree.number(tree.parent(place)))),
+            children_ids: tree.children(place).map(|child| id(tree.number(child))).collect(),
+            depth: tree.depth(place),
             outcome: call.unknown().map(|_| "unknown"),
+            failed: call.error().filter(|_| call.success() == Some(false)),
         };
         out.item(&mut first, &node)?;
     }

@@ -2,16 +2,25 @@ use jiff::Timestamp;
 
 use super::source::Source;
 use super::{MAX_BRANCHES, call};
-use crate::{OutcomeKind, Step, TrajectoryError};
+use crate::{Filter, OutcomeKind, Step, TrajectoryError};
 
 /// Which step goes on from which, and what is said of the whole. Read once, before anything is written; steps that begin
 /// later are not in the export.
+///
+/// Steps are known here by their places among those of the export, from 1; [`Tree::number`] is a step's own number.
 pub(super) struct Tree {
-    /// By step, from 1: the step before it, 0 for none; and how many are on the way to it, itself included.
-    nodes: Vec<(u64, u32)>,
-    /// Pairs of a step and one that goes on from it, in order.
+    nodes: Vec<Node>,
+    /// Pairs of a place and one that goes on from it, in order.
     children: Vec<(u64, u64)>,
     pub(super) about: About,
+}
+
+struct Node {
+    number: u64,
+    /// The place of the step before it; 0 for none.
+    parent: u64,
+    /// How many are on the way to it, itself included.
+    depth: u32,
 }
 
 /// What is known of the whole without any body.
@@ -25,33 +34,28 @@ pub(super) struct About {
 }
 
 impl Tree {
-    pub(super) fn read(source: &mut Source<'_>) -> Result<Self, TrajectoryError> {
+    pub(super) fn read(source: &mut Source<'_>, filter: &Filter) -> Result<Self, TrajectoryError> {
         let mut tree = Self { nodes: Vec::new(), children: Vec::new(), about: About::default() };
+        let mut after = 0;
         loop {
-            let steps = source.after(tree.steps())?;
-            if steps.is_empty() {
-                break;
-            }
-            for step in steps {
-                tree.add(step);
-            }
+            let steps = source.after(after)?;
+            let Some(last) = steps.last() else { break };
+            after = last.step;
+            steps.iter().filter(|step| filter.takes(step)).for_each(|step| tree.add(step));
         }
-        tree.children = (1..).zip(&tree.nodes).map(|(step, (parent, _))| (*parent, step)).collect();
+        tree.children = (1..).zip(&tree.nodes).map(|(place, node)| (node.parent, place)).collect();
         tree.children.sort_unstable();
         Ok(tree)
     }
 
     fn add(&mut self, step: &Step) {
-        // Numbers have no gaps, unless a line was lost; then what is missing is passed over.
-        while self.steps() + 1 < step.step {
-            let before = self.steps();
-            self.nodes.push((before, self.depth(before) + 1));
-        }
         let before = self.steps();
         let parent = step.work.as_ref().and_then(|work| work.parent);
-        // One that was not before it can't be gone on from: what a client says may be wrong.
-        let parent = parent.filter(|parent| *parent <= before).unwrap_or(before);
-        self.nodes.push((parent, self.depth(parent) + 1));
+        // One that was not before it can't be gone on from: what a client says may be wrong. One that is left out stands
+        // for the last before it that is not.
+        let parent = parent.filter(|parent| *parent < step.step);
+        let parent = parent.map_or(before, |number| self.nodes.partition_point(|node| node.number <= number) as u64);
+        self.nodes.push(Node { number: step.step, parent, depth: self.depth(parent) + 1 });
         let about = &mut self.about;
         if about.first_at.is_none() {
             about.sandbox.clone_from(&step.sandbox_name);
@@ -70,39 +74,58 @@ impl Tree {
         self.nodes.len() as u64
     }
 
+    fn node(&self, place: u64) -> Option<&Node> {
+        self.nodes.get(usize::try_from(place.checked_sub(1)?).ok()?)
+    }
+
+    /// The number under which the step was recorded; 0 for the state before the first.
+    pub(super) fn number(&self, place: u64) -> u64 {
+        self.node(place).map_or(0, |node| node.number)
+    }
+
+    /// Places and numbers, in order.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = (u64, u64)> {
+        (1..).zip(self.nodes.iter().map(|node| node.number))
+    }
+
+    /// Whether a step of this number is in the export.
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.nodes.binary_search_by_key(&number, |node| node.number).is_ok()
+    }
+
     /// The step before it; 0 for none.
-    pub(super) fn parent(&self, step: u64) -> u64 {
-        self.nodes.get(step.wrapping_sub(1) as usize).map_or(0, |node| node.0)
+    pub(super) fn parent(&self, place: u64) -> u64 {
+        self.node(place).map_or(0, |node| node.parent)
     }
 
     /// 1 for a first step.
-    pub(super) fn depth(&self, step: u64) -> u32 {
-        self.nodes.get(step.wrapping_sub(1) as usize).map_or(0, |node| node.1)
+    pub(super) fn depth(&self, place: u64) -> u32 {
+        self.node(place).map_or(0, |node| node.depth)
     }
 
-    pub(super) fn children(&self, step: u64) -> impl Iterator<Item = u64> {
-        let start = self.children.partition_point(|(parent, _)| *parent < step);
-        self.children[start..].iter().take_while(move |(parent, _)| *parent == step).map(|(_, child)| *child)
+    pub(super) fn children(&self, place: u64) -> impl Iterator<Item = u64> {
+        let start = self.children.partition_point(|(parent, _)| *parent < place);
+        self.children[start..].iter().take_while(move |(parent, _)| *parent == place).map(|(_, child)| *child)
     }
 
     /// Whether any step goes on from another than the one before it.
     pub(super) fn branches(&self) -> bool {
-        (1..).zip(&self.nodes).any(|(step, (parent, _))| *parent + 1 != step)
+        (1..).zip(&self.nodes).any(|(place, node)| node.parent + 1 != place)
     }
 
     /// Last steps of branches, in order.
     pub(super) fn leaves(&self, trajectory: &str) -> Result<Vec<u64>, TrajectoryError> {
-        let leaves: Vec<u64> = (1..=self.steps()).filter(|step| self.children(*step).next().is_none()).collect();
+        let leaves: Vec<u64> = (1..=self.steps()).filter(|place| self.children(*place).next().is_none()).collect();
         if leaves.len() > MAX_BRANCHES {
             return Err(TrajectoryError::TooManyBranches { trajectory: trajectory.to_owned(), branches: leaves.len() });
         }
         Ok(leaves)
     }
 
-    /// The steps that lead to one, itself the last.
+    /// The numbers of the steps that lead to one, itself the last.
     pub(super) fn path(&self, leaf: u64) -> Vec<u64> {
-        let mut path: Vec<u64> =
-            std::iter::successors(Some(leaf), |step| Some(self.parent(*step))).take_while(|s| *s > 0).collect();
+        let places = std::iter::successors(Some(leaf), |place| Some(self.parent(*place))).take_while(|place| *place > 0);
+        let mut path: Vec<u64> = places.map(|place| self.number(place)).collect();
         path.reverse();
         path
     }

@@ -6,32 +6,39 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::line::{Lines, LinesBack};
-use crate::record::Head;
-use crate::{IntentRecord, Kind, OutcomeRecord, Step, Summary, TrajectoryError};
+use crate::record::{Head, SessionRecord};
+use crate::seal::{self, Line, NO_SUM};
+use crate::{BlobRef, Body, IntentRecord, Kind, OutcomeRecord, SessionEvent, Step, Summary, TrajectoryError, Verification};
 
 /// Below this many bytes a log is read through rather than searched.
 const SEARCH_ABOVE: u64 = 128 << 10;
 
-/// Up to `limit` steps after the given one. `open` are those under way; others without an outcome were interrupted.
+/// Up to `limit` steps after the given one. `open` are those under way; others without an outcome were interrupted, or
+/// their outcome is damaged. Numbers have no gaps, so a step of which nothing can be read is answered as that.
 pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limit: usize) -> io::Result<Vec<Step>> {
     let start = search(&file, len, after)?;
     let mut lines = Lines::new(file, start, len)?;
-    let mut found: BTreeMap<u64, Step> = BTreeMap::new();
+    let mut found = Found { steps: BTreeMap::new(), next: after + 1, limit };
     // Steps found whose outcome is still to come, and will.
     let mut waiting: usize = 0;
+    let (mut damaged, mut last) = (0, 0);
     while let Some((_, line)) = lines.next_line()? {
         let Some(head) = Head::parse(line) else {
+            damaged += 1;
             continue;
         };
+        last = last.max(head.last);
         match head.kind {
-            Kind::Intent if head.step > after && found.len() < limit => {
-                if let Ok(intent) = serde_json::from_slice::<IntentRecord>(line) {
-                    waiting += usize::from(!open.contains(&intent.step));
-                    found.insert(intent.step, Step::of_intent(intent));
+            Kind::Intent if head.step > after && !found.is_full() => {
+                if let Some(intent) = IntentRecord::parse(line) {
+                    let step = Step::of_intent(intent);
+                    found.fill(step.step, Some(&step));
+                    waiting += usize::from(!found.is_full() && !open.contains(&step.step));
+                    found.put(step, damaged);
                 }
             }
             Kind::Outcome => {
-                if let Some(step) = found.get_mut(&head.step)
+                if let Some((step, _)) = found.steps.get_mut(&head.step)
                     && step.outcome.is_none()
                     && let Ok(outcome) = serde_json::from_slice::<OutcomeRecord>(line)
                 {
@@ -41,17 +48,138 @@ pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limi
             }
             _ => {}
         }
-        if found.len() >= limit && waiting == 0 {
+        if found.is_full() && waiting == 0 {
             break;
         }
     }
-    let mut steps: Vec<Step> = found.into_values().collect();
-    for step in &mut steps {
+    found.fill(last + 1, None);
+    let mut steps = Vec::with_capacity(found.steps.len());
+    for (mut step, before) in found.steps.into_values() {
         if step.outcome.is_none() && !open.contains(&step.step) {
-            step.conclude(OutcomeRecord::interrupted(step.step));
+            step.conclude(match damaged > before {
+                true => OutcomeRecord::damaged(step.step),
+                false => OutcomeRecord::interrupted(step.step),
+            });
         }
+        steps.push(step);
     }
     Ok(steps)
+}
+
+/// Steps as they are found, each with the number of damaged lines before it.
+struct Found {
+    steps: BTreeMap<u64, (Step, usize)>,
+    /// The number of the next one.
+    next: u64,
+    limit: usize,
+}
+
+impl Found {
+    fn is_full(&self) -> bool {
+        self.steps.len() >= self.limit
+    }
+
+    fn put(&mut self, step: Step, damaged: usize) {
+        if !self.is_full() && step.step >= self.next {
+            self.next = step.step + 1;
+            self.steps.insert(step.step, (step, damaged));
+        }
+    }
+
+    /// Stands in for steps before `until` that are not there.
+    fn fill(&mut self, until: u64, like: Option<&Step>) {
+        while self.next < until && !self.is_full() {
+            let before = self.steps.last_key_value().map(|(_, (step, _))| step);
+            let lost = Step::lost(self.next, like.or(before));
+            self.put(lost, 0);
+        }
+    }
+}
+
+/// Begins and ends of sessions, in order.
+pub(super) fn sessions(file: File, len: u64) -> io::Result<Vec<SessionEvent>> {
+    const MOST: usize = 10_000;
+    let mut lines = Lines::new(file, 0, len)?;
+    let mut events = Vec::new();
+    while let Some((_, line)) = lines.next_line()? {
+        if events.len() < MOST
+            && Head::parse(line).is_some_and(|head| head.kind == Kind::Session)
+            && let Ok(record) = serde_json::from_slice::<SessionRecord>(line)
+        {
+            events.push(SessionEvent { after: record.last, ..record.session });
+        }
+    }
+    Ok(events)
+}
+
+/// Checks each line, that each follows the one before it, and that no step is missing. Calls `see` with each kept body.
+pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut dyn FnMut(u64, BlobRef)) -> io::Result<()> {
+    let mut lines = Lines::new(file, 0, len)?;
+    let mut prev = NO_SUM;
+    let mut next = 1;
+    // A write that was cut off acknowledged nothing, and the line after it goes on from the one before it.
+    let mut torn = None;
+    while let Some((_, line)) = lines.next_line()? {
+        found.lines += 1;
+        let number = Some(found.lines);
+        let head = match seal::check(line) {
+            Line::Torn => {
+                torn = number;
+                continue;
+            }
+            Line::Damaged => {
+                found.note(number, None, "the line is not as it was written");
+                continue;
+            }
+            Line::Unsealed => {
+                found.unchecked += 1;
+                prev = NO_SUM;
+                Head::parse(line)
+            }
+            Line::Sealed { sum, prev: said } => {
+                if said != prev {
+                    found.note(number, None, "the line before it is changed or missing");
+                }
+                (prev, torn) = (sum, None);
+                Head::parse(line)
+            }
+        };
+        let Some(head) = head else {
+            found.note(number, None, "the line is no record");
+            continue;
+        };
+        let bodies = match head.kind {
+            Kind::Intent => {
+                while next < head.step {
+                    found.note(number, Some(next), "the step is missing");
+                    next += 1;
+                }
+                next = next.max(head.step + 1);
+                IntentRecord::parse(line).map(|record| vec![record.arguments])
+            }
+            Kind::Outcome => serde_json::from_slice::<OutcomeRecord>(line).ok().map(|record| {
+                let parts = record.calls.into_iter().flat_map(|part| [part.arguments, part.observation]);
+                [record.arguments, record.observation].into_iter().chain(parts).collect()
+            }),
+            Kind::End | Kind::Session => continue,
+        };
+        let Some(bodies) = bodies else {
+            found.note(number, Some(head.step), "the line is no record");
+            continue;
+        };
+        for body in bodies.into_iter().flatten() {
+            if let Body::Blob(blob) = body
+                && blob.kept
+            {
+                see(head.step, blob);
+            }
+        }
+    }
+    if torn.is_some() {
+        found.note(torn, None, "the line is not as it was written");
+    }
+    found.steps = next - 1;
+    Ok(())
 }
 
 /// The start of a line that no intent of a step after `after` stands before. Intents stand in the order of their numbers,

@@ -7,6 +7,7 @@ use std::io;
 use crate::Kind;
 use crate::line::LinesBack;
 use crate::record::Head;
+use crate::seal::{self, Line, NO_SUM, Sum};
 
 pub(super) struct Past {
     pub(super) last: u64,
@@ -15,23 +16,31 @@ pub(super) struct Past {
     pub(super) torn: bool,
     /// Steps with an intent and no outcome.
     pub(super) interrupted: Vec<u64>,
+    /// Of the last line that has one.
+    pub(super) sum: Sum,
 }
 
 /// Reads one line from the end when no step was under way, else back to the intent of the oldest that was.
 pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
     let mut lines = LinesBack::new(file, len);
-    let mut past =
-        Past { last: 0, ended: false, torn: lines.next_line()?.is_some_and(|rest| !rest.is_empty()), interrupted: Vec::new() };
+    let torn = lines.next_line()?.is_some_and(|rest| !rest.is_empty());
+    let mut past = Past { last: 0, ended: false, torn, interrupted: Vec::new(), sum: NO_SUM };
+    // Each damaged line at the end may have been an intent, whose number must not be given out again.
+    let mut damaged = 0;
     let mut oldest = None;
     let mut concluded = BTreeSet::new();
     while let Some(line) = lines.next_line()? {
         let Some(head) = Head::parse(&line) else {
+            damaged += u64::from(seal::check(&line) == Line::Damaged);
             continue;
         };
         let oldest = match oldest {
             Some(oldest) => oldest,
             None => {
-                past.last = head.last;
+                past.last = head.last + damaged;
+                if let Line::Sealed { sum, .. } = seal::check(&line) {
+                    past.sum = sum;
+                }
                 past.ended = head.ended;
                 let Some(open) = head.open else { break };
                 *oldest.insert(open)
@@ -49,7 +58,7 @@ pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
                     break;
                 }
             }
-            Kind::End => {}
+            Kind::End | Kind::Session => {}
         }
     }
     Ok(past)

@@ -23,6 +23,7 @@ pub fn skipped(step: &Step) -> Option<&'static str> {
         Some(OutcomeKind::Interrupted) => return Some("the server ended during it, so its answer is not known"),
         Some(OutcomeKind::Aborted) => return Some("its client left before the answer's end"),
         Some(OutcomeKind::Failed) => return Some("it never reached the sandbox, or its answer broke off"),
+        Some(OutcomeKind::Damaged) => return Some("its record is damaged"),
         Some(OutcomeKind::Ok | OutcomeKind::Error) => {}
     }
     if step.dialect == "inside" {

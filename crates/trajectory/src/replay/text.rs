@@ -5,7 +5,7 @@
 //! | `<uuid>` | 8-4-4-4-12 hexadecimal digits |
 //! | `<time>` | a date, a time of day, or both, as ISO 8601 has them; a month and a day as `ls` has them |
 //! | `<took>` | a number right before `s`, `ms`, `us`, `ns`, and what `time` prints |
-//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits; 16 digits after `.arenite-` |
+//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits; 16 digits after `.arenite-`; what is made up in `arenite-cp.…` and `screenshot-….png` |
 //! | `<address>` | `0x` and at least six hexadecimal digits |
 //! | `<port>` | a port of 32768 and above behind a host or an address |
 //! | `<pid>` | the number that a shell tells of a job |
@@ -86,6 +86,10 @@ fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) ->
     {
         return Some(format!("{}.arenite-<tmp>{rest}{tail}", of_word(head, "", made_up).unwrap_or_else(|| head.to_owned())));
     }
+    if let Some((head, name, rest)) = numbered(bare) {
+        made_up(name);
+        return Some(format!("{head}<tmp>{rest}{tail}"));
+    }
     if let Some((head, _)) = bare.split_once("/tmp/tmp") {
         let rest = &bare[head.len() + "/tmp/tmp".len()..];
         let name = rest.find('/').unwrap_or(rest.len());
@@ -108,6 +112,20 @@ fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) ->
         return Some(format!("{head}<address>{tail}"));
     }
     of_port(word)
+}
+
+/// Names that this program makes up: `arenite-cp.` and eight letters and digits, `screenshot-` and hexadecimal digits before
+/// `.png`. What stands before, the whole name, and what stands after.
+fn numbered(word: &str) -> Option<(&str, &str, &str)> {
+    const NAMES: [(&str, &str); 2] = [("arenite-cp.", ""), ("screenshot-", ".png")];
+    NAMES.into_iter().find_map(|(first, last)| {
+        let at = word.find(first)?;
+        let made = &word[at + first.len()..];
+        let end = made.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(made.len());
+        let fits =
+            end >= 8 && made[end..].starts_with(last) && (last.is_empty() || made[..end].bytes().all(|b| b.is_ascii_hexdigit()));
+        fits.then(|| (&word[..at + first.len()], &word[at..at + first.len() + end], &made[end..]))
+    })
 }
 
 fn is_number(text: &str) -> bool {
@@ -181,6 +199,9 @@ mod tests {
             ("'/tmp/tmpab_12xyz'", "'/tmp/<tmp>'"),
             ("/tmp/tmp.Ab12/.arenite-158ec1e196700d59/new/x:", "/tmp/<tmp>/.arenite-<tmp>/new/x:"),
             ("tmp.Ab12Cd34Ef tmp.txt", "<tmp> tmp.txt"),
+            ("/var/tmp/arenite-cp.Ab12Cd34", "/var/tmp/arenite-cp.<tmp>"),
+            ("/home/gem/pictures/screenshot-0011aabbccddeeff.png", "/home/gem/pictures/screenshot-<tmp>.png"),
+            ("screenshot-final.png screenshot-1.png", "screenshot-final.png screenshot-1.png"),
             ("<Foo object at 0x7f12ab34cd56>", "<Foo object at <address>>"),
             ("http://127.0.0.1:45123/x and localhost:8080", "http://127.0.0.1:<port>/x and localhost:8080"),
             ("[1] 12345\n", "[1] <pid>\n"),

@@ -1,10 +1,10 @@
 //! Where steps are run again: a sandbox of its own, or a worker of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use arenite_trajectory::Step;
 use arenite_trajectory::replay::Ids;
+use arenite_trajectory::{SessionChange, SessionEvent, Step};
 use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Limited};
@@ -27,6 +27,8 @@ pub(super) enum Ground {
         image: Option<String>,
         /// Kinds of resources with a session, and the id that the session had in the first run, as soon as it is known.
         sessions: BTreeMap<String, Option<String>>,
+        /// Begins and ends of sessions that are still to come.
+        events: VecDeque<SessionEvent>,
     },
 }
 
@@ -39,16 +41,17 @@ impl Ground {
         ids: &mut Ids,
     ) -> Result<Self, Failure> {
         let fresh = fresh()?;
-        let first = steps.ahead().next();
-        let Some(first) = first else { return Err(Failure::new("the trajectory has no steps")) };
+        let early = steps.first().await?;
+        let Some(first) = early.first() else { return Err(Failure::new("the trajectory has no steps")) };
         let (old_id, old_name) = (first.sandbox_id.clone(), first.sandbox_name.clone());
         if first.dialect == "agentflow" {
             if let Some(work) = &first.work {
                 ids.learn(&work.worker, &fresh);
             }
-            return Ok(Self::Worker { id: fresh, image: image.map(str::to_owned), sessions: BTreeMap::new() });
+            let events = steps.sessions().await?.into();
+            return Ok(Self::Worker { id: fresh, image: image.map(str::to_owned), sessions: BTreeMap::new(), events });
         }
-        let (path, body) = creation(steps, &fresh, image).await?;
+        let (path, body) = creation(steps, &early, &fresh, image).await?;
         client.post::<Value>(path, &body).await?;
         let made: wire::Sandbox = client.get(&format!("{SANDBOXES}/{fresh}")).await?;
         ids.learn(&old_id, &made.id);
@@ -73,15 +76,44 @@ impl Ground {
         arguments: &[u8],
         recorded: &[u8],
     ) -> Result<(), Failure> {
-        let Self::Worker { id, image, sessions } = self else { return Ok(()) };
+        let Self::Worker { id, image, sessions, events } = self else { return Ok(()) };
+        while let Some(event) = events.front().is_some_and(|event| event.after < step.step).then(|| events.pop_front()).flatten()
+        {
+            let known = sessions.get(&event.resource_type);
+            // Told of again by a server that was started anew, where it goes on.
+            if event.event == SessionChange::Begin && known.is_some_and(|id| id.as_ref() == Some(&event.id)) {
+                continue;
+            }
+            match (event.event, known.is_some()) {
+                (SessionChange::Begin, there) => {
+                    if there {
+                        destroy_session(client, id, &event.resource_type).await?;
+                    }
+                    create_session(client, id, &event.resource_type, (event.config, image.as_deref())).await?;
+                    sessions.insert(event.resource_type, Some(event.id));
+                }
+                (SessionChange::End, true) => {
+                    destroy_session(client, id, &event.resource_type).await?;
+                    sessions.remove(&event.resource_type);
+                }
+                (SessionChange::End, false) => {}
+            }
+        }
         match wanted(sessions, step, arguments, recorded) {
             Wanted::Nothing => Ok(()),
             Wanted::Another(kind) => {
-                let body = json!({ "worker_id": id, "resource_type": kind });
-                client.post::<Value>("/api/v1/session/destroy", &body).await?;
-                create_session(client, id, &kind, image.as_deref()).await
+                destroy_session(client, id, &kind).await?;
+                create_session(client, id, &kind, (None, image.as_deref())).await
             }
-            Wanted::First(kind) => create_session(client, id, &kind, image.as_deref()).await,
+            Wanted::First(kind) => create_session(client, id, &kind, (None, image.as_deref())).await,
+        }
+    }
+
+    /// The sandbox in which commands of the command line are run again; none for a worker.
+    pub(super) fn sandbox(&self) -> Option<&str> {
+        match self {
+            Self::Sandbox { name } => Some(name),
+            Self::Worker { .. } => None,
         }
     }
 
@@ -124,8 +156,25 @@ fn fresh() -> Result<String, Failure> {
     Ok(format!("replay-{:08x}", u32::from_be_bytes(random)))
 }
 
-async fn create_session(client: &Client, worker: &str, kind: &str, image: Option<&str>) -> Result<(), Failure> {
-    let config = image.map_or_else(|| json!({}), |image| json!({ "image": image }));
+async fn destroy_session(client: &Client, worker: &str, kind: &str) -> Result<(), Failure> {
+    let body = json!({ "worker_id": worker, "resource_type": kind });
+    client.post::<Value>("/api/v1/session/destroy", &body).await.map(drop)
+}
+
+/// With the configuration of the first run, as far as that is known.
+async fn create_session(
+    client: &Client,
+    worker: &str,
+    kind: &str,
+    (config, image): (Option<Value>, Option<&str>),
+) -> Result<(), Failure> {
+    let mut config = config.unwrap_or_else(|| json!({}));
+    if config.get("env").is_some_and(|env| env.to_string().contains("redacted")) {
+        eprintln!("warning: passwords in the environment of its {kind} session were not recorded, and are missing in the replay");
+    }
+    if let Some(image) = image {
+        config["image"] = json!(image);
+    }
     let body = json!({ "worker_id": worker, "resource_type": kind, "session_config": config });
     client.post::<Value>("/api/v1/session/create", &body).await.map(drop)
 }
@@ -166,9 +215,9 @@ fn wanted(sessions: &mut BTreeMap<String, Option<String>>, step: &Step, argument
 }
 
 /// Where the sandbox was made in the first run, and with what.
-async fn creation(steps: &Steps<'_>, fresh: &str, image: Option<&str>) -> Result<(&'static str, Value), Failure> {
+async fn creation(steps: &Steps<'_>, early: &[Step], fresh: &str, image: Option<&str>) -> Result<(&'static str, Value), Failure> {
     let step =
-        steps.ahead().find(|step| matches!(&*step.action, "POST /api/v2/sandboxes" | "POST /api/v1/sandbox" | "createSandbox"));
+        early.iter().find(|step| matches!(&*step.action, "POST /api/v2/sandboxes" | "POST /api/v1/sandbox" | "createSandbox"));
     let (path, mut body) = match step {
         Some(step) => {
             let path = if step.action == "POST /api/v2/sandboxes" { SANDBOXES } else { "/api/v1/sandbox" };
@@ -199,7 +248,13 @@ fn of_worker(id: &str, step: &Step, arguments: &[u8], ids: &Ids) -> Result<(Stri
             }
             (format!("/api/v1/{family}/{}", verb.replace('_', "-")), body)
         }
-        _ => ("/api/v1/execute".to_owned(), json!({ "worker_id": id, "action": step.action, "params": params })),
+        _ => {
+            let mut body = json!({ "worker_id": id, "action": step.action, "params": params });
+            if let Some(timeout) = step.work.as_ref().and_then(|work| work.timeout) {
+                body["timeout"] = json!(timeout);
+            }
+            ("/api/v1/execute".to_owned(), body)
+        }
     };
     Ok((path, request(&Method::POST, Some("application/json"), body.to_string().into())?))
 }

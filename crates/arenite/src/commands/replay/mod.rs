@@ -1,5 +1,6 @@
 //! `trajectory replay`: runs recorded steps again somewhere fresh, and says where their answers part first.
 
+mod command;
 mod ground;
 mod steps;
 
@@ -28,7 +29,7 @@ pub(super) async fn replay(args: TrajectoryReplayArgs) -> Outcome {
 async fn run(args: TrajectoryReplayArgs) -> Outcome {
     let client = Client::of(&args.server)?;
     let trajectory = find(&client, &args.trajectory).await?;
-    let mut steps = Steps::of(&client, &trajectory, args.until).await?;
+    let mut steps = Steps::of(&client, &trajectory, args.until, args.chosen.origin.as_deref().unwrap_or("agent")).await?;
     let mut ids = Ids::default();
     let mut ground = Ground::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
     if !args.format.json {
@@ -71,7 +72,9 @@ async fn all(
     while let Some(step) = steps.next().await? {
         let why = match skipped(&step) {
             Some(why) => Some(why),
-            None if !kept(step.arguments.as_ref()) => Some("its arguments were too large to be kept"),
+            None if !kept(step.arguments.as_ref()) || step.calls.iter().any(|call| !kept(call.arguments.as_ref())) => {
+                Some("its arguments were too large to be kept")
+            }
             None => None,
         };
         if let Some(why) = why {
@@ -79,6 +82,19 @@ async fn all(
                 eprintln!("step {} ({}) is left out: {why}", step.step, output::harmless(&tool(&step.action)));
             }
             report.skipped.push(json!({ "step": step.step, "action": step.action, "why": why }));
+            continue;
+        }
+        if step.dialect == "cli" {
+            if let Some(sandbox) = ground.sandbox()
+                && let Some(found) = command::again(client, steps, sandbox, &step, ids).await?
+            {
+                report.divergences.push((step.step, tool(&step.action), found));
+                if !keep_going {
+                    report.replayed += 1;
+                    break;
+                }
+            }
+            report.replayed += 1;
             continue;
         }
         let answered = kept(step.observation.as_ref());

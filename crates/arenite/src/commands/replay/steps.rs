@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use arenite_trajectory::{Body, Step};
+use arenite_trajectory::{Body, SessionEvent, Step};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -15,6 +15,13 @@ const MAX_BODY: usize = 64 << 20;
 #[derive(Deserialize)]
 struct Page {
     steps: Vec<Step>,
+    #[serde(default)]
+    next_after: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Sessions {
+    sessions: Vec<SessionEvent>,
 }
 
 /// Steps of a trajectory in their order, read a page at a time.
@@ -22,34 +29,41 @@ pub(super) struct Steps<'a> {
     client: &'a Client,
     base: String,
     read: VecDeque<Step>,
-    last: u64,
+    /// Where the next page begins; none after the last.
+    next: Option<u64>,
+    origin: String,
     until: u64,
 }
 
 impl<'a> Steps<'a> {
-    pub(super) async fn of(client: &'a Client, trajectory: &str, until: Option<u64>) -> Result<Self, Failure> {
+    pub(super) async fn of(client: &'a Client, trajectory: &str, until: Option<u64>, origin: &str) -> Result<Self, Failure> {
         let base = format!("/api/v1/trajectories/{}", encoded(trajectory));
-        let mut steps = Self { client, base, read: VecDeque::new(), last: 0, until: until.unwrap_or(u64::MAX) };
+        let (origin, until) = (encoded(origin), until.unwrap_or(u64::MAX));
+        let mut steps = Self { client, base, read: VecDeque::new(), next: Some(0), origin, until };
         steps.fill().await?;
         Ok(steps)
     }
 
     async fn fill(&mut self) -> Result<(), Failure> {
-        let page: Page = self.client.get(&format!("{}?after={}&limit={PAGE}", self.base, self.last)).await?;
-        if let Some(last) = page.steps.last() {
-            self.last = last.step;
-        }
+        let Some(after) = self.next else { return Ok(()) };
+        let page: Page = self.client.get(&format!("{}?after={after}&limit={PAGE}&origin={}", self.base, self.origin)).await?;
+        self.next = page.next_after;
         self.read.extend(page.steps);
         Ok(())
     }
 
-    /// What of it was read already: its first steps, before any was taken.
-    pub(super) fn ahead(&self) -> impl Iterator<Item = &Step> {
-        self.read.iter()
+    /// What came first, whoever caused it.
+    pub(super) async fn first(&self) -> Result<Vec<Step>, Failure> {
+        Ok(self.client.get::<Page>(&format!("{}?limit={PAGE}", self.base)).await?.steps)
+    }
+
+    /// Begins and ends of sessions, in order.
+    pub(super) async fn sessions(&self) -> Result<Vec<SessionEvent>, Failure> {
+        Ok(self.client.get::<Sessions>(&format!("{}/sessions", self.base)).await?.sessions)
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Step>, Failure> {
-        if self.read.is_empty() {
+        while self.read.is_empty() && self.next.is_some() {
             self.fill().await?;
         }
         Ok(self.read.pop_front().filter(|step| step.step <= self.until))
@@ -61,17 +75,24 @@ impl<'a> Steps<'a> {
             None => Bytes::new(),
             Some(Body::Json(raw)) => Bytes::copy_from_slice(raw.get().as_bytes()),
             Some(Body::Text(text) | Body::Base64(text)) => Bytes::copy_from_slice(text.as_bytes()),
-            Some(Body::Blob(_)) => {
-                let mut pieces = self.client.download(&format!("{}/steps/{step}/{which}", self.base)).await?;
-                let mut whole = Vec::new();
-                while let Some(piece) = pieces.next().await {
-                    whole.extend_from_slice(&piece.attempt(|| format!("the {which} of step {step} broke off"))?);
-                    if whole.len() > MAX_BODY {
-                        return Err(Failure::new(format!("the {which} of step {step} has more than {MAX_BODY} bytes")));
-                    }
-                }
-                whole.into()
-            }
+            Some(Body::Blob(_)) => self.read(&format!("{}/steps/{step}/{which}", self.base)).await?,
         })
+    }
+
+    /// A body outside the record, by its hash.
+    pub(super) async fn blob(&self, blake3: &str) -> Result<Bytes, Failure> {
+        self.read(&format!("{}/blobs/{blake3}", self.base)).await
+    }
+
+    async fn read(&self, path: &str) -> Result<Bytes, Failure> {
+        let mut pieces = self.client.download(path).await?;
+        let mut whole = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            whole.extend_from_slice(&piece.attempt(|| format!("{path} broke off"))?);
+            if whole.len() > MAX_BODY {
+                return Err(Failure::new(format!("{path} has more than {MAX_BODY} bytes")));
+            }
+        }
+        Ok(whole.into())
     }
 }

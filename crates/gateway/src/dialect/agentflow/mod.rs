@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     let below = path.strip_prefix(ROOT).unwrap_or(path).trim_end_matches('/');
     let below = if below == "/shutdown" { "/server/shutdown" } else { below };
     let caller =
-        Caller { tenant: context.tenant.clone(), request_id: context.request_id.clone(), origin: context.origin.clone() };
+        Caller { tenant: context.tenant.clone(), request_id: context.request_id.clone(), origin: context.client.clone() };
     let worker = parts.headers.get(WORKER).and_then(|worker| worker.to_str().ok()).filter(|worker| !worker.is_empty());
     let wanted = match below {
         "/tools" | "/warmup/status" => Method::GET,
