@@ -2,7 +2,7 @@
 
 import './console.css';
 import { call, request } from './api';
-import { age, byId, bytes, isTyping, keysDialog, make } from './dom';
+import { age, byId, bytes, type Deadline, isTyping, keysDialog, make, timeLeft } from './dom';
 import { signInDialog } from './sign_in';
 import { Trajectory } from './trajectory';
 
@@ -12,6 +12,7 @@ interface Sandbox {
   state: string;
   reason: string | null;
   created_at: string;
+  deadline: Deadline | null;
   spec: { image: string };
 }
 
@@ -82,11 +83,18 @@ function row(sandbox: Sandbox): HTMLTableRowElement {
     stateCell,
     make('td', { className: 'image', textContent: sandbox.spec.image, title: sandbox.spec.image }),
     make('td', { className: 'number', textContent: age(sandbox.created_at), title: sandbox.created_at }),
+    ends(sandbox.deadline),
     memory(usages.get(sandbox.id)),
     make('td', { className: 'number', textContent: String(counts.get(sandbox.id)?.steps ?? 0) }),
     actions);
   node.dataset.name = name;
   return node;
+}
+
+function ends(deadline: Deadline | null): HTMLTableCellElement {
+  if (!deadline) return make('td', { className: 'number quiet ends', textContent: '–', title: 'no time limit' });
+  const left = timeLeft(deadline);
+  return make('td', { className: 'number ends', textContent: left.short, title: left.long });
 }
 
 function memory(usage: Usage | undefined): HTMLTableCellElement {

@@ -3,7 +3,7 @@
 
 import './dashboard.css';
 import { onUnauthorized, request, Refused } from './api';
-import { byId, keysDialog, make } from './dom';
+import { byId, duration, keysDialog, make } from './dom';
 import { Files } from './files';
 import { Feed, StepList } from './steps';
 
@@ -164,6 +164,18 @@ new Feed(`steps?follow=true&tail=${PAST}`,
     live.dataset.state = state;
     live.textContent = state === 'live' ? 'live' : why;
   });
+
+/** How long the sandbox lives, as far as its settings say: using it moves the end for want of use. */
+function showEnd(): void {
+  const node = byId('ends');
+  const { expires, idle } = node.dataset;
+  const left = expires ? `ends in ${duration((Date.parse(expires) - Date.now()) / 1000)}` : '';
+  const unused = idle ? `after ${duration(Number(idle))} without use` : '';
+  node.textContent = left || (unused && `ends ${unused}`);
+  node.title = [left && `${left} (${expires})`, unused && `${left ? 'or ' : 'ends '}${unused}`].filter(Boolean).join(', ');
+}
+showEnd();
+setInterval(showEnd, 10_000);
 
 addEventListener('pagehide', () => {
   try {

@@ -15,8 +15,26 @@ export function make<K extends keyof HTMLElementTagNameMap>(tag: K, properties: 
   return node;
 }
 
+/** What becomes of a sandbox if nothing happens before. */
+export interface Deadline {
+  at: string;
+  reason: 'timeout' | 'idle' | 'kept';
+  action: 'delete' | 'pause';
+}
+
+export function timeLeft({ at, reason, action }: Deadline): { short: string; long: string } {
+  const left = duration((Date.parse(at) - Date.now()) / 1000);
+  const done = action === 'pause' ? 'paused' : 'deleted';
+  const why = reason === 'idle' ? 'unless it is used' : reason === 'timeout' ? 'when its lifetime is over' : 'it is no longer running';
+  return { short: reason === 'idle' ? `${left} if idle` : left, long: `${done} in ${left}: ${why} (${at})` };
+}
+
 export function age(from: string): string {
-  const seconds = Math.max(0, (Date.now() - Date.parse(from)) / 1000);
+  return duration((Date.now() - Date.parse(from)) / 1000);
+}
+
+export function duration(length: number): string {
+  const seconds = Math.max(0, length);
   const units: [string, number][] = [['d', 86400], ['h', 3600], ['min', 60]];
   for (const [unit, size] of units) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
   return `${Math.floor(seconds)} s`;

@@ -145,8 +145,9 @@ Examples:
   sudo arenite serve --config sandbox-server.json         AgentFlow's own configuration
   arenite serve --config sandbox-server.json --validate   whether it can be used
   sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
+  sudo arenite serve --take-over       a newer program in the place of the one that serves
 
-The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
+Sockets that a service manager passes (LISTEN_FDS) are served on in the place of --listen. The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
 next start; with --remove-sandboxes they are removed.")]
 pub(crate) struct ServeArgs {
     /// Configuration file, in TOML or as AgentFlow's JSON [default: /etc/arenite.toml when it exists]
@@ -158,6 +159,9 @@ pub(crate) struct ServeArgs {
     /// Check the configuration and end
     #[arg(long)]
     pub(crate) validate: bool,
+    /// Take the place of the server that runs on the same data directory, without refusing a connection
+    #[arg(long)]
+    pub(crate) take_over: bool,
     #[command(flatten)]
     pub(crate) settings: Settings,
 }
@@ -351,15 +355,16 @@ pub(crate) struct LogsArgs {
 #[command(after_help = "\
 Examples:
   arenite rm demo
-  arenite rm --all")]
+  arenite rm --all
+  arenite rm --all --force             in scripts")]
 pub(crate) struct RmArgs {
     /// The sandboxes
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) sandboxes: Vec<SandboxName>,
-    /// Every sandbox
+    /// Every sandbox; asks first
     #[arg(long)]
     pub(crate) all: bool,
-    /// Do not mind sandboxes that aren't there
+    /// Ask nothing, and do not mind sandboxes that aren't there
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -435,9 +440,12 @@ pub(crate) struct ImageLsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageRmArgs {
-    /// The images
+    /// The images; of one that sandboxes use it asks first
     #[arg(required = true)]
     pub(crate) images: Vec<ImageName>,
+    /// Ask nothing: sandboxes that use an image keep its layers, but none can be made of it any more
+    #[arg(long, short)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

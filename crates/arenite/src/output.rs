@@ -1,11 +1,13 @@
 //! What people and programs read: lines, JSON, tables.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use serde_json::Value;
+
+use crate::failure::Failure;
 
 /// Prints a line to stdout. When the reader has gone, as in `arenite ls | head -1`, the process ends as SIGPIPE would end it.
 pub(crate) fn line(text: impl fmt::Display) {
@@ -78,4 +80,22 @@ pub(crate) fn distance(from: Timestamp, to: Timestamp) -> String {
 /// Text from a sandbox, made safe for a terminal: its control characters can't act there.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Asks a person whether to go on. Who is not at a terminal has to say so with `--force`.
+///
+/// # Errors
+/// Without a terminal, and when the answer is not yes.
+pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
+    let refused = |message: String| Err(Failure::new(message).hint("--force does it without asking"));
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return refused(format!("{question}: that is not done unasked"));
+    }
+    eprint!("{question}? [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    refused("nothing was removed".to_owned())
 }

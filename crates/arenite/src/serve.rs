@@ -1,17 +1,21 @@
 //! `serve`: reads the configuration, puts the parts together, and takes them apart again at a stop.
 
+mod handover;
+mod listeners;
+
 use std::io::IsTerminal;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arenite_control::{Control, ControlConfig};
 use arenite_engine::Engine;
 use arenite_engine::namespace::network::NetworkConfig;
 use arenite_engine::namespace::storage::StorageConfig;
-use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine};
+use arenite_engine::namespace::{NamespaceConfig, NamespaceEngine, ServerLock};
 use arenite_gateway::{GatewayConfig, ImageCatalog, ImageEntry};
 use arenite_image::ImageStore;
 use arenite_model::Resources;
@@ -23,15 +27,20 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::ServeArgs;
-use crate::config::values::{AddressRange, LogFormat, OptionalListen};
+use crate::config::values::{AddressRange, LogFormat};
 use crate::config::{self, Config, Settings};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
+use handover::Handover;
 
 /// Open files of a process in a sandbox.
 const OPEN_FILES: u64 = 65_536;
 
-pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
+pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
+    let passed = listeners::of_service_manager()?;
+    if !passed.is_empty() {
+        args.settings.listen_on(passed.iter().filter_map(|listener| listener.local_addr().ok()).collect());
+    }
     let (file, path) = Settings::of_file(args.config.as_deref())?;
     let aio = Settings::of_aio(|name| std::env::var(name).ok())?;
     let agentflow = args.settings.agentflow(&file)?;
@@ -61,7 +70,7 @@ pub(crate) fn run(args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
     // What the server writes holds its users' secrets. Sandboxes' processes get a umask of their own.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().attempt(|| "could not start".into())?;
-    let outcome = runtime.block_on(serve(config, agentflow));
+    let outcome = runtime.block_on(serve(config, agentflow, passed, args.take_over));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -82,9 +91,16 @@ fn start_log(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Config>) -> Outcome {
+async fn serve(
+    config: Config,
+    agentflow: Option<arenite_synthesis::config::Config>,
+    passed: Vec<TcpListener>,
+    take_over: bool,
+) -> Outcome {
     let mut stop = Stop::watch()?;
-    let engine = start_engine(&config).await?;
+    // Before anything is mounted or made: one that can't serve leaves the host as it was.
+    let Claim { listeners, lock, handover } = claim(&config, passed, take_over).await?;
+    let engine = start_engine(&config, lock).await?;
     let warnings = engine.warnings().await;
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -101,7 +117,7 @@ async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Conf
         Some(agentflow) => agentflow.workers(&config.data_dir).map_err(Failure::new)?,
         None => Workers::default_set(&config.data_dir),
     };
-    let listen = listen(&config);
+    let listen: Vec<SocketAddr> = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     if config.has_weak_key {
         tracing::warn!("the API key is short enough to be guessed; openssl rand -hex 32 makes a better one");
     }
@@ -124,8 +140,22 @@ async fn serve(config: Config, agentflow: Option<arenite_synthesis::config::Conf
         commit: option_env!("ARENITE_COMMIT").unwrap_or("unknown"),
         ..GatewayConfig::default()
     };
-    let served = arenite_gateway::serve(gateway, control.clone(), recorder, async move { stop.next().await }).await;
-    control.stop(config.remove_sandboxes).await;
+    let replaced = Arc::new(AtomicBool::new(false));
+    let stopped = {
+        let replaced = Arc::clone(&replaced);
+        async move {
+            tokio::select! {
+                name = stop.any() => tracing::info!("{name}: stopping; a second signal stops at once"),
+                () = handover.wanted() => {
+                    replaced.store(true, Ordering::Relaxed);
+                    tracing::info!("another server takes over: stopping; a signal stops at once");
+                }
+            }
+            stop.end_at_the_next();
+        }
+    };
+    let served = arenite_gateway::serve(gateway, listeners, control.clone(), recorder, stopped).await;
+    control.stop(config.remove_sandboxes && !replaced.load(Ordering::Relaxed)).await;
     engine.close().await;
     served.map_err(|error| Failure::new(error.to_string()))?;
     tracing::info!("stopped; {}", if config.remove_sandboxes { "all sandboxes are removed" } else { "sandboxes live on" });
@@ -152,7 +182,35 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
     })
 }
 
-async fn start_engine(config: &Config) -> Result<NamespaceEngine, Failure> {
+/// What a server has for itself alone.
+struct Claim {
+    listeners: Vec<TcpListener>,
+    lock: ServerLock,
+    handover: Handover,
+}
+
+/// Takes addresses and data directory, from another server if `take_over`.
+async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -> Result<Claim, Failure> {
+    let data_dir = &config.data_dir;
+    let predecessor = if take_over { handover::ask(data_dir)? } else { None };
+    let predecessor = predecessor.map(|(predecessor, listeners)| {
+        passed.extend(listeners);
+        predecessor
+    });
+    let listeners = listeners::open(config, passed)?;
+    let mut lock = match predecessor {
+        Some(predecessor) => predecessor.replace(data_dir).await?,
+        None => ServerLock::take(data_dir).map_err(|error| Failure::new(error.to_string()).maybe_hint(error.hint()))?,
+    };
+    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok());
+    lock.announce(addresses.map(|address| format!("http://{address}")).collect())
+        .attempt(|| format!("could not write into {}", data_dir.display()))?;
+    let handover =
+        Handover::offer(data_dir, &listeners).attempt(|| format!("could not make a socket in {}", data_dir.display()))?;
+    Ok(Claim { listeners, lock, handover })
+}
+
+async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngine, Failure> {
     let mut namespace = namespace_config(&config.data_dir)?;
     namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
     namespace.prepared = config.pool_size as usize;
@@ -165,7 +223,7 @@ async fn start_engine(config: &Config) -> Result<NamespaceEngine, Failure> {
     network.denied.extend(config.deny.iter().filter_map(net));
     network.allowed = config.allow.iter().filter_map(net).collect();
     network.resolvers = (!config.resolver.is_empty()).then(|| config.resolver.iter().map(|r| r.0).collect());
-    NamespaceEngine::start(namespace).await.map_err(|error| failed("the engine could not start", &error, error.hint()))
+    NamespaceEngine::start(namespace, lock).await.map_err(|error| failed("the engine could not start", &error, error.hint()))
 }
 
 fn net(range: &AddressRange) -> Option<IpNet> {
@@ -185,23 +243,6 @@ fn control_config(config: &Config) -> ControlConfig {
     limits.max_sandboxes = config.max_sandboxes as usize;
     limits.max_sandboxes_per_tenant = config.max_sandboxes as usize;
     control
-}
-
-/// All addresses to serve on. AgentFlow's is a convenience: when someone else has it, the server does without.
-fn listen(config: &Config) -> Vec<SocketAddr> {
-    let mut listen = config.listen.clone();
-    if let OptionalListen::At(address) = config.agentflow_listen
-        && !listen.contains(&address)
-    {
-        match std::net::TcpListener::bind(address) {
-            Ok(_) => listen.push(address),
-            Err(error) => tracing::warn!(
-                %address, %error,
-                "AgentFlow's address can't be listened on; going on without it (--agentflow-listen names another, or off)"
-            ),
-        }
-    }
-    listen
 }
 
 fn words(listen: &[SocketAddr]) -> String {
@@ -227,16 +268,10 @@ impl Stop {
         }
     }
 
-    /// Answers at the first signal, and leaves someone behind who waits for the second.
-    async fn next(&mut self) {
-        let name = self.any().await;
-        tracing::info!("{name}: stopping; a second signal stops at once");
-        let mut again = match Self::watch() {
-            Ok(again) => again,
-            Err(failure) => return tracing::warn!(%failure, "a second signal will not be noticed"),
-        };
+    /// Leaves a task behind that ends the process at the next signal.
+    fn end_at_the_next(mut self) {
         tokio::spawn(async move {
-            let name = again.any().await;
+            let name = self.any().await;
             tracing::warn!("{name}: stopping at once");
             // Everything that matters is on disk by then: a crash is always allowed.
             std::process::exit(130);

@@ -78,12 +78,20 @@ pub(crate) struct Sandbox {
     #[serde(default)]
     pub(crate) last_used_at: Option<jiff::Timestamp>,
     #[serde(default)]
-    pub(crate) expires_at: Option<jiff::Timestamp>,
+    pub(crate) deadline: Option<Deadline>,
     #[serde(default)]
     pub(crate) stages: Vec<Stage>,
     pub(crate) spec: Spec,
     #[serde(default)]
     pub(crate) urls: BTreeMap<String, String>,
+}
+
+/// When a sandbox ends or pauses if nothing happens.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Deadline {
+    pub(crate) at: jiff::Timestamp,
+    pub(crate) reason: String,
+    pub(crate) action: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -10,10 +10,8 @@ use crate::SpecOverlay;
 pub struct ControlConfig {
     /// The store is `control.sqlite` in it.
     pub data_dir: PathBuf,
-    /// The image of the built-in template `aio`.
+    /// The image of a sandbox that names neither template nor image, and of the sandbox called `default`.
     pub default_image: ImageName,
-    /// The template of a sandbox that names neither template nor image, and of the sandbox called `default`.
-    pub default_template: String,
     /// Laid over the default template for the sandbox called `default` when it is made by being called.
     pub default_spec: SpecOverlay,
     pub limits: Limits,
@@ -34,7 +32,6 @@ impl ControlConfig {
         Self {
             data_dir,
             default_image,
-            default_template: "aio".to_owned(),
             default_spec: SpecOverlay::default(),
             limits: Limits::default(),
             templates_dir: None,

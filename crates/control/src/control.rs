@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::core::Core;
 use crate::life::unfit;
 use crate::store::{SqliteStore, Store};
-use crate::{Change, ControlConfig, ControlError, Counters, CreateRequest, Lease, Sandbox, Template};
+use crate::{Change, ControlConfig, ControlError, Counters, CreateRequest, Deadline, Lease, Sandbox, Template};
 
 /// Sandboxes that a stop removes at once.
 const REMOVE_AT_ONCE: usize = 16;
@@ -158,6 +158,11 @@ impl Control {
             ended: read(&tally.ended),
             leases,
         }
+    }
+
+    /// What becomes of a sandbox if nothing happens before; none when nothing does.
+    pub fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
+        self.core.next_deadline(id)
     }
 
     /// Changes from now on. One who lags more than 1,024 behind misses some and is told so.

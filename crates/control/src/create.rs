@@ -178,8 +178,10 @@ impl Core {
         let (template, mut spec) = match (&request.template, &request.spec.image) {
             (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
             (named, _) => {
-                let name = named.as_deref().unwrap_or(&self.config.default_template);
-                let template = self.templates.get(name)?;
+                let template = match named {
+                    Some(name) => self.templates.get(name)?,
+                    None => self.templates.of_unnamed()?,
+                };
                 (Some(template.name), template.spec)
             }
         };

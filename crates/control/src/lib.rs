@@ -73,5 +73,5 @@ pub use control::Control;
 pub use error::ControlError;
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};
-pub use sandbox::{Change, Counters, CreateRequest, Sandbox};
+pub use sandbox::{Change, Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Sandbox};
 pub use template::Template;

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::ControlError;
 use crate::clock::later;
 use crate::core::{Core, Tally, count};
 use crate::registry::Entry;
+use crate::{ControlError, Deadline, DeadlineAction, DeadlineReason};
 
 /// Sandboxes that are reaped at once.
 const AT_ONCE: usize = 8;
@@ -105,6 +105,21 @@ impl Fate {
 }
 
 impl Core {
+    /// What becomes of a sandbox if nothing happens before; none when nothing does.
+    pub(crate) fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
+        use DeadlineAction::{Delete, Pause};
+        let entry = self.registry().by_id(id).cloned()?;
+        let (at, fate) = self.deadline(&entry)?;
+        let (reason, action) = match fate {
+            Fate::Expired => (DeadlineReason::Timeout, Delete),
+            Fate::IdleDelete => (DeadlineReason::Idle, Delete),
+            Fate::IdlePause => (DeadlineReason::Idle, Pause),
+            Fate::Kept => (DeadlineReason::Kept, Delete),
+            Fate::Retry => return None,
+        };
+        Some(Deadline { at, reason, action })
+    }
+
     /// Enqueues a sandbox for its next deadline.
     pub(crate) fn reconsider(&self, entry: &Entry) {
         match self.deadline(entry) {

@@ -42,6 +42,32 @@ pub struct Sandbox {
     pub stages: Vec<(String, f64)>,
 }
 
+/// What becomes of a sandbox if nothing happens before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Deadline {
+    pub at: Timestamp,
+    pub reason: DeadlineReason,
+    pub action: DeadlineAction,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadlineReason {
+    /// Its life time is up.
+    Timeout,
+    /// Nobody called it; a call moves this deadline.
+    Idle,
+    /// It is lost or failed, and its disk was kept for long enough.
+    Kept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadlineAction {
+    Delete,
+    Pause,
+}
+
 /// Something changed about a sandbox.
 #[derive(Debug, Clone)]
 pub struct Change {

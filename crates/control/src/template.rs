@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ControlConfig, ControlError, SpecOverlay};
 
-/// The template that is always there.
-const BUILT_IN: &str = "aio";
+/// The templates that are always there: Agent-Sandbox's default environment, which is the image of that name, and what a
+/// request comes to that names neither template nor image.
+const AIO: &str = "aio";
+const DEFAULT: &str = "default";
 /// Services that a template may ask for: those that every guest has.
 const SERVICES: [&str; 7] = ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"];
 /// The most sandboxes of one template that are kept made ahead.
@@ -43,7 +45,7 @@ struct Environment {
     description: String,
 }
 
-/// Where templates come from: a file `NAME.toml` of the directory, else the environments file, else the built-in one.
+/// Where templates come from: a file `NAME.toml` of the directory, else the environments file, else the built-in ones.
 pub(crate) struct Templates {
     default_image: ImageName,
     dir: Option<PathBuf>,
@@ -72,6 +74,13 @@ impl Templates {
         }
     }
 
+    /// What a request comes to that names no template: an operator's own `aio`, else the default image.
+    pub(crate) fn of_unnamed(&self) -> Result<Template, ControlError> {
+        let aio = self.get(AIO)?;
+        let is_meant = aio != aio_image() || aio.spec.image == self.default_image;
+        if is_meant { Ok(aio) } else { self.get(DEFAULT) }
+    }
+
     /// The template of that name as its file is now.
     pub(crate) fn get(&self, name: &str) -> Result<Template, ControlError> {
         let bad = |reason: String| ControlError::BadTemplate { name: name.to_owned(), reason };
@@ -85,8 +94,8 @@ impl Templates {
         {
             return found.clone().map_err(bad);
         }
-        if name == BUILT_IN {
-            return Ok(self.built_in());
+        if let Some(built_in) = self.built_in().into_iter().find(|template| template.name == name) {
+            return Ok(built_in);
         }
         // A name that may stand in a file that can't be read is not simply unknown.
         if let (Some(Err(reason)), Some(path)) = (environments, &self.environments) {
@@ -101,7 +110,7 @@ impl Templates {
 
     /// All that can be used, by name. Others are said in the log.
     pub(crate) fn list(&self) -> Vec<Template> {
-        let mut all = BTreeMap::from([(BUILT_IN.to_owned(), self.built_in())]);
+        let mut all: BTreeMap<_, _> = self.built_in().map(|template| (template.name.clone(), template)).into();
         let mut cache = self.cache();
         match self.of_environments(&mut cache) {
             Some(Ok(environments)) => {
@@ -124,14 +133,8 @@ impl Templates {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn built_in(&self) -> Template {
-        Template {
-            name: BUILT_IN.to_owned(),
-            description: "shell, bash and files on the default image".to_owned(),
-            services: Vec::new(),
-            pool: 0,
-            spec: SandboxSpec::of_image(self.default_image.clone()),
-        }
+    fn built_in(&self) -> [Template; 2] {
+        [aio_image(), built_in(DEFAULT, "the server's default image", self.default_image.clone())]
     }
 
     fn names(&self) -> Vec<String> {
@@ -209,6 +212,15 @@ impl Templates {
         }
         cache.environments.as_ref().map(|(_, found)| found)
     }
+}
+
+fn aio_image() -> Template {
+    built_in(AIO, "browser, editor, notebooks, shell and files", AIO.parse().expect("the image's name is valid"))
+}
+
+fn built_in(name: &str, description: &str, image: ImageName) -> Template {
+    let (name, description) = (name.to_owned(), description.to_owned());
+    Template { name, description, services: Vec::new(), pool: 0, spec: SandboxSpec::of_image(image) }
 }
 
 fn keep(all: &mut BTreeMap<String, Template>, name: &str, found: &Result<Template, String>) {

@@ -34,7 +34,7 @@ async fn a_sandbox_is_made_paused_woken_and_deleted_and_its_name_is_free_again()
     let mut changes = control.subscribe();
     let made = control.create(&tenant(), named("demo")).await.unwrap();
     assert_eq!(made.state, SandboxState::Running);
-    assert_eq!(made.template.as_deref(), Some("aio"));
+    assert_eq!(made.template.as_deref(), Some("default"));
     assert_eq!(made.spec.image.as_str(), "base");
     assert!(made.stages.iter().any(|(stage, _)| stage == "fake"));
     let taken = control.create(&tenant(), named("demo")).await.unwrap_err();

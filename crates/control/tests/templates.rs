@@ -116,7 +116,7 @@ async fn a_bad_template_says_why_and_harms_no_other() {
     let spec = made(&control, "python", SpecOverlay::default()).await.unwrap();
     assert_eq!(spec.image.as_str(), "py:3");
     let names: Vec<String> = control.templates().into_iter().map(|t| t.name).collect();
-    assert_eq!(names, ["aio", "python"]);
+    assert_eq!(names, ["aio", "default", "python"]);
     for outside in ["../secret", "", ".hidden", "a/b"] {
         let error = made(&control, outside, SpecOverlay::default()).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotFound);
@@ -130,4 +130,19 @@ async fn a_bad_template_says_why_and_harms_no_other() {
     request.spec.ports = Some(vec![0]);
     let error = control.create(&tenant(), request).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidRequest);
+}
+
+#[tokio::test]
+async fn aio_is_the_image_of_that_name_and_only_the_unnamed_get_the_default() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("environments.json"), "[]").unwrap();
+    let (_, control) = on(&dir).await;
+    let spec = made(&control, "aio", SpecOverlay::default()).await.unwrap();
+    assert_eq!(spec.image.as_str(), "aio", "never silently the default image");
+    let unnamed = control.create(&tenant(), CreateRequest::default()).await.unwrap();
+    assert_eq!((unnamed.template.as_deref(), unnamed.spec.image.as_str()), (Some("default"), "base"));
+    // An operator's own stands in for both.
+    fs::write(dir.path().join("aio.toml"), "image = \"team/aio\"").unwrap();
+    let unnamed = control.create(&tenant(), CreateRequest::default()).await.unwrap();
+    assert_eq!((unnamed.template.as_deref(), unnamed.spec.image.as_str()), (Some("aio"), "team/aio"));
 }

@@ -7,6 +7,7 @@
 pub mod namespace;
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxSpec};
@@ -141,6 +142,8 @@ pub enum EngineError {
     /// A stage of the set-up failed. `stage` names it, such as `overlay` or `cgroup memory`.
     #[error("setting up the sandbox failed at {stage}: {source}")]
     Stage { stage: String, source: io::Error, hint: Option<String> },
+    #[error("another server has the data directory {}{}", data_dir.display(), in_brackets(holder.as_ref()))]
+    InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
     #[error("{what} took longer than {limit:?}")]
@@ -151,6 +154,10 @@ pub enum EngineError {
     Host { what: String, source: io::Error },
 }
 
+fn in_brackets(holder: Option<&namespace::LockHolder>) -> String {
+    holder.map_or_else(String::new, |holder| format!(" ({holder})"))
+}
+
 impl EngineError {
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -158,16 +165,25 @@ impl EngineError {
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Stage { .. } | Self::Dial { .. } => ErrorCode::SandboxFailed,
-            Self::Host { .. } => ErrorCode::Internal,
+            Self::Host { .. } | Self::InUse { .. } => ErrorCode::Internal,
         }
     }
 
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoImage { image } => {
-                Some(format!("build it with: arenite image build {image}; see what is there with: arenite image ls"))
+                let build = match image.as_str() {
+                    "base" => "sudo arenite image build base".to_owned(),
+                    "code" | "browser" | "aio" => format!("cargo xtask image {image} in Arenite's sources"),
+                    _ => format!("sudo arenite image build {image} -f Imagefile"),
+                };
+                Some(format!("build it with: {build}; see what is there with: arenite image ls"))
             }
             Self::Stage { hint, .. } => hint.clone(),
+            Self::InUse { .. } => Some(
+                "use that server, or end it first; arenite serve --take-over puts this one in its place without refusing a connection"
+                    .to_owned(),
+            ),
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }

@@ -21,7 +21,8 @@
 //!           resources?: {memory_bytes?, cpu_millis?, pids?, disk_bytes?, shm_bytes?},
 //!           timeout_seconds?, idle_timeout_seconds? (0: never), idle_policy?: "delete"|"pause"}
 //! Sandbox  {id, name, state, reason, template, spec, isolation, origin, created_at, last_used_at, state_since,
-//!           expires_at, stages: [{name, ms}], urls: {path, host}}
+//!           expires_at, deadline: {at, reason: "timeout"|"idle"|"kept", action: "delete"|"pause"}, stages: [{name, ms}],
+//!           urls: {path, host}}
 //! refusals {code, message, hint}, 429 with Retry-After
 //! ```
 //!
@@ -379,6 +380,7 @@ fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
         "last_used_at": sandbox.last_used_at,
         "state_since": sandbox.state_since,
         "expires_at": sandbox.expires_at,
+        "deadline": gateway.control.next_deadline(&sandbox.id),
         "stages": stages,
         "urls": urls,
     })
@@ -427,7 +429,7 @@ mod tests {
         let id = sandbox["id"].as_str().unwrap().to_owned();
         assert_eq!(
             (&sandbox["name"], &sandbox["state"], &sandbox["template"], &sandbox["reason"], &sandbox["origin"]),
-            (&json!("demo"), &json!("running"), &json!("aio"), &json!(null), &json!("api"))
+            (&json!("demo"), &json!("running"), &json!("default"), &json!(null), &json!("api"))
         );
         assert_eq!(
             sandbox["urls"],

@@ -48,4 +48,4 @@ mod workers;
 pub use auth::{AuthError, Authentication, TICKET_TTL};
 pub use config::{GatewayConfig, ImageCatalog, ImageEntry};
 pub use connections::ConnectionLimits;
-pub use server::{GatewayError, Server, serve};
+pub use server::{GatewayError, Server, listen_on, serve};

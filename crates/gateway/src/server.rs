@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -39,6 +39,8 @@ const PING: Duration = Duration::from_secs(30);
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
+/// Connections that wait in the kernel to be accepted, of each address; the kernel's `somaxconn` may lower it.
+const BACKLOG: i32 = 4096;
 /// Before accepting is tried again when the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,6 +49,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum GatewayError {
     #[error("could not listen on {address}: {source}; is another server there? --listen names another address")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error("a listening socket can't be used: {0}")]
+    Socket(io::Error),
     #[error("there is no address to listen on; name one with --listen")]
     NoAddress,
     #[error("the workers can't begin: {0}")]
@@ -54,14 +58,25 @@ pub enum GatewayError {
 }
 
 /// Serves until `stop`, then lets requests end for [`GatewayConfig::drain`], and cuts what is left.
+/// The listeners' addresses become [`GatewayConfig::listen`].
 pub async fn serve(
     config: GatewayConfig,
+    listeners: Vec<std::net::TcpListener>,
     control: Arc<Control>,
     recorder: Recorder,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), GatewayError> {
-    Server::bind(config, control, recorder).await?.run(stop).await;
+    Server::on(config, listeners, control, recorder).await?.run(stop).await;
     Ok(())
+}
+
+/// Listens on an address. Connections wait in the kernel's queue until a server accepts them.
+pub fn listen_on(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// A server that listens, but does not answer yet.
@@ -73,13 +88,25 @@ pub struct Server {
 
 impl Server {
     /// Listens on all addresses of the configuration. Port 0 takes a free one.
-    pub async fn bind(mut config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Result<Self, GatewayError> {
+    pub async fn bind(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Result<Self, GatewayError> {
+        let listen = |&address: &SocketAddr| listen_on(address).map_err(|source| GatewayError::Listen { address, source });
+        let listeners = config.listen.iter().map(listen).collect::<Result<_, _>>()?;
+        Self::on(config, listeners, control, recorder).await
+    }
+
+    /// Takes sockets that listen already.
+    pub async fn on(
+        mut config: GatewayConfig,
+        given: Vec<std::net::TcpListener>,
+        control: Arc<Control>,
+        recorder: Recorder,
+    ) -> Result<Self, GatewayError> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
-        for &address in &config.listen {
-            let failed = |source| GatewayError::Listen { address, source };
-            let listener = TcpListener::bind(address).await.map_err(failed)?;
-            addresses.push(listener.local_addr().map_err(failed)?);
+        for listener in given {
+            listener.set_nonblocking(true).map_err(GatewayError::Socket)?;
+            let listener = TcpListener::from_std(listener).map_err(GatewayError::Socket)?;
+            addresses.push(listener.local_addr().map_err(GatewayError::Socket)?);
             listeners.push(listener);
         }
         if listeners.is_empty() {
@@ -117,7 +144,7 @@ impl Server {
         // Listeners close, so that whoever comes now is refused by the kernel. Their connections are handed over.
         gateway.stopping.cancel();
         gateway.mcp.stop();
-        let mut open = Vec::new();
+        let mut open: Vec<JoinSet<()>> = Vec::new();
         while let Some(ended) = accepting.join_next().await {
             open.extend(ended);
         }

@@ -79,6 +79,26 @@ pub fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     Ok(Some(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
+/// The sockets that a service manager passed to this process, as `sd_listen_fds(3)` describes it: `LISTEN_PID` is this process
+/// and `LISTEN_FDS` counts descriptors from 3 on. All become close-on-exec. Call it once, at the start of the program.
+pub fn of_service_manager() -> io::Result<Vec<OwnedFd>> {
+    const FIRST: RawFd = 3;
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let count = number("LISTEN_FDS").filter(|_| number("LISTEN_PID") == Some(std::process::id())).unwrap_or(0);
+    let count = RawFd::try_from(count).ok().filter(|n| *n <= MAX_DESCRIPTORS as RawFd).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut sockets = Vec::new();
+    for number in FIRST..FIRST + count {
+        // SAFETY: fcntl on a number that is not open only fails with EBADF, which is passed on.
+        if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is open (checked above), and by the protocol it is this process' to own; nothing else has
+        // taken it, since the caller is the first to open anything.
+        sockets.push(unsafe { OwnedFd::from_raw_fd(number) });
+    }
+    Ok(sockets)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

@@ -153,8 +153,28 @@ impl Progress {
     }
 }
 
+/// The images of a data directory, and the storage that they are on.
+pub(super) struct OpenImages {
+    store: ImageStore,
+    storage: Storage,
+}
+
+impl std::ops::Deref for OpenImages {
+    type Target = ImageStore;
+
+    fn deref(&self) -> &ImageStore {
+        &self.store
+    }
+}
+
+impl Drop for OpenImages {
+    fn drop(&mut self) {
+        self.storage.release();
+    }
+}
+
 /// The images of a data directory. None: nothing was ever built or served there.
-pub(super) fn open(data_dir: &Path) -> Result<Option<ImageStore>, Failure> {
+pub(super) fn open(data_dir: &Path) -> Result<Option<OpenImages>, Failure> {
     must_be_root()?;
     if !data_dir.is_dir() {
         return Ok(None);
@@ -162,7 +182,8 @@ pub(super) fn open(data_dir: &Path) -> Result<Option<ImageStore>, Failure> {
     let data_dir = data_dir.canonicalize().attempt(|| format!("could not find {}", data_dir.display()))?;
     let storage = Storage::open(&data_dir, &StorageConfig::default())
         .map_err(|error| Failure::new(format!("the storage could not be opened: {error}")).maybe_hint(error.hint()))?;
-    ImageStore::open(storage.root().to_owned()).map(Some).map_err(|error| refused(&error))
+    let store = ImageStore::open(storage.root().to_owned()).map_err(|error| refused(&error))?;
+    Ok(Some(OpenImages { store, storage }))
 }
 
 fn not_built(name: &ImageName) -> Failure {
@@ -232,9 +253,22 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
     let Some(store) = open(&args.data_dir.data_dir)? else {
         return Err(args.images.first().map_or_else(|| Failure::new("no image is named"), not_built));
     };
-    let used = layers_in_use(&args.data_dir.data_dir)?;
+    let records = records(&args.data_dir.data_dir)?;
+    let used = layers_of(&records);
     let mut code = ExitCode::SUCCESS;
     for name in &args.images {
+        let users: Vec<&str> = records.iter().filter(|record| record.image == name.as_str()).map(Record::label).collect();
+        if !users.is_empty() && !args.force {
+            let question = format!(
+                "remove image {name}, which {} sandboxes use ({}); they live on, but none can be made of it any more",
+                users.len(),
+                users.join(", ")
+            );
+            if let Err(failure) = output::confirm(&question) {
+                code = failure.report();
+                continue;
+            }
+        }
         match store.remove(name, &|digest| used.contains(digest)) {
             Ok(removed) => {
                 output::line(name);
@@ -251,7 +285,7 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
 
 pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
     if let Some(store) = open(&args.data_dir.data_dir)? {
-        let used = layers_in_use(&args.data_dir.data_dir)?;
+        let used = layers_of(&records(&args.data_dir.data_dir)?);
         let removed = store.prune(&|digest| used.contains(digest)).map_err(|error| refused(&error))?;
         removed.layers.iter().for_each(output::line);
         eprintln!("freed {}", Size(removed.freed_bytes).short());
@@ -259,19 +293,39 @@ pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The digests of layers that sandboxes stand on, by the engine's records: `run/<id>/sandbox.json` lists their directories.
-pub(super) fn layers_in_use(data_dir: &Path) -> Result<BTreeSet<String>, Failure> {
-    #[derive(serde::Deserialize)]
-    struct Record {
-        layers: Vec<PathBuf>,
+/// What the engine wrote down of a sandbox, in `run/<id>/sandbox.json`.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct Record {
+    id: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    image: String,
+    /// Their directories: `.../layers/<digest>/files`.
+    layers: Vec<PathBuf>,
+}
+
+impl Record {
+    fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
     }
+}
+
+/// The digests of layers that sandboxes stand on.
+pub(super) fn layers_of(records: &[Record]) -> BTreeSet<String> {
+    let parts = records.iter().flat_map(|record| &record.layers).flat_map(|dir| dir.iter()).filter_map(|part| part.to_str());
+    parts.filter(|part| part.len() == 64).map(str::to_owned).collect()
+}
+
+/// The records of all sandboxes of a data directory.
+pub(super) fn records(data_dir: &Path) -> Result<Vec<Record>, Failure> {
     let run = data_dir.join("run");
     let entries = match std::fs::read_dir(&run) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Failure::new(format!("could not read {}: {error}", run.display()))),
     };
-    let mut used = BTreeSet::new();
+    let mut records = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path().join("sandbox.json");
         let text = match std::fs::read(&path) {
@@ -279,13 +333,10 @@ pub(super) fn layers_in_use(data_dir: &Path) -> Result<BTreeSet<String>, Failure
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::new(format!("could not read {}: {error}", path.display()))),
         };
-        let record: Record = serde_json::from_slice(&text)
-            .attempt(|| format!("{} can't be understood, so it can't be told which layers are in use", path.display()))?;
-        // .../layers/<digest>/files
-        let digests = record.layers.iter().flat_map(|dir| dir.iter()).filter_map(|part| part.to_str());
-        used.extend(digests.filter(|part| part.len() == 64).map(str::to_owned));
+        let what = || format!("{} can't be understood, so it can't be told which layers are in use", path.display());
+        records.push(serde_json::from_slice(&text).attempt(what)?);
     }
-    Ok(used)
+    Ok(records)
 }
 
 #[cfg(test)]
@@ -301,14 +352,14 @@ mod tests {
     #[test]
     fn layers_of_sandboxes_are_known_and_an_unreadable_record_stops_a_removal() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(layers_in_use(dir.path()).unwrap().is_empty());
+        assert!(records(dir.path()).unwrap().is_empty());
         let digest = "a".repeat(64);
         let sandbox = dir.path().join("run/s1");
         std::fs::create_dir_all(&sandbox).unwrap();
         let record = format!(r#"{{"id": "s1", "layers": ["/pool/layers/{digest}/files"]}}"#);
         std::fs::write(sandbox.join("sandbox.json"), record).unwrap();
-        assert_eq!(layers_in_use(dir.path()).unwrap(), [digest].into());
+        assert_eq!(layers_of(&records(dir.path()).unwrap()), [digest].into());
         std::fs::write(sandbox.join("sandbox.json"), "{").unwrap();
-        assert!(layers_in_use(dir.path()).is_err());
+        assert!(records(dir.path()).is_err());
     }
 }

@@ -58,6 +58,9 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
     let path = sandbox.urls.get("path").cloned().unwrap_or_else(|| format!("{}/sandbox/{}/", client.server(), sandbox.name));
     eprintln!("made {} of {} in {took:.0} ms, isolated by {}", sandbox.id, sandbox.spec.image, sandbox.isolation.join(", "));
     eprintln!("its API is at {path}; a shell: arenite exec {}", sandbox.name);
+    if let Some(deadline) = &sandbox.deadline {
+        eprintln!("it ends in {}", ends_in(deadline, Timestamp::now()));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,7 +91,7 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
             sandbox.spec.image.clone().into(),
             ago(sandbox.created_at).into(),
             sandbox.last_used_at.map_or("-".to_owned(), ago).into(),
-            sandbox.expires_at.map_or("-".to_owned(), |at| output::distance(now, at)).into(),
+            sandbox.deadline.as_ref().map_or("-".to_owned(), |end| ends_in(end, now)).into(),
             sandbox.id.clone().into(),
         ]);
     }
@@ -107,12 +110,32 @@ pub(crate) async fn rm(args: RmArgs) -> Outcome {
     if args.all {
         let list: wire::Sandboxes = client.get(SANDBOXES).await?;
         names.extend(list.sandboxes.into_iter().map(|s| s.name));
+        if !args.force && !names.is_empty() {
+            output::confirm(&format!("delete all {} sandboxes, with their files: {}", names.len(), some_of(&names)))?;
+        }
     }
     each(names, async |name| match client.delete(&format!("{SANDBOXES}/{name}")).await {
         Err(failure) if args.force && failure.status() == Some(404) => Ok(()),
         other => other,
     })
     .await
+}
+
+/// `9m`, and of what is not simply the end of its time why and what then.
+fn ends_in(deadline: &wire::Deadline, now: Timestamp) -> String {
+    let left = output::distance(now, deadline.at);
+    match (deadline.reason.as_str(), deadline.action.as_str()) {
+        ("idle", "pause") => format!("{left} (pauses when idle)"),
+        ("idle", _) => format!("{left} if idle"),
+        _ => left,
+    }
+}
+
+/// The first names of a list that may be long.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 pub(crate) async fn pause(args: NamesArgs) -> Outcome {

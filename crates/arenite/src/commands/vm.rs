@@ -221,7 +221,7 @@ impl<'a> Work<'a> {
 
     /// Removes an image that was a step on the way, with the layers that no other has.
     fn drop_step(&self, name: &ImageName) {
-        let used = image::layers_in_use(self.data_dir).unwrap_or_default();
+        let used = image::records(self.data_dir).map(|records| image::layers_of(&records)).unwrap_or_default();
         // What stays takes room and does no harm; `image rm` removes it.
         drop(self.builder.images().remove(name, &|digest| used.contains(digest)));
     }

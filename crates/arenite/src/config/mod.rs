@@ -232,6 +232,11 @@ pub(crate) struct Config {
 }
 
 impl Settings {
+    /// Listens on these addresses, whatever else is asked for.
+    pub(crate) fn listen_on(&mut self, addresses: Vec<SocketAddr>) {
+        self.listen = Some(addresses);
+    }
+
     /// What holds where nothing is asked for.
     fn defaults() -> Self {
         let limits = arenite_control::Limits::default();

@@ -48,6 +48,7 @@ impl Drop for Running {
 impl Drop for Builder {
     fn drop(&mut self) {
         self.host.cgroups.close();
+        self.host.storage.release();
     }
 }
 

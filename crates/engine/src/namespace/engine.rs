@@ -21,7 +21,7 @@ use tokio::sync::{Notify, broadcast};
 use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, at, ca, command, kvm};
+use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, kvm};
 use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
@@ -58,9 +58,10 @@ pub(super) struct Live {
 }
 
 impl NamespaceEngine {
-    /// Opens the host's side: storage, network, launcher. Call [`Engine::recover`] before anything else.
-    pub async fn start(config: NamespaceConfig) -> Result<Self, EngineError> {
-        let host = Arc::new(Host::open(config, Role::Server).await?);
+    /// Opens the host's side: storage, network, launcher. Call [`Engine::recover`] before anything else. The lock is of the
+    /// same data directory.
+    pub async fn start(config: NamespaceConfig, lock: ServerLock) -> Result<Self, EngineError> {
+        let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
         let (ended, _) = broadcast::channel(256);
         Ok(Self { shared: Arc::new(Shared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
     }
@@ -627,6 +628,10 @@ impl Engine for NamespaceEngine {
         }
         if last {
             self.shared.host.cgroups.close();
+        }
+        let host = self.shared.host.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || host.storage.release()).await {
+            tracing::warn!(%error, "unmounting the storage pool was cut off");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What all sandboxes of one installation share: the launcher, cgroups, storage, networks, ids, images.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use arenite_model::{Resources, SandboxId};
 
 use super::ceilings;
 use super::data_dir;
+use super::lock::{ServerLock, for_build};
 use super::network::{Network, NetworkConfig};
 use super::program::Program;
 use super::record::Records;
@@ -51,15 +52,20 @@ pub(super) struct Host {
     pub(super) program: Program,
     network: Option<Network>,
     launcher: Mutex<Option<Arc<Launcher>>>,
-    /// Held while the process lives: one server for a data directory, and one build.
-    _lock: File,
+    _lock: HeldLock,
 }
 
 /// What the process is to do with the data directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Role {
-    Server,
+    Server(ServerLock),
     Build,
+}
+
+/// Held while the process lives: one server for a data directory, and one build.
+enum HeldLock {
+    Server { _lock: ServerLock },
+    Build { _file: File },
 }
 
 pub(super) fn at(stage: &str, source: io::Error) -> EngineError {
@@ -104,11 +110,10 @@ impl Host {
                 reason: "its path is longer than 70 bytes, too long for the sockets in it".to_owned(),
             });
         }
-        let lock = lock(&config.data_dir, role)?;
         let mark = tag(&config.data_dir);
-        let prefix = match role {
-            Role::Server => format!("arenite-{mark}"),
-            Role::Build => format!("arenite-{mark}-build"),
+        let (lock, prefix) = match role {
+            Role::Server(lock) => (HeldLock::Server { _lock: lock }, format!("arenite-{mark}")),
+            Role::Build => (HeldLock::Build { _file: for_build(&config.data_dir)? }, format!("arenite-{mark}-build")),
         };
         let cgroups = Layout::of_host().and_then(|layout| Cgroups::open(layout, &prefix)).map_err(cgroup)?;
         let storage = Storage::open(&config.data_dir, &config.storage).map_err(|e| EngineError::Stage {
@@ -121,9 +126,9 @@ impl Host {
             source: io::Error::other(e),
             hint: None,
         })?;
-        let network = match role {
-            Role::Build => None,
-            Role::Server => {
+        let network = match lock {
+            HeldLock::Build { .. } => None,
+            HeldLock::Server { .. } => {
                 ceilings::raise();
                 config.network.tag = mark.clone();
                 let opened = Network::open(config.network.clone()).await;
@@ -136,7 +141,7 @@ impl Host {
         };
         let program =
             Program::open(&config.program, config.data_dir.join("program")).map_err(host("could not open this program"))?;
-        if role == Role::Server
+        if matches!(lock, HeldLock::Server { .. })
             && let Err(error) = program.keep()
         {
             tracing::warn!(%error, "this program's file has no name in the data directory yet; the next create tries again");
@@ -243,30 +248,6 @@ impl Host {
         let layer = self.storage.delete_layer(id);
         removed.map_err(io::Error::other)?;
         layer.map_err(io::Error::other)
-    }
-}
-
-/// One server, and one build, for a data directory.
-fn lock(data_dir: &Path, role: Role) -> Result<File, EngineError> {
-    let name = match role {
-        Role::Server => "server.lock",
-        Role::Build => "build.lock",
-    };
-    let path = data_dir.join(name);
-    let host = |source| EngineError::Host { what: format!("could not lock {}", path.display()), source };
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(host)?;
-    match (role, file.try_lock()) {
-        (_, Ok(())) => Ok(file),
-        (Role::Build, Err(fs::TryLockError::WouldBlock)) => {
-            tracing::info!("waiting for another build to finish");
-            file.lock().map_err(host)?;
-            Ok(file)
-        }
-        (Role::Server, Err(fs::TryLockError::WouldBlock)) => Err(EngineError::Unsupported {
-            what: format!("the data directory {}", data_dir.display()),
-            reason: "another arenite serves it".to_owned(),
-        }),
-        (_, Err(fs::TryLockError::Error(error))) => Err(host(error)),
     }
 }
 

@@ -38,7 +38,8 @@ const TIMEOUT: i64 = 60;
 const MAX_TIMEOUT: i64 = 1440;
 const IDLE_TIMEOUT: i64 = 10;
 const MAX_IDLE_TIMEOUT: i64 = 60;
-/// The environment of a request that names neither one nor an image, and of one that names only an image.
+/// What a request is said to have that names neither environment nor image (it gets the server's default image, where no
+/// file defines this environment), and one that names only an image.
 const AIO: &str = "aio";
 const CUSTOM: &str = "custom";
 /// Characters of `app`.
@@ -278,17 +279,12 @@ fn made_up(environment: &str, seconds: i64, number: usize) -> String {
 /// The request in control's words, and the environment that it comes to. Defaults are this request's own.
 fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Result<(String, CreateRequest), Refusal> {
     let image = given(&create.image).map(str::parse).transpose().map_err(refused)?;
-    let template = match given(&create.environment) {
-        Some(environment) => Some(environment.to_owned()),
-        None if image.is_some() => None,
-        None => Some(AIO.to_owned()),
-    };
+    let template = given(&create.environment).map(str::to_owned);
+    let environment = template.clone().unwrap_or_else(|| if image.is_some() { CUSTOM } else { AIO }.to_owned());
     // What an environment's file says itself stands over this dialect's defaults. Unknown ones are control's to refuse.
-    let theirs =
-        template.as_ref().and_then(|name| gateway.control.templates().into_iter().find(|t| t.name == *name)).map(|t| t.spec);
+    let theirs = gateway.control.templates().into_iter().find(|t| t.name == environment).map(|t| t.spec);
     let untouched = Resources::default();
     let resources = theirs.as_ref().map_or_else(|| untouched.clone(), |spec| spec.resources.clone());
-    let environment = template.clone().unwrap_or_else(|| CUSTOM.to_owned());
     let app = create.app.unwrap_or_default();
     if app.chars().count() > MAX_APP {
         return Err(Refusal::bad_request(format!("app is longer than {MAX_APP} characters")));

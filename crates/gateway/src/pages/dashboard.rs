@@ -5,7 +5,7 @@
 //! is no such host the page is the same, but for what the sandbox itself serves.
 
 use arenite_control::Sandbox;
-use arenite_model::{ErrorCode, SandboxName};
+use arenite_model::{ErrorCode, IdlePolicy, SandboxName};
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response};
@@ -46,7 +46,16 @@ pub(crate) async fn serve(
         return Ok(answer);
     }
     let place = if host.kind == HostKind::Server { "shared" } else { "own" };
-    Ok(PAGE.with(&[("{NAME}", sandbox.name.as_str()), ("{PLACE}", place), ("{CONSOLE}", &console(context, host))]))
+    let expires = sandbox.expires_at.map_or_else(String::new, |at| at.to_string());
+    let ends_idle = sandbox.spec.idle_policy == IdlePolicy::Delete && !sandbox.name.is_default();
+    let idle = sandbox.spec.idle_timeout_seconds.filter(|_| ends_idle);
+    Ok(PAGE.with(&[
+        ("{NAME}", sandbox.name.as_str()),
+        ("{PLACE}", place),
+        ("{CONSOLE}", &console(context, host)),
+        ("{EXPIRES}", &expires),
+        ("{IDLE}", &idle.map_or_else(String::new, |seconds| seconds.to_string())),
+    ]))
 }
 
 /// Looked at, and neither woken nor made, but for the one that every call makes.

@@ -10,7 +10,8 @@
 //!  root/trash/              plain layers on their way out
 //! ```
 //!
-//! The mount outlives the server: sandboxes hold it, and the next start finds it again by the file system's UUID.
+//! The mount outlives the server while there are sandboxes, and the next start finds it again by the file system's UUID.
+//! Without sandboxes, whoever uses the pool last unmounts it.
 //! The host's view of the pool is `nosuid,nodev` and its top is closed to other users, since the files in it carry the
 //! ids that sandboxes gave them: a sandbox's set-uid root program is one on disk, too.
 //!
@@ -89,6 +90,8 @@ pub struct Storage {
     mounted: bool,
     notes: Vec<String>,
     discarded: AtomicU64,
+    /// Shared by all processes that use the storage: a server, a build, commands.
+    users: Option<File>,
 }
 
 impl Storage {
@@ -104,7 +107,8 @@ impl Storage {
         let lock = File::open(&data_dir).map_err(StorageError::io(format!("open {}", data_dir.display())))?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|e| StorageError::io(format!("lock {}", data_dir.display()))(e.into()))?;
-        let storage = Self::find_or_make(data_dir, config, &lock)?;
+        let mut storage = Self::find_or_make(data_dir, config, &lock)?;
+        storage.users = storage.mounted.then(|| storage.join_users()).transpose()?;
         make_directory(&storage.root.join("uppers"), 0o700)?;
         make_directory(&storage.root.join("snapshots"), 0o700)?;
         storage.empty_trash();
@@ -141,6 +145,7 @@ impl Storage {
                 mounted: false,
                 notes,
                 discarded: AtomicU64::new(0),
+                users: None,
             });
         }
         match pool::make_image(&data_dir, config.size_bytes) {
@@ -176,6 +181,7 @@ impl Storage {
             mounted: true,
             notes,
             discarded: AtomicU64::new(0),
+            users: None,
         })
     }
 
@@ -189,7 +195,47 @@ impl Storage {
 
     fn plain(data_dir: PathBuf, root: PathBuf, notes: Vec<String>) -> Result<Self> {
         make_directory(&root, 0o700)?;
-        Ok(Self { root, data_dir, kind: StorageKind::Plain, qgroups: None, mounted: false, notes, discarded: AtomicU64::new(0) })
+        Ok(Self {
+            root,
+            data_dir,
+            kind: StorageKind::Plain,
+            qgroups: None,
+            mounted: false,
+            notes,
+            discarded: AtomicU64::new(0),
+            users: None,
+        })
+    }
+
+    /// Unmounts the pool, and with it frees its loop device, when nothing uses it: no other process that opened it, no
+    /// sandbox. Call it last; a storage that is used again is opened again.
+    pub fn release(&self) {
+        let Some(users) = &self.users else { return };
+        // No other process may open the pool while this one looks.
+        let Ok(lock) = File::open(&self.data_dir) else { return };
+        let alone =
+            flock(&lock, FlockOperation::LockExclusive).is_ok() && flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if alone
+            && !self.has_sandboxes()
+            && let Err(error) = pool::unmount(&self.root)
+        {
+            tracing::warn!(%error, "the storage pool stays mounted; the next start uses it again");
+        }
+        let _ = flock(users, FlockOperation::Unlock);
+    }
+
+    /// Whether the engine keeps a record of any sandbox.
+    fn has_sandboxes(&self) -> bool {
+        let entries = fs::read_dir(self.data_dir.join("run"));
+        entries.is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join("sandbox.json").exists()))
+    }
+
+    fn join_users(&self) -> Result<File> {
+        let path = self.data_dir.join("pool.lock");
+        let what = || format!("lock {}", path.display());
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(StorageError::io(what()))?;
+        flock(&file, FlockOperation::LockShared).map_err(|e| StorageError::io(what())(e.into()))?;
+        Ok(file)
     }
 
     /// The top of the storage; images and their layers live on it too.

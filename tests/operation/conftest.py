@@ -1,0 +1,36 @@
+"""Servers of these tests' own: each on a data directory that goes with the test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from arenite_server import Server
+
+SMALL = ("--pool-size", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[..., Server]]:
+    """Makes servers without images; what still runs at the end is stopped, and must leave nothing on the host."""
+    # Sockets in a data directory want a short path.
+    folders: list[Path] = []
+    made: list[Server] = []
+
+    def make(data_dir: Path | None = None, port: int | None = None, args: tuple[str, ...] = ()) -> Server:
+        if data_dir is None:
+            folders.append(Path(tempfile.mkdtemp(prefix="arenite-operation-")))
+            data_dir = folders[-1] / "data"
+        server = Server(data_dir, port, (*SMALL, *args))
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        if server.process is not None and server.process.poll() is None:
+            server.stop()
+    for folder in folders:
+        shutil.rmtree(folder)
