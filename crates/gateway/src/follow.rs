@@ -6,6 +6,7 @@
 //! | `change` | `{name, id, state}` of a sandbox; `state` is null when it is gone |
 //! | `behind` | `{message}`: the reader was too slow; the stream ends, and goes on for one who asks with `Last-Event-ID` |
 //! | `end` | `{}`: the sandbox is gone; nothing comes any more |
+//! | `server_stopping` | `{reason}`: the stream ends; connect again |
 //!
 //! A comment every 15 s shows that the connection lives.
 
@@ -148,10 +149,13 @@ where
     let telling = tell(sender);
     gateway.tasks.spawn(async move {
         tokio::select! {
-            () = telling => {}
-            () = left.closed() => {}
+            () = telling => return,
+            () = left.closed() => return,
             () = stopping.cancelled() => {}
         }
+        // One who does not read is not waited for.
+        let _ =
+            left.try_send(event("server_stopping", &json!({ "reason": "the server is stopping or restarting; connect again" })));
     });
     let first = futures_util::stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"retry: 1000\n\n")) });
     let rest = futures_util::stream::unfold(receiver, |mut receiver| async move {
@@ -260,6 +264,7 @@ mod tests {
             told = data(&next(&mut answer).await.unwrap());
         }
         harness.gateway.stopping.cancel();
+        assert!(next(&mut answer).await.unwrap().starts_with("event: server_stopping\n"));
         assert_eq!(next(&mut answer).await, None);
     }
 }

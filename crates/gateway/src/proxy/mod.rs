@@ -189,7 +189,7 @@ pub(crate) async fn forward(
         record.is_payload();
     }
     let headers = headers::to_client(&head.headers, Shown::at(target), bodiless, &redirected);
-    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, record, status.as_u16());
+    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, record, (status.as_u16(), &head.headers));
     let mut answer = Response::new(Body::new(relay));
     *answer.status_mut() = status;
     *answer.headers_mut() = headers;

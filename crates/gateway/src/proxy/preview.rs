@@ -102,7 +102,8 @@ pub(crate) async fn forward(
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel::open(gateway, parts, upgrade, link, lease, headers, Record::default());
     }
-    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, Record::default(), head.status.as_u16());
+    let about = (head.status.as_u16(), &head.headers);
+    let relay = Relay::new(Arc::clone(gateway), (link, lease, progress), body, Record::default(), about);
     let mut answer = Response::new(Body::new(relay));
     *answer.status_mut() = head.status;
     *answer.headers_mut() = headers;

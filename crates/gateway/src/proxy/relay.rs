@@ -7,14 +7,21 @@ use std::task::{Context, Poll};
 
 use arenite_control::Lease;
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::gateway::Gateway;
 
 use super::link::Link;
 use super::outgoing::Progress;
 use super::record::Record;
+
+/// The last event of a stream that the server's stop ends.
+const LAST_EVENT: &[u8] =
+    b"event: server_stopping\ndata: {\"reason\": \"the server is stopping or restarting; connect again\"}\n\n";
 
 /// Drives the connection, feeds the step, and writes its outcome before it hands out the last piece. Holds the sandbox
 /// until then; dropped before, it closes the connection and the step is aborted.
@@ -27,15 +34,50 @@ pub(super) struct Relay {
     status: u16,
     /// Of an answer that told its length.
     left: Option<u64>,
+    /// Of a stream of events, which may have no end of its own.
+    events: Option<Events>,
+}
+
+/// Where a stream of events stands.
+struct Events {
+    stopping: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Its last bytes.
+    tail: Vec<u8>,
+}
+
+impl Events {
+    fn of(gateway: &Gateway, head: &HeaderMap) -> Option<Self> {
+        let kind = head.get(CONTENT_TYPE)?.to_str().ok()?;
+        let is_plain = kind.starts_with("text/event-stream") && !head.contains_key(CONTENT_ENCODING);
+        is_plain.then(|| Self { stopping: Box::pin(gateway.stopping.clone().cancelled_owned()), tail: Vec::new() })
+    }
+
+    fn see(&mut self, bytes: &[u8]) {
+        const KEPT: usize = 4;
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(KEPT)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(KEPT));
+    }
+
+    /// Whether another event may stand here.
+    fn is_between(&self) -> bool {
+        self.tail.is_empty() || [&b"\n\n"[..], b"\r\r", b"\n\r\n"].iter().any(|end| self.tail.ends_with(end))
+    }
 }
 
 /// What a call holds: its connection, the sandbox, and how far its request has come.
 type UnderWay = (Link, Lease, Arc<Progress>);
 
 impl Relay {
-    pub(super) fn new(gateway: Arc<Gateway>, under_way: UnderWay, body: Incoming, record: Record, status: u16) -> Self {
+    pub(super) fn new(
+        gateway: Arc<Gateway>,
+        under_way: UnderWay,
+        body: Incoming,
+        record: Record,
+        (status, head): (u16, &HeaderMap),
+    ) -> Self {
         let left = body.size_hint().exact();
-        let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left };
+        let events = if left.is_none() { Events::of(&gateway, head) } else { None };
+        let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left, events };
         // Nothing will come, and then nobody may ask for it.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();
@@ -61,6 +103,14 @@ impl Body for Relay {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let Some((link, ..)) = &mut this.under_way else { return Poll::Ready(None) };
+        if let Some(events) = &mut this.events
+            && events.is_between()
+            && events.stopping.as_mut().poll(cx).is_ready()
+        {
+            this.record.failed(Some(this.status), "the server stopped");
+            this.under_way = None;
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(LAST_EVENT)))));
+        }
         let mut next = link.poll_body(&mut this.body, cx);
         while matches!(&next, Poll::Ready(Some(Ok(frame))) if frame.is_trailers()) {
             // They are headers that nobody has checked.
@@ -77,6 +127,9 @@ impl Body for Relay {
                 if let Some(bytes) = frame.data_ref() {
                     let length = bytes.len() as u64;
                     this.record.feed_response(bytes);
+                    if let Some(events) = &mut this.events {
+                        events.see(bytes);
+                    }
                     this.gateway.metrics.bytes_out.fetch_add(length, Ordering::Relaxed);
                     if let Some(left) = &mut this.left {
                         *left = left.saturating_sub(length);
