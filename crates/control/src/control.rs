@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arenite_engine::{Engine, Usage};
+use arenite_engine::{Engine, Room, Usage};
 use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::{AbortHandle, JoinSet};
@@ -158,6 +158,27 @@ impl Control {
             ended: read(&tally.ended),
             leases,
         }
+    }
+
+    /// What is used by those running and paused sandboxes that were called last, at most `most`; and how many more there are.
+    pub async fn usages(&self, most: usize) -> (Vec<(Sandbox, Usage)>, usize) {
+        let alive = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused);
+        let mut all: Vec<Sandbox> = self.core.registry().all().map(|entry| entry.current()).filter(alive).collect();
+        all.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.last_used_at));
+        let more = all.len().saturating_sub(most);
+        all.truncate(most);
+        let mut usages = Vec::with_capacity(all.len());
+        for sandbox in all {
+            if let Ok(usage) = self.core.engine.usage(&sandbox.id).await {
+                usages.push((sandbox, usage));
+            }
+        }
+        (usages, more)
+    }
+
+    /// What is left of the host.
+    pub async fn room(&self) -> Result<Room, ControlError> {
+        Ok(self.core.engine.room().await?)
     }
 
     /// What becomes of a sandbox if nothing happens before; none when nothing does.

@@ -103,6 +103,9 @@ pub struct Usage {
     pub disk_bytes: Option<u64>,
     /// Processes killed for want of memory, since it was made.
     pub oom_kills: Option<u64>,
+    /// What came to it and went out of it, with headers; none without a network.
+    pub network_received_bytes: Option<u64>,
+    pub network_sent_bytes: Option<u64>,
 }
 
 /// What a recovery found.

@@ -2,12 +2,16 @@
 //!
 //! Series are bounded: routes are words of the program, statuses a fixed list, and nothing a client sends becomes a label.
 
+mod routes;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use arenite_control::Sandbox;
+use arenite_engine::Usage;
 use arenite_model::SandboxState;
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
@@ -17,6 +21,8 @@ use http::{HeaderValue, Method, Response};
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::request::require;
+
+pub(crate) use routes::route;
 
 /// Upper ends of the histogram's buckets, in microseconds: from a proxied call's overhead to a long wait.
 const BUCKETS: [u64; 16] = [
@@ -43,7 +49,12 @@ const STATUSES: [u16; 28] = [
     501, 502, 504,
 ];
 /// The most routes counted apart; routes are words of this program, so the bound is a seat belt.
-const MAX_ROUTES: usize = 64;
+const MAX_ROUTES: usize = 512;
+/// The most sandboxes with series of their own: those that were called last.
+const MAX_SANDBOXES: usize = 100;
+
+/// The dialect that a request was answered in, and its route.
+type RouteKey = (&'static str, &'static str);
 
 #[derive(Default)]
 struct Series {
@@ -57,7 +68,7 @@ struct Series {
 /// What the gateway counts. The rest of `/metrics` is asked of control and the recorder.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    routes: RwLock<BTreeMap<&'static str, Arc<Series>>>,
+    routes: RwLock<BTreeMap<RouteKey, Arc<Series>>>,
     pub(crate) in_flight: AtomicU64,
     pub(crate) inside_steps: AtomicU64,
     pub(crate) inside_refused: AtomicU64,
@@ -69,7 +80,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// One answered request.
-    pub(crate) fn observe(&self, route: &'static str, status: u16, took: Duration) {
+    pub(crate) fn observe(&self, route: RouteKey, status: u16, took: Duration) {
         let Some(series) = self.series(route) else {
             return;
         };
@@ -83,14 +94,14 @@ impl Metrics {
         one(&series.count);
     }
 
-    fn series(&self, route: &'static str) -> Option<Arc<Series>> {
+    fn series(&self, route: RouteKey) -> Option<Arc<Series>> {
         let known = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = known.get(route) {
+        if let Some(series) = known.get(&route) {
             return Some(Arc::clone(series));
         }
         drop(known);
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        if routes.len() >= MAX_ROUTES && !routes.contains_key(route) {
+        if routes.len() >= MAX_ROUTES && !routes.contains_key(&route) {
             return None;
         }
         Some(Arc::clone(routes.entry(route).or_default()))
@@ -100,27 +111,32 @@ impl Metrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner).clone();
         page.family("arenite_http_requests_total", "counter", "Answered requests.");
-        for (route, series) in &routes {
+        for ((api, route), series) in &routes {
             let known = STATUSES.iter().zip(&series.statuses).map(|(status, n)| (status.to_string(), n));
             for (status, counter) in known.chain([("other".to_owned(), &series.other)]) {
                 if read(counter) > 0 {
-                    page.labelled("arenite_http_requests_total", &[("route", route), ("status", &status)], read(counter));
+                    page.labelled(
+                        "arenite_http_requests_total",
+                        &[("api", api), ("route", route), ("status", &status)],
+                        read(counter),
+                    );
                 }
             }
         }
         page.family("arenite_http_request_seconds", "histogram", "Time until an answer begins.");
-        for (route, series) in &routes {
+        for ((api, route), series) in &routes {
+            let names = [("api", *api), ("route", *route)];
             let mut below = 0;
             for (end, counter) in BUCKETS.iter().zip(&series.buckets) {
                 below += read(counter);
                 let end = seconds(*end);
-                page.labelled("arenite_http_request_seconds_bucket", &[("route", route), ("le", &end)], below);
+                page.labelled("arenite_http_request_seconds_bucket", &[names[0], names[1], ("le", &end)], below);
             }
             // Read after the buckets, which may grow meanwhile: no bucket is ever above the whole.
             let count = read(&series.count).max(below);
-            page.labelled("arenite_http_request_seconds_bucket", &[("route", route), ("le", "+Inf")], count);
-            page.labelled("arenite_http_request_seconds_sum", &[("route", route)], seconds(read(&series.micros)));
-            page.labelled("arenite_http_request_seconds_count", &[("route", route)], count);
+            page.labelled("arenite_http_request_seconds_bucket", &[names[0], names[1], ("le", "+Inf")], count);
+            page.labelled("arenite_http_request_seconds_sum", &names, seconds(read(&series.micros)));
+            page.labelled("arenite_http_request_seconds_count", &names, count);
         }
         page.single("arenite_http_requests_in_flight", "gauge", "Requests under way.", read(&self.in_flight));
         page.single("arenite_http_request_bytes_total", "counter", "Bytes of bodies sent to guests.", read(&self.bytes_in));
@@ -157,7 +173,9 @@ pub(crate) async fn serve(
     require(parts, &[Method::GET, Method::HEAD])?;
     let mut page = Page::default();
     page.family("arenite_build_info", "gauge", "Which program this is.");
-    page.labelled("arenite_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("commit", gateway.config.commit)], 1);
+    let profile = if cfg!(debug_assertions) { "checked" } else { "release" };
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", gateway.config.commit), ("profile", profile)];
+    page.labelled("arenite_build_info", &build, 1);
     page.single("arenite_uptime_seconds", "gauge", "Time since the start.", gateway.started.elapsed().as_secs());
     gateway.metrics.write(&mut page);
     let (waiting, admitted) = gateway.connections.counts();
@@ -168,6 +186,12 @@ pub(crate) async fn serve(
     control(&mut page, &gateway.control.counters());
     recorder(&mut page, &gateway.recorder.counters());
     process(&mut page);
+    host(&mut page);
+    if let Ok(room) = gateway.control.room().await {
+        storage(&mut page, &room);
+    }
+    let (usages, more) = gateway.control.usages(MAX_SANDBOXES).await;
+    sandboxes(&mut page, &usages, more);
     let mut answer = Response::new(Body::from(page.text));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
     Ok(answer)
@@ -247,6 +271,82 @@ fn process(page: &mut Page) {
     }
 }
 
+/// The host as a whole.
+fn host(page: &mut Page) {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = |name: &str| -> Option<u64> {
+        let line = memory.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    for (name, help, value) in [
+        ("arenite_host_memory_bytes", "Memory of the host.", bytes("MemTotal")),
+        ("arenite_host_memory_available_bytes", "Memory that programs could still get.", bytes("MemAvailable")),
+    ] {
+        if let Some(value) = value {
+            page.single(name, "gauge", help, value);
+        }
+    }
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    if let Some(load) = load.split_whitespace().next().and_then(|load| load.parse::<f64>().ok()) {
+        page.single("arenite_host_load1", "gauge", "Processes that run or wait, as a mean over a minute.", load);
+    }
+    if let Ok(cores) = std::thread::available_parallelism() {
+        page.single("arenite_host_cpus", "gauge", "Processors that the server may use.", cores);
+    }
+    // user nice system idle iowait irq softirq steal, in hundredths of a second.
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let modes = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+    if let Some(times) = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")) {
+        page.family("arenite_host_cpu_seconds_total", "counter", "Time of all processors, by what it was used for.");
+        for (mode, time) in modes.iter().zip(times.split_whitespace()) {
+            if let Ok(time) = time.parse::<f64>() {
+                page.labelled("arenite_host_cpu_seconds_total", &[("mode", mode)], time / 100.0);
+            }
+        }
+    }
+}
+
+fn storage(page: &mut Page, room: &arenite_engine::Room) {
+    page.single("arenite_storage_bytes", "gauge", "Size of the storage pool.", room.disk_total_bytes);
+    page.single(
+        "arenite_storage_available_bytes",
+        "gauge",
+        "What can still be written: the less of the pool's and the host disk's.",
+        room.disk_available_bytes,
+    );
+}
+
+/// What single sandboxes use, of those that were called last.
+fn sandboxes(page: &mut Page, usages: &[(Sandbox, Usage)], more: usize) {
+    type Read = fn(&Usage) -> Option<f64>;
+    let families: [(&str, &str, &str, Read); 7] = [
+        ("memory_bytes", "gauge", "Memory in use, with caches.", |u| Some(u.memory_bytes as f64)),
+        ("cpu_seconds_total", "counter", "Processor time.", |u| Some(u.cpu_nanoseconds as f64 / 1e9)),
+        ("processes", "gauge", "Processes and threads.", |u| Some(u.pids as f64)),
+        ("disk_bytes", "gauge", "Size of the writable layer.", |u| u.disk_bytes.map(|n| n as f64)),
+        ("oom_kills_total", "counter", "Processes killed for want of memory.", |u| u.oom_kills.map(|n| n as f64)),
+        ("network_received_bytes_total", "counter", "Bytes received.", |u| u.network_received_bytes.map(|n| n as f64)),
+        ("network_sent_bytes_total", "counter", "Bytes sent.", |u| u.network_sent_bytes.map(|n| n as f64)),
+    ];
+    for (name, kind, help, read) in families {
+        let name = format!("arenite_sandbox_{name}");
+        page.family(&name, kind, help);
+        for (sandbox, usage) in usages {
+            if let Some(value) = read(usage) {
+                let labels =
+                    [("sandbox", sandbox.name.as_str()), ("id", sandbox.id.as_str()), ("image", sandbox.spec.image.as_str())];
+                page.labelled(&name, &labels, value);
+            }
+        }
+    }
+    page.single(
+        "arenite_sandboxes_without_series",
+        "gauge",
+        "Sandboxes beyond those that have series of their own.",
+        more as u64,
+    );
+}
+
 /// Microseconds as Prometheus' seconds.
 fn seconds(micros: u64) -> String {
     format!("{}", micros as f64 / 1e6)
@@ -268,7 +368,7 @@ impl Page {
         self.labelled(name, &[], value);
     }
 
-    /// Values of labels are words of this program: they need no escaping.
+    /// Values of labels are words of this program, or names that have no characters to escape.
     fn labelled(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.text.push_str(name);
         for (at, (label, word)) in labels.iter().enumerate() {
@@ -312,27 +412,33 @@ mod tests {
     #[test]
     fn what_was_observed_is_in_the_text() {
         let metrics = Metrics::default();
-        metrics.observe("aio", 200, Duration::from_micros(400));
-        metrics.observe("aio", 200, Duration::from_millis(30));
-        metrics.observe("aio", 299, Duration::from_secs(500));
-        metrics.observe("api", 404, Duration::ZERO);
+        metrics.observe(("aio", "/v1/bash/exec"), 200, Duration::from_micros(400));
+        metrics.observe(("aio", "/v1/bash/exec"), 200, Duration::from_millis(30));
+        metrics.observe(("aio", "/v1/bash/exec"), 299, Duration::from_secs(500));
+        metrics.observe(("api", "other"), 404, Duration::ZERO);
         metrics.bytes_in.fetch_add(7, Ordering::Relaxed);
         let mut page = Page::default();
         metrics.write(&mut page);
         control(&mut page, &arenite_control::Counters { sandboxes: vec![(SandboxState::Paused, 3)], ..Default::default() });
         recorder(&mut page, &Default::default());
         process(&mut page);
+        host(&mut page);
+        storage(&mut page, &arenite_engine::Room { disk_total_bytes: 9, ..Default::default() });
+        sandboxes(&mut page, &[], 3);
         let values = parse(&page.text);
         let of = |series: &str| *values.get(series).unwrap_or_else(|| panic!("{series} in {values:?}"));
-        assert_eq!(of("arenite_http_requests_total{route=\"aio\",status=\"200\"}"), 2.0);
-        assert_eq!(of("arenite_http_requests_total{route=\"aio\",status=\"other\"}"), 1.0);
-        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"0.0005\"}"), 1.0);
-        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"120\"}"), 2.0);
-        assert_eq!(of("arenite_http_request_seconds_bucket{route=\"aio\",le=\"+Inf\"}"), 3.0);
-        assert_eq!(of("arenite_http_request_seconds_count{route=\"api\"}"), 1.0);
+        assert_eq!(of("arenite_http_requests_total{api=\"aio\",route=\"/v1/bash/exec\",status=\"200\"}"), 2.0);
+        assert_eq!(of("arenite_http_requests_total{api=\"aio\",route=\"/v1/bash/exec\",status=\"other\"}"), 1.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{api=\"aio\",route=\"/v1/bash/exec\",le=\"0.0005\"}"), 1.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{api=\"aio\",route=\"/v1/bash/exec\",le=\"120\"}"), 2.0);
+        assert_eq!(of("arenite_http_request_seconds_bucket{api=\"aio\",route=\"/v1/bash/exec\",le=\"+Inf\"}"), 3.0);
+        assert_eq!(of("arenite_http_request_seconds_count{api=\"api\",route=\"other\"}"), 1.0);
         assert_eq!(of("arenite_http_request_bytes_total"), 7.0);
         assert_eq!(of("arenite_sandboxes{state=\"paused\"}"), 3.0);
         assert_eq!(of("arenite_sandboxes{state=\"running\"}"), 0.0);
         assert!(of("process_resident_memory_bytes") > 1e6);
+        assert!(of("arenite_host_memory_bytes") > of("arenite_host_memory_available_bytes"));
+        assert!(of("arenite_host_cpu_seconds_total{mode=\"idle\"}") > 0.0);
+        assert_eq!((of("arenite_storage_bytes"), of("arenite_sandboxes_without_series")), (9.0, 3.0));
     }
 }

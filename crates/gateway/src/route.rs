@@ -239,7 +239,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
         headers.insert(REQUEST_ID, id);
     }
     headers.insert(SERVER_TIMING, timing.header());
-    gateway.metrics.observe(owner.name(), answer.status().as_u16(), timing.total());
+    gateway.metrics.observe((owner.name(), metrics::route(parts.uri.path())), answer.status().as_u16(), timing.total());
     drop(in_flight);
     answer
 }

@@ -515,7 +515,11 @@ impl Engine for NamespaceEngine {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError> {
         self.alive(id)?;
         let counts = self.shared.host.cgroups.counts(id.as_str()).map_err(cgroup)?;
+        let index = self.shared.state().live.get(id).and_then(|live| live.record.net_index);
+        let traffic = index.and_then(|index| self.shared.host.network().ok()?.traffic(index));
         Ok(Usage {
+            network_received_bytes: traffic.map(|(received, _)| received),
+            network_sent_bytes: traffic.map(|(_, sent)| sent),
             memory_bytes: counts.memory_bytes,
             cpu_nanoseconds: counts.cpu_nanoseconds,
             pids: counts.pids,

@@ -133,6 +133,17 @@ impl Network {
         Ok(netns)
     }
 
+    /// Bytes that a sandbox received and sent.
+    pub fn traffic(&self, index: u32) -> Option<(u64, u64)> {
+        let link = link_name(&self.shared.tag, index);
+        let count = |name: &str| {
+            let text = std::fs::read_to_string(format!("/sys/class/net/{link}/statistics/{name}")).ok()?;
+            text.trim().parse().ok()
+        };
+        // The host's end of the pair sends what the sandbox receives.
+        Some((count("tx_bytes")?, count("rx_bytes")?))
+    }
+
     /// The address may be used again, once the namespace is gone.
     pub fn release(&self, index: u32) {
         self.shared.addresses().release(index);

@@ -46,6 +46,12 @@ pub(crate) fn is_its(path: &str) -> bool {
     matches!(first, "execute" | "session" | "tools" | "lifecycle" | "worker" | "init" | "warmup")
 }
 
+/// All routes of this dialect that have a name.
+pub(crate) fn routes() -> impl Iterator<Item = String> {
+    let own = ["/execute", "/execute/batch", "/tools", "/tools/{name}/schema", "/warmup", "/warmup/status"];
+    own.into_iter().chain(control::ROUTES).map(|path| format!("{ROOT}{path}"))
+}
+
 pub(crate) async fn serve(
     gateway: &Arc<Gateway>,
     context: &Context,

@@ -1,0 +1,94 @@
+//! Names of routes, for metrics: a bounded set, whatever paths clients make up.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use arenite_guest::api;
+
+use crate::dialect::agentflow;
+
+/// What a path without a name of its own is counted as.
+const OTHER: &str = "other";
+/// Routes of this server itself.
+const OURS: [&str; 26] = [
+    "/api/v1/sandbox",
+    "/api/v1/sandbox/{name}",
+    "/api/v1/trajectories",
+    "/api/v1/trajectories/{trajectory}",
+    "/api/v1/trajectories/{trajectory}/steps",
+    "/api/v1/trajectories/{trajectory}/export",
+    "/api/v2/images",
+    "/api/v2/info",
+    "/api/v2/sandboxes",
+    "/api/v2/sandboxes/{name}",
+    "/api/v2/sandboxes/{name}/logs",
+    "/api/v2/sandboxes/{name}/pause",
+    "/api/v2/sandboxes/{name}/resume",
+    "/api/v2/sandboxes/{name}/steps",
+    "/api/v2/sandboxes/{name}/usage",
+    "/api/v2/templates",
+    "/auth",
+    "/execute",
+    "/execute/batch",
+    "/health",
+    "/healthz",
+    "/mcp",
+    "/metrics",
+    "/ready",
+    "/tickets",
+    "/tools",
+];
+
+struct Known {
+    exact: HashSet<&'static str>,
+    /// With a `{part}` for any one segment.
+    patterns: Vec<&'static str>,
+}
+
+static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+    // Made once, and kept for the life of the process.
+    let of_guest = api::description().paths.paths.into_keys().map(|path| &*path.leak());
+    let of_workers = agentflow::routes().map(|path| &*path.leak());
+    let (patterns, exact): (Vec<&'static str>, Vec<&'static str>) =
+        OURS.into_iter().chain(of_guest).chain(of_workers).partition(|path| path.contains('{'));
+    Known { exact: exact.into_iter().collect(), patterns }
+});
+
+/// The route of a path, the same wherever a sandbox has it: at the root or below `/sandbox/{name}`.
+pub(crate) fn route(path: &str) -> &'static str {
+    let in_sandbox = path.strip_prefix("/sandbox/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
+    let path = in_sandbox.unwrap_or(path);
+    let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path);
+    if let Some(exact) = KNOWN.exact.get(path) {
+        return exact;
+    }
+    KNOWN.patterns.iter().find(|pattern| is_match(pattern, path)).copied().unwrap_or(OTHER)
+}
+
+fn is_match(pattern: &str, path: &str) -> bool {
+    let mut segments = path.split('/');
+    let same = pattern.split('/').all(|wanted| segments.next().is_some_and(|given| wanted.starts_with('{') || wanted == given));
+    same && segments.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_counted_by_their_route_and_what_is_made_up_as_one() {
+        for (path, name) in [
+            ("/v1/bash/exec", "/v1/bash/exec"),
+            ("/sandbox/demo/v1/bash/exec", "/v1/bash/exec"),
+            ("/v1/bash/exec/", "/v1/bash/exec"),
+            ("/api/v2/sandboxes/demo/usage", "/api/v2/sandboxes/{name}/usage"),
+            ("/api/v1/execute", "/api/v1/execute"),
+            ("/sandbox/demo", OTHER),
+            ("/", OTHER),
+            ("/v1/made/up", OTHER),
+            ("/api/v2/sandboxes/a/b/c/d", OTHER),
+        ] {
+            assert_eq!(route(path), name, "{path}");
+        }
+    }
+}
