@@ -62,7 +62,7 @@ def test_an_image_in_use_is_removed_only_by_who_says_so(
     assert code == 1 and "[y/N]" in shown and there(), shown
     code, shown = answered(server, "y", "image", "rm", small_image)
     assert code == 0 and not there(), shown
-    assert live.output("echo still here") == "still here\n"
+    assert live.output("echo still here") == "still here"
     gone = run(server, "image", "rm", "--force", small_image)
     assert gone.returncode == 1 and "no image" in gone.stderr.lower() or "not" in gone.stderr, gone.stderr
 
