@@ -122,6 +122,7 @@ impl Connections {
             evicted,
             accepted: Instant::now(),
             has_head: AtomicBool::new(false),
+            asked: CancellationToken::new(),
             changed: Notify::new(),
             calls: Mutex::new(Calls { slot: None, under_way: 0, last: Instant::now() }),
         })
@@ -156,6 +157,8 @@ pub(crate) struct Connection {
     accepted: Instant,
     /// A first head has come.
     has_head: AtomicBool,
+    /// Cancelled by the first head.
+    asked: CancellationToken,
     changed: Notify,
     calls: Mutex<Calls>,
 }
@@ -182,6 +185,7 @@ impl Connection {
     /// A call begins: its head is there.
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         self.has_head.store(true, Ordering::Relaxed);
+        self.asked.cancel();
         self.calls().under_way += 1;
         UnderWay(Arc::clone(self))
     }
@@ -236,7 +240,7 @@ impl Connection {
         let is_expired = tokio::select! {
             ended = connection.as_mut() => return ended,
             () = self.evicted.cancelled() => return Ok(()),
-            () = stopping.cancelled() => false,
+            () = self.stopped(stopping) => false,
             () = self.expired() => true,
         };
         if is_expired && !self.has_head.load(Ordering::Relaxed) {
@@ -247,6 +251,14 @@ impl Connection {
             ended = connection => ended,
             () = self.overdue(), if is_expired => Ok(()),
         }
+    }
+
+    /// Comes when the server stops. A client that had just connected is answered: it can't know that it was too late.
+    async fn stopped(&self, stopping: &CancellationToken) {
+        /// How long a connection on which nothing came yet is waited for.
+        const FIRST_REQUEST: Duration = Duration::from_secs(1);
+        stopping.cancelled().await;
+        let _ = tokio::time::timeout(FIRST_REQUEST, self.asked.cancelled()).await;
     }
 
     /// Comes when what a closing connection still does takes too long. A call that came at the last moment may take its time.
