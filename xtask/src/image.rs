@@ -1,12 +1,13 @@
 //! `cargo xtask image`: builds an image with this tree's binary.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
 
 use crate::binary::Profile;
-use crate::failure::{Attempt, Outcome};
+use crate::failure::{Attempt, Failure, Outcome};
 use crate::{binary, command, host};
 
 /// The image with the machine that comes along.
@@ -42,8 +43,11 @@ pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Ou
         layers: Vec<String>,
     }
     std::fs::create_dir_all(to).attempt(|| format!("could not create {}", to.display()))?;
-    // Listing images creates the directory's storage pool.
-    command::output(command::program(arenite).args(["image", "ls", "--json", "--data-dir"]).arg(to))?;
+    let _held = [hold_pool(from)?, hold_pool(to)?];
+    // Listing images mounts the directory's storage pool, and creates it when there is none.
+    for dir in [from, to] {
+        command::output(command::program(arenite).args(["image", "ls", "--json", "--data-dir"]).arg(dir))?;
+    }
     let [from, to] = [from, to].map(|dir| dir.join("pool"));
     let copy = |entry: &Path| {
         let scratch = to.join("copying");
@@ -65,6 +69,15 @@ pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Ou
         }
     }
     Ok(())
+}
+
+/// Takes part in a storage pool's use while the file lives: the last user unmounts the pool.
+fn hold_pool(data_dir: &Path) -> Result<File, Failure> {
+    let path = data_dir.join("pool.lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.attempt(|| format!("could not open {}", path.display()))?;
+    file.lock_shared().attempt(|| format!("could not lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it. What it begins with is
