@@ -317,25 +317,24 @@ fn replayed(answers: impl IntoIterator<Item = (u16, Value)>) -> Server {
     ]});
     let mut sandbox = sandbox();
     sandbox["id"] = json!("s-new-12345");
-    let before = [(200, list), (200, steps), (201, sandbox.clone()), (200, sandbox)];
+    let before = [(200, list), (200, steps.clone()), (200, steps), (201, sandbox.clone()), (200, sandbox)];
     Server::with(before.into_iter().chain(answers))
 }
 
 #[test]
 fn a_replay_makes_the_same_calls_in_a_fresh_sandbox_and_removes_it() {
-    let none = json!({"trajectory": "s-old-12345", "next_after": null, "steps": []});
-    let server =
-        replayed([(200, ran("session-new", "in 9.9s: 7\n")), (200, ran("session-new", "x\n")), (200, none), (204, Value::Null)]);
+    let server = replayed([(200, ran("session-new", "in 9.9s: 7\n")), (200, ran("session-new", "x\n")), (204, Value::Null)]);
     let (output, seen) = server.run(&["trajectory", "replay", "dem", "--on", "aio"], Stdin::Null);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "2 steps were run again without a difference, 1 left out\n");
     assert!(text(&output.stderr).contains("step 1 (api_v2_sandboxes) is left out"), "{}", text(&output.stderr));
-    let made = seen[2].json();
+    assert_eq!(seen[1].line, "GET /api/v1/trajectories/s-old-12345?after=0&limit=50&origin=agent HTTP/1.1");
+    let made = seen[3].json();
     let name = made["name"].as_str().unwrap();
     assert!(name.starts_with("replay-") && name.len() == 15, "{name}");
     assert_eq!((&made["image"], &made["env"]), (&json!("aio"), &json!({"A": "1"})));
-    assert_eq!(seen[4].line, format!("POST /sandbox/{name}/v1/bash/exec HTTP/1.1"));
-    assert_eq!(seen[5].json(), json!({"command": "two", "session_id": "session-new"}));
+    assert_eq!(seen[5].line, format!("POST /sandbox/{name}/v1/bash/exec HTTP/1.1"));
+    assert_eq!(seen[6].json(), json!({"command": "two", "session_id": "session-new"}));
     assert_eq!(seen[7].line, format!("DELETE /api/v2/sandboxes/{name} HTTP/1.1"));
 }
 
@@ -369,18 +368,19 @@ fn a_worker_is_replayed_as_a_worker_of_its_own() {
     }]});
     let server = Server::with([
         (200, list),
+        (200, json!({"steps": [step.clone()]})),
         (200, json!({"steps": [step]})),
+        (200, json!({"sessions": []})),
         (200, json!({"code": 0, "message": "", "data": {}, "meta": {}})),
         (200, envelope("bash_w_001_bbbbbbbb", "/root\n")),
-        (200, json!({"steps": []})),
         (200, json!({"code": 0, "message": "", "data": {}, "meta": {}})),
     ]);
     let (output, seen) = server.run(&["trajectory", "replay", "solver", "--on", "aio"], Stdin::Null);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let lines: Vec<&str> = seen[2..].iter().map(|seen| seen.line.split(' ').nth(1).unwrap()).collect();
-    let steps = "/api/v1/trajectories/af-1?after=1&limit=50";
-    assert_eq!(lines, ["/api/v1/session/create", "/api/v1/execute", steps, "/api/v1/worker/disconnect"]);
-    let (created, executed) = (seen[2].json(), seen[3].json());
+    let lines: Vec<&str> = seen[3..].iter().map(|seen| seen.line.split(' ').nth(1).unwrap()).collect();
+    let sessions = "/api/v1/trajectories/af-1/sessions";
+    assert_eq!(lines, [sessions, "/api/v1/session/create", "/api/v1/execute", "/api/v1/worker/disconnect"]);
+    let (created, executed) = (seen[4].json(), seen[5].json());
     assert_eq!((&created["resource_type"], &created["session_config"]), (&json!("bash"), &json!({"image": "aio"})));
     assert_eq!(created["worker_id"], executed["worker_id"]);
     assert_eq!((&executed["action"], &executed["params"]), (&json!("bash:run"), &json!({"command": "pwd"})));

@@ -61,7 +61,9 @@ pub(crate) fn is_path_of(whom: &Whom, path: &str, headers: &HeaderMap) -> bool {
         return preview.whom == *whom;
     }
     let Ok(path) = Path::parse(path) else { return false };
-    route::owner(&path.decoded) == Owner::Guest && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.whom == *whom)
+    // The terminal's page is the gateway's, and sandboxes lead there: an agent's page starts its program and opens it.
+    matches!(route::owner(&path.decoded), Owner::Guest | Owner::Terminal)
+        && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.whom == *whom)
 }
 
 /// The sandbox that the header names, else `default`.
