@@ -500,7 +500,7 @@ mod tests {
         assert_eq!((answer.status, &answer.json["code"]), (413, &json!("too_large")));
         let answer = server.call("POST", "/api/v2/sandboxes", json!({ "template": "nothing" })).await;
         assert_eq!(answer.status, 404);
-        assert_eq!(answer.json["hint"], "known templates: aio");
+        assert_eq!(answer.json["hint"], "known templates: aio, default");
         let answer = server.call("PUT", "/api/v2/sandboxes", Value::Null).await;
         assert_eq!((answer.status, answer.headers["allow"].to_str().unwrap()), (405, "GET, HEAD, POST"));
         assert_eq!(server.call("GET", "/api/v2/nothing", Value::Null).await.status, 404);

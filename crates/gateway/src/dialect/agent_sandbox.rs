@@ -484,7 +484,7 @@ mod tests {
         exact("GET", "/api/v1/sandbox/No/such", Value::Null, 404, r#"{"code":"404","error":"sandbox No/such not found"}"#).await;
         let failed = r#"{"code":"404","error":"failed to delete sandbox demo: sandbox demo not found"}"#;
         exact("DELETE", "/api/v1/sandbox/demo", Value::Null, 404, failed).await;
-        let unknown = r#"{"code":"404","error":"there is no environment \"nix\"; known environments: aio"}"#;
+        let unknown = r#"{"code":"404","error":"there is no environment \"nix\"; known environments: aio, default"}"#;
         exact("POST", AT, json!({ "environment": "nix" }), 404, unknown).await;
         exact("PUT", AT, Value::Null, 405, r#"{"code":"405","error":"this path takes GET, HEAD, POST"}"#).await;
 

@@ -207,6 +207,6 @@ mod tests {
         ] {
             assert_eq!(made("bash", "exec", words).unwrap_err(), expected);
         }
-        assert!(made("file", "upload", &["/absent"]).unwrap_err().starts_with("could not read /absent"));
+        assert!(made("file", "upload", &["/absent"]).unwrap_err().starts_with("could not read or write /absent"));
     }
 }

@@ -106,6 +106,14 @@ impl<'de> Deserializer<'de> for Lax {
         }
     }
 
+    /// Null is no map: a body that may be any object would take it for an empty one.
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => Err(serde::de::Error::invalid_type(serde::de::Unexpected::Unit, &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_newtype_struct(self)
     }
@@ -120,7 +128,7 @@ impl<'de> Deserializer<'de> for Lax {
     }
 
     forward_to_deserialize_any! {
-        i128 u128 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+        i128 u128 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct struct identifier ignored_any
     }
 }
 

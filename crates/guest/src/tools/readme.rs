@@ -190,7 +190,8 @@ fn pictures(markdown: &str) -> Vec<Image> {
     let mut rest = markdown;
     while let Some((_, after)) = rest.split_once("![") {
         rest = after;
-        let Some((alt, target)) = after.split_once("](") else { break };
+        let Some((alt, target)) = after.split_once(']') else { break };
+        let Some(target) = target.strip_prefix('(') else { continue };
         let Some((src, end)) = target.split_once(')') else { break };
         if alt.contains("\n\n") || src.contains('\n') {
             continue;

@@ -19,7 +19,7 @@ async fn the_context_has_every_required_field_and_real_data() {
     assert_eq!(context["success"], true);
     assert!(context["home_dir"].as_str().unwrap().starts_with('/'));
     assert_eq!(context["workspace"], dir.path("").trim_end_matches('/'));
-    let version = context["version"].as_str().unwrap();
+    let version = context["version"].as_str().unwrap().strip_prefix('v').unwrap();
     assert!(version.split('.').count() == 4 && version.split('.').all(|n| n.parse::<u32>().is_ok()), "{version}");
     let system = &context["detail"]["system"];
     for field in ["os", "os_version", "arch", "user", "home_dir", "timezone"] {
