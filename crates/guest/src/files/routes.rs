@@ -190,15 +190,10 @@ async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequ
 /// unless `include` names them; a file given as `path` is searched whatever it is.
 #[utoipa::path(post, path = "/v1/file/grep", tag = "file", operation_id = "grep_files", request_body = FileGrepRequest,
     responses((status = 200, body = Envelope<Outcome<FileGrepResult>>)))]
-async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<Value>> {
-    let found = answer(service::grep(&guest, request).await, |result| {
+async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequest>) -> Envelope<Outcome<FileGrepResult>> {
+    answer(service::grep(&guest, request).await, |result| {
         let files = result.files_matched.unwrap_or(0);
         (format!("Found {} matches in {files} files", result.match_count), result.note.clone())
-    });
-    with_readmes_names(found, |result| {
-        for found in result["matches"].as_array_mut().into_iter().flatten() {
-            found["line"] = found["line_content"].clone();
-        }
     })
 }
 

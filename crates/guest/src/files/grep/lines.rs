@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use grep_searcher::{LineIter, Searcher, Sink, SinkContext, SinkMatch};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use utoipa::ToSchema;
 
 /// The longest line of an answer, in bytes. Minified code has lines of megabytes.
@@ -13,7 +13,7 @@ const MAX_LINE_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 4 << 20;
 
 /// A line that matches.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 pub struct GrepMatch {
     /// The file, absolute.
     pub file: String,
@@ -25,6 +25,21 @@ pub struct GrepMatch {
     pub context_before: Option<Vec<String>>,
     /// Those that follow it.
     pub context_after: Option<Vec<String>>,
+}
+
+/// Adds `line`, as AIO's README calls `line_content`. An answer holds megabytes of lines, so none is copied for it.
+impl Serialize for GrepMatch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { file, line_number, line_content, context_before, context_after } = self;
+        let mut fields = serializer.serialize_struct("GrepMatch", 6)?;
+        fields.serialize_field("file", file)?;
+        fields.serialize_field("line_number", line_number)?;
+        fields.serialize_field("line_content", line_content)?;
+        fields.serialize_field("line", line_content)?;
+        fields.serialize_field("context_before", context_before)?;
+        fields.serialize_field("context_after", context_after)?;
+        fields.end()
+    }
 }
 
 /// Counts the matches of a file.

@@ -213,8 +213,9 @@ mod tests {
         }
 
         async fn call(&self, _: &Caller, _: &str, _: &str, _: Option<&Value>) -> Result<GuestAnswer, String> {
-            let status = if self.broken { 424 } else { 200 };
-            Ok(GuestAnswer { status, json: json!({"success": false, "message": "no screen"}), bytes: Vec::new() })
+            let (status, message) = if self.broken { (424, "no screen") } else { (200, "shown") };
+            let json = json!({"success": !self.broken, "message": message, "data": {"exit_code": 0}});
+            Ok(GuestAnswer { status, json, bytes: Vec::new() })
         }
     }
 
