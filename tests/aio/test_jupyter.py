@@ -62,7 +62,7 @@ class TestSessions:
         info = coder.client.jupyter.get_info().data
         assert info.default_kernel == "python3" and info.session_timeout_seconds == 1800
         assert {"python3", "python3.10", "python3.11", "python3.12"} <= set(info.available_kernels)
-        run(coder, "x = 1", session_id="s", kernel_name="python3.12")
+        run(coder, "x = 1", session_id="s", kernel_name="python3.11")
         assert text(coder, "x", session_id="s", kernel_name="python3") == "1"
         with pytest.raises(ApiError) as unknown:
             run(coder, "1", session_id="s", kernel_name="ir")
@@ -134,8 +134,20 @@ class TestOutputs:
     def test_libraries_that_agents_expect(self, coder: LiveSandbox) -> None:
         run(coder, "import numpy, pandas, matplotlib, markitdown, fastapi, markdownify", timeout=60)
         assert text(coder, "import markdownify; markdownify.markdownify('<b>x</b>')") == "'**x**'"
-        assert coder.output("pip3.12 --version").startswith("pip ")
-        assert coder.output("python3.12 --version && uv --version").startswith("Python 3.")
+        assert coder.output("uv --version").startswith("uv ")
+
+    @pytest.mark.parametrize("minor", ["3.10", "3.11", "3.12"])
+    def test_interpreters_and_kernels_are_what_they_are_called(self, coder: LiveSandbox, minor: str) -> None:
+        assert coder.output(f"python{minor} --version").startswith(f"Python {minor}.")
+        assert f"(python {minor})" in coder.output(f"pip{minor} --version")
+        version = "import sys; '.'.join(map(str, sys.version_info[:2]))"
+        assert text(coder, version, session_id=minor, kernel_name=f"python{minor}", timeout=60) == repr(minor)
+        uses = "import ssl, sqlite3, ctypes, lzma, readline, venv, requests"
+        assert coder.output(f"python{minor} -c '{uses}; print(ssl.create_default_context().cert_store_stats()[\"x509_ca\"] > 0)'") == "True"
+
+    def test_libraries_of_python_3_12(self, coder: LiveSandbox) -> None:
+        code = "import matplotlib, numpy, pandas; from markdownify import markdownify; markdownify('<b>x</b>')"
+        assert text(coder, code, session_id="libraries", kernel_name="python3.12", timeout=60) == "'**x**'"
 
 
 class TestTimes:

@@ -66,11 +66,13 @@ class TestOnce:
 
     def test_versions(self, coder: LiveSandbox) -> None:
         info = coder.client.nodejs.get_info().data
-        assert info.current_version == "node24" and set(info.available_versions) == {"node18", "node24"}
+        assert info.current_version == "node24" and set(info.available_versions) == {"node18", "node20", "node22", "node24"}
         assert info.node_version.startswith("v24.") and info.npm_version and info.supported_languages == ["javascript"]
-        assert run(coder, "process.version", version="18").outputs[0].text.startswith("'v18.")
+        for major in (18, 20, 22, 24):
+            assert run(coder, "process.version", version=f"node{major}").outputs[0].text.startswith(f"'v{major}.")
+            assert coder.output(f"node{major} --version").startswith(f"v{major}.")
         with pytest.raises(ApiError) as missing:
-            run(coder, "1", version="node22")
+            run(coder, "1", version="node16")
         assert missing.value.status_code == 400 and "node24" in str(missing.value.body)
 
 
