@@ -22,8 +22,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -35,6 +38,19 @@ use crate::seccomp::Filters;
 
 /// The ids of one sandbox: `uid_base` up to `uid_base + IDS - 1` on the host are 0 up to `IDS - 1` inside.
 pub const IDS: u32 = 65_536;
+
+/// How long the launcher may take to answer a request. It needs a few milliseconds.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a killed launcher may take to end. Longer only takes one that is stuck in the kernel, which nobody waits for.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Answers, and does nothing else.
+    Ping,
+    Prepare(Prepare),
+}
 
 /// Asks for the namespaces and first processes of a sandbox. With it go its end of the control socket, the network
 /// namespace (none: the host's), a mount of the directory with the guest's program, and the guest's and the workload's
@@ -52,7 +68,11 @@ pub struct Prepare {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    Prepared { pid: i32 },
+    /// To a ping, and once after the launcher's own set-up.
+    Ready,
+    Prepared {
+        pid: i32,
+    },
     Failed(Failure),
 }
 
@@ -76,17 +96,33 @@ impl Failure {
 pub enum LaunchError {
     #[error("the launcher could not be started: {0}")]
     Start(#[source] io::Error),
-    #[error("the launcher is gone: {0}")]
+    #[error("the launcher ended: {0}")]
     Gone(#[source] io::Error),
+    #[error("the launcher did not answer within {} s, and was killed", ANSWER_LIMIT.as_secs())]
+    Hung,
+    #[error("the launcher's answer could not be read: {0}")]
+    Answer(#[source] io::Error),
     #[error("preparing a sandbox failed at {0}")]
     Failed(Failure),
 }
 
-/// The server's side of the launcher. Its calls block for a few milliseconds: make them where that is fine.
+impl LaunchError {
+    /// Whether another launcher may do what this one didn't.
+    pub fn needs_another(&self) -> bool {
+        matches!(self, Self::Gone(_) | Self::Hung)
+    }
+}
+
+/// The server's side of the launcher. Its calls block for a few milliseconds, and for [`ANSWER_LIMIT`] at most: make them
+/// where that is fine. A launcher that does not answer within the limit is killed.
 #[derive(Debug)]
 pub struct Launcher {
     socket: Mutex<OwnedFd>,
     process: Mutex<std::process::Child>,
+    pidfd: OwnedFd,
+    ended: AtomicBool,
+    /// Since when a request waits for its answer.
+    asked: Mutex<Option<Instant>>,
 }
 
 /// The first process of a sandbox that was prepared.
@@ -102,7 +138,11 @@ impl Launcher {
     /// Starts `program launcher`, which must call [`main`].
     pub fn start(program: &Path) -> Result<Self, LaunchError> {
         let (ours, theirs) = descriptors::packet_pair().map_err(LaunchError::Start)?;
-        let process = Command::new(program)
+        for side in [rustix::net::sockopt::Timeout::Recv, rustix::net::sockopt::Timeout::Send] {
+            rustix::net::sockopt::set_socket_timeout(&ours, side, Some(ANSWER_LIMIT))
+                .map_err(|error| LaunchError::Start(error.into()))?;
+        }
+        let mut process = Command::new(program)
             // What a sandbox's spawner, a copy of the launcher, shows inside: not where this host keeps the program.
             .arg0("arenite")
             .arg("launcher")
@@ -112,49 +152,108 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(LaunchError::Start)?;
-        let launcher = Self { socket: Mutex::new(ours), process: Mutex::new(process) };
+        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).map_err(|error| {
+            // Nobody could end it later.
+            let _ = process.kill().and_then(|()| process.wait());
+            LaunchError::Start(error.into())
+        })?;
+        let launcher = Self {
+            socket: Mutex::new(ours),
+            process: Mutex::new(process),
+            pidfd,
+            ended: AtomicBool::new(false),
+            asked: Mutex::new(None),
+        };
         // Its own set-up answers once, so that a host that can't do it is told at the start.
-        launcher.answer(&launcher.socket.lock().unwrap_or_else(PoisonError::into_inner))?;
-        Ok(launcher)
+        let answer = launcher.answer(&lock(&launcher.socket))?;
+        match answer {
+            (Answer::Failed(failure), _) => Err(LaunchError::Failed(failure)),
+            _ => Ok(launcher),
+        }
     }
 
-    /// Makes the namespaces and first processes of a sandbox.
-    pub fn prepare(&self, request: &Prepare, given: &[BorrowedFd<'_>]) -> Result<Prepared, LaunchError> {
+    /// Makes the namespaces and first processes of a sandbox. After an error that [needs another](LaunchError::needs_another)
+    /// launcher, half of a sandbox may be there: it ends when its end of the control socket is closed.
+    pub fn prepare(&self, request: Prepare, given: &[BorrowedFd<'_>]) -> Result<Prepared, LaunchError> {
+        match self.ask(&lock(&self.socket), &Request::Prepare(request), given)? {
+            (Answer::Prepared { pid }, mut got) => match got.pop() {
+                Some(pidfd) => Ok(Prepared { pid, pidfd }),
+                None => Err(LaunchError::Answer(io::ErrorKind::InvalidData.into())),
+            },
+            (Answer::Failed(failure), _) => Err(LaunchError::Failed(failure)),
+            (Answer::Ready, _) => Err(LaunchError::Answer(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Checks that it answers. One that works for somebody isn't asked: its answer to them is awaited with the same limit.
+    pub fn ping(&self) -> Result<(), LaunchError> {
+        match self.socket.try_lock() {
+            Ok(socket) => self.ask(&socket, &Request::Ping, &[]).map(drop),
+            Err(TryLockError::Poisoned(socket)) => self.ask(&socket.into_inner(), &Request::Ping, &[]).map(drop),
+            Err(TryLockError::WouldBlock) => Ok(()),
+        }
+    }
+
+    fn ask(&self, socket: &OwnedFd, request: &Request, given: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), LaunchError> {
         let bytes = serde_json::to_vec(request).expect("numbers are JSON");
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        descriptors::send(socket.as_fd(), &bytes, given).map_err(LaunchError::Gone)?;
-        let (pid, mut got) = self.answer(&socket)?;
-        match got.pop() {
-            Some(pidfd) => Ok(Prepared { pid, pidfd }),
-            None => Err(LaunchError::Gone(io::ErrorKind::InvalidData.into())),
+        *lock(&self.asked) = Some(Instant::now());
+        let answer = match descriptors::send(socket.as_fd(), &bytes, given) {
+            Ok(()) => self.answer(socket),
+            Err(error) => Err(self.give_up(error)),
+        };
+        *lock(&self.asked) = None;
+        answer
+    }
+
+    fn answer(&self, socket: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), LaunchError> {
+        let mut buffer = vec![0u8; 4096];
+        match descriptors::receive(socket.as_fd(), &mut buffer) {
+            Ok((0, _)) => Err(self.give_up(io::ErrorKind::UnexpectedEof.into())),
+            Ok((length, got)) => {
+                let answer = serde_json::from_slice(&buffer[..length]).map_err(|error| LaunchError::Answer(error.into()))?;
+                Ok((answer, got))
+            }
+            // A descriptor did not arrive, since this process has its limit of them. The launcher itself is fine.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(LaunchError::Answer(error)),
+            Err(error) => Err(self.give_up(error)),
         }
     }
 
-    fn answer(&self, socket: &OwnedFd) -> Result<(i32, Vec<OwnedFd>), LaunchError> {
-        let mut buffer = vec![0u8; 4096];
-        let (length, got) = descriptors::receive(socket.as_fd(), &mut buffer).map_err(LaunchError::Gone)?;
-        match serde_json::from_slice(&buffer[..length]) {
-            Ok(Answer::Prepared { pid }) => Ok((pid, got)),
-            Ok(Answer::Failed(failure)) => Err(LaunchError::Failed(failure)),
-            Err(error) => Err(LaunchError::Gone(error.into())),
-        }
+    fn give_up(&self, error: io::Error) -> LaunchError {
+        self.end();
+        if error.kind() == io::ErrorKind::WouldBlock { LaunchError::Hung } else { LaunchError::Gone(error) }
+    }
+
+    /// Kills it, stopped or not, and reaps it. Requests that wait fail at once. The first process of a half-made sandbox ends
+    /// with it or with its control socket.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        // ESRCH means that there is nothing to do.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let limit = rustix::time::Timespec::try_from(END_LIMIT).expect("a second fits");
+        let mut waiting = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut waiting, Some(&limit)));
+        let _ = lock(&self.process).try_wait();
     }
 
     /// Whether it still runs.
     pub fn alive(&self) -> bool {
-        matches!(self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait(), Ok(None))
+        !self.ended.load(Ordering::Relaxed) && matches!(lock(&self.process).try_wait(), Ok(None))
     }
+
+    /// How long its answer to a request has been awaited; zero when no request waits.
+    pub fn silent_for(&self) -> Duration {
+        lock(&self.asked).map_or(Duration::ZERO, |asked| asked.elapsed())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Closing the socket is what ends it; what is left is to wait, so that no zombie stays.
-        if let Ok(socket) = self.socket.get_mut() {
-            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
-        }
-        if let Ok(process) = self.process.get_mut() {
-            let _ = process.wait();
-        }
+        self.end();
     }
 }
 
@@ -176,7 +275,7 @@ pub fn main() -> ! {
     };
     let (filters, host_net) = match own_set_up() {
         Ok(made) => {
-            if reply(&Answer::Prepared { pid: 0 }, &[]).is_err() {
+            if reply(&Answer::Ready, &[]).is_err() {
                 std::process::exit(1);
             }
             made
@@ -192,9 +291,13 @@ pub fn main() -> ! {
             Ok((0, _)) | Err(_) => std::process::exit(0),
             Ok(got) => got,
         };
-        let sent = match prepare(&buffer[..length], given, &filters, &host_net, &socket) {
-            Ok((pid, pidfd)) => reply(&Answer::Prepared { pid }, &[pidfd.as_fd()]),
-            Err(failure) => reply(&Answer::Failed(failure), &[]),
+        let sent = match serde_json::from_slice(&buffer[..length]) {
+            Ok(Request::Ping) => reply(&Answer::Ready, &[]),
+            Ok(Request::Prepare(request)) => match prepare(request, given, &filters, &host_net, &socket) {
+                Ok((pid, pidfd)) => reply(&Answer::Prepared { pid }, &[pidfd.as_fd()]),
+                Err(failure) => reply(&Answer::Failed(failure), &[]),
+            },
+            Err(_) => reply(&Answer::Failed(invalid()), &[]),
         };
         if sent.is_err() {
             std::process::exit(0);
@@ -274,16 +377,18 @@ fn clone3(args: CloneArgs) -> io::Result<i32> {
     }
 }
 
+fn invalid() -> Failure {
+    Failure { stage: "request".to_owned(), errno: libc::EINVAL }
+}
+
 fn prepare(
-    message: &[u8],
+    request: Prepare,
     given: Vec<OwnedFd>,
     filters: &Filters,
     host_net: &OwnedFd,
     socket: &OwnedFd,
 ) -> Result<(i32, OwnedFd), Failure> {
     let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
-    let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
-    let request: Prepare = serde_json::from_slice(message).map_err(|_| invalid())?;
     let mut given = given.into_iter();
     let control = given.next().ok_or_else(invalid)?;
     let netns = if request.host_network { None } else { Some(given.next().ok_or_else(invalid)?) };

@@ -199,7 +199,7 @@ fn prepared(launcher: &Launcher, programs: &Path, entrances: &Entrances, kvm: bo
         program: "probe".to_owned(),
         guest_entrances: entrances.guest.len(),
     };
-    let first = launcher.prepare(&request, &given).unwrap();
+    let first = launcher.prepare(request, &given).unwrap();
     drop(theirs);
     assert!(matches!(report(&control), Some(Report::Ready)), "prepared");
     (first, control)

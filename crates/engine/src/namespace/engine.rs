@@ -26,6 +26,8 @@ use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usa
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// How often an idle launcher is asked whether it still answers.
+const LAUNCHER_CHECK: Duration = Duration::from_secs(2);
 /// How long a killed sandbox may take to end. Only a process stuck in the kernel takes longer.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
@@ -76,6 +78,11 @@ impl NamespaceEngine {
         warnings
     }
 
+    /// What keeps sandboxes from being created now, if it is the launcher.
+    pub fn launcher_problem(&self) -> Option<String> {
+        self.shared.host.launcher_problem()
+    }
+
     /// The images that sandboxes are made of.
     pub fn images(&self) -> &arenite_image::ImageStore {
         &self.shared.host.images
@@ -121,6 +128,21 @@ impl Shared {
                     pause = (pause * 2).min(Duration::from_secs(30));
                 }
             }
+        }
+    }
+
+    /// Replaces a launcher that hangs before a create needs it.
+    async fn watch_launcher(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(LAUNCHER_CHECK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.state().closed {
+                return;
+            }
+            let host = self.host.clone();
+            // A check that panicked is no reason to end the server; the next one comes.
+            let _ = tokio::task::spawn_blocking(move || host.check_launcher()).await;
         }
     }
 
@@ -592,6 +614,7 @@ impl Engine for NamespaceEngine {
             self.shared.watch(id, pidfd);
         }
         tokio::spawn(self.shared.clone().keep_prepared());
+        tokio::spawn(self.shared.clone().watch_launcher());
         Ok(recovery)
     }
 
@@ -634,7 +657,11 @@ impl Engine for NamespaceEngine {
             self.shared.host.cgroups.close();
         }
         let host = self.shared.host.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || host.storage.release()).await {
+        let released = tokio::task::spawn_blocking(move || {
+            host.end_launcher();
+            host.storage.release();
+        });
+        if let Err(error) = released.await {
             tracing::warn!(%error, "unmounting the storage pool was cut off");
         }
     }

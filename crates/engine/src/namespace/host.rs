@@ -22,6 +22,9 @@ use super::slot::{IdRanges, cgroup, kill, wait_end};
 use super::storage::{Storage, StorageConfig};
 use crate::EngineError;
 
+/// A launcher that keeps a request waiting for longer is shown as a problem. A little later it is replaced.
+const SILENT_LIMIT: Duration = Duration::from_secs(1);
+
 /// How the namespace engine is set up.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
@@ -51,7 +54,9 @@ pub(super) struct Host {
     /// This program, which is also the launcher and the guest.
     pub(super) program: Program,
     network: Option<Network>,
-    launcher: Mutex<Option<Arc<Launcher>>>,
+    launcher: Mutex<Arc<Launcher>>,
+    /// Why the last one was given up, until another runs.
+    launcher_fault: Mutex<Option<String>>,
     _lock: HeldLock,
 }
 
@@ -151,7 +156,8 @@ impl Host {
         Ok(Self {
             records: Records::open(config.data_dir.join("run")).map_err(host("could not make the run directory"))?,
             ids: IdRanges::new(spread),
-            launcher: Mutex::new(Some(launcher)),
+            launcher: Mutex::new(launcher),
+            launcher_fault: Mutex::default(),
             config,
             storage,
             images,
@@ -174,18 +180,52 @@ impl Host {
         })
     }
 
-    /// The launcher, started anew when it has ended.
+    /// The launcher; another one when it has ended.
     pub(super) fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
-        let mut slot = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*slot {
-            Some(launcher) if launcher.alive() => Ok(launcher.clone()),
-            _ => {
-                tracing::warn!("the launcher has ended; starting another");
-                let launcher = Self::start_launcher(&self.program)?;
-                *slot = Some(launcher.clone());
-                Ok(launcher)
+        let mut launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if !launcher.alive() {
+            tracing::warn!("the launcher has ended; starting another");
+            self.set_launcher_fault(Some("the launcher has ended; another is being started".to_owned()));
+            match Self::start_launcher(&self.program) {
+                Ok(started) => *launcher = started,
+                Err(error) => {
+                    self.set_launcher_fault(Some(format!("the launcher has ended, and another could not be started: {error}")));
+                    return Err(error);
+                }
             }
+            self.set_launcher_fault(None);
         }
+        Ok(launcher.clone())
+    }
+
+    /// Checks that the launcher answers, and puts another in the place of one that doesn't. Blocks for as long as that takes.
+    pub(super) fn check_launcher(&self) {
+        let Ok(launcher) = self.launcher() else { return };
+        if let Err(error) = launcher.ping() {
+            tracing::warn!(%error, "the launcher does not answer");
+            // It says so in the log when it can't; the next check tries again.
+            let _ = self.launcher();
+        }
+    }
+
+    /// What keeps sandboxes from being created now, if it is the launcher. Doesn't wait.
+    pub(super) fn launcher_problem(&self) -> Option<String> {
+        let fault = self.launcher_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        fault.or_else(|| {
+            // A lock that is held for long is held for a start, which is a fault already.
+            let silent = self.launcher.try_lock().ok()?.silent_for();
+            (silent > SILENT_LIMIT).then(|| "the launcher does not answer; another is being started".to_owned())
+        })
+    }
+
+    /// Ends the launcher, also one that would not notice that the server is gone.
+    pub(super) fn end_launcher(&self) {
+        let launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        launcher.end();
+    }
+
+    fn set_launcher_fault(&self, fault: Option<String>) {
+        *self.launcher_fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
     /// Removes everything of a sandbox but its record: processes, cgroups, address, writable layer. Fine to repeat.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use arenite_isolation::launcher::{IDS, Prepare, Prepared};
+use arenite_isolation::launcher::{IDS, LaunchError, Prepare, Prepared};
 use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 
@@ -147,26 +147,23 @@ impl Host {
             _ => Some(self.writable_layer(id, limits, gateway)?),
         };
         let entrances = self.cgroups.create(id.as_str(), limits).map_err(cgroup)?;
-        let (control, theirs) = descriptors::packet_pair().map_err(|e| at("control socket", e))?;
-        let programs = self.program.mount().map_err(|e| at("program", e))?;
-        let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
-            .into_iter()
-            .chain(netns.as_ref().map(|n| n.as_fd()))
-            .chain([programs.as_fd()])
-            .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))
-            .collect();
-        let request = Prepare {
+        let request = || Prepare {
             uid_base: IdRanges::base(uid_index),
             host_network: netns.is_none(),
             kvm,
             program: self.program.name().to_owned(),
             guest_entrances: entrances.guest.len(),
         };
-        let first = self.launcher()?.prepare(&request, &given).map_err(|error| match error {
-            arenite_isolation::launcher::LaunchError::Failed(failure) => stage(failure),
-            other => at("launcher", io::Error::other(other)),
-        })?;
-        drop(theirs);
+        let given: Vec<BorrowedFd<'_>> = entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()).collect();
+        let launched = match self.launch(request(), netns.as_ref(), &given) {
+            Err(LaunchFailure::NeedsAnother(error)) => {
+                tracing::warn!(%id, %error, "trying once more with another launcher");
+                self.end_processes(id.as_str());
+                self.launch(request(), netns.as_ref(), &given)
+            }
+            other => other,
+        };
+        let (first, control) = launched.map_err(LaunchFailure::into_engine_error)?;
         let userns = fs::File::open(format!("/proc/{}/ns/user", first.pid)).map_err(|e| at("user namespace", e))?;
         match report(&control)? {
             Some(Report::Ready) => Ok((layer.unwrap_or_default(), first, userns.into(), control)),
@@ -176,7 +173,49 @@ impl Host {
     }
 }
 
+/// Why the launcher did not make a sandbox's first process.
+enum LaunchFailure {
+    /// It ended, or was killed because it did not answer.
+    NeedsAnother(LaunchError),
+    Other(EngineError),
+}
+
+impl LaunchFailure {
+    fn into_engine_error(self) -> EngineError {
+        match self {
+            Self::NeedsAnother(error) => at("launcher", io::Error::other(error)),
+            Self::Other(error) => error,
+        }
+    }
+}
+
 impl Host {
+    /// Has the launcher make the namespaces and the first process, and answers it with the server's end of its control
+    /// socket. What it makes in vain ends when that socket closes: each try has one of its own.
+    fn launch(
+        &self,
+        request: Prepare,
+        netns: Option<&OwnedFd>,
+        entrances: &[BorrowedFd<'_>],
+    ) -> Result<(Prepared, OwnedFd), LaunchFailure> {
+        let other = |stage: &str, error| LaunchFailure::Other(at(stage, error));
+        let (control, theirs) = descriptors::packet_pair().map_err(|e| other("control socket", e))?;
+        let programs = self.program.mount().map_err(|e| other("program", e))?;
+        let given: Vec<BorrowedFd<'_>> = [theirs.as_fd()]
+            .into_iter()
+            .chain(netns.map(|n| n.as_fd()))
+            .chain([programs.as_fd()])
+            .chain(entrances.iter().copied())
+            .collect();
+        let launcher = self.launcher().map_err(LaunchFailure::Other)?;
+        match launcher.prepare(request, &given) {
+            Ok(first) => Ok((first, control)),
+            Err(LaunchError::Failed(failure)) => Err(LaunchFailure::Other(stage(failure))),
+            Err(error) if error.needs_another() => Err(LaunchFailure::NeedsAnother(error)),
+            Err(error) => Err(other("launcher", io::Error::other(error))),
+        }
+    }
+
     /// A new writable layer with the files that name its resolver, and the place of `aio`.
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer =

@@ -1,0 +1,136 @@
+"""The process that makes sandboxes hangs or ends: another takes its place, and nobody waits for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import leaks
+import pytest
+from small import SmallServer, small_server
+
+#: How long an answer of the launcher is awaited, and a moment for what follows.
+REPLACED = 5 + 3
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
+    with small_server(tmp_path_factory.mktemp("small")) as server:
+        yield server
+
+
+@pytest.fixture
+def fresh(small: SmallServer) -> Iterator[SmallServer]:
+    """The small server, running and without sandboxes."""
+    if small.process is None:
+        small.start()
+    small.delete_all_sandboxes()
+    yield small
+
+
+def launcher(server: SmallServer) -> int | None:
+    """The server's child that shows itself as `arenite launcher`."""
+    for task in Path(f"/proc/{server.pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return None
+
+
+def stopped_launcher(server: SmallServer) -> int:
+    """The server's launcher, stopped while it waits for its next request."""
+    # The prepared sandbox is ready by then, so that the launcher is idle.
+    time.sleep(0.5)
+    until(lambda: launcher(server), 5, "there is no launcher")
+    pid = launcher(server)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def until(condition: object, limit: float, what: str) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_creates_do_not_wait_for_a_launcher_that_hangs(fresh: SmallServer) -> None:
+    hung = stopped_launcher(fresh)
+    started = time.monotonic()
+    # More than are prepared, all at once: each of them needs the launcher.
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(fresh.create, [f"waiting-{number}" for number in range(6)]))
+    took = time.monotonic() - started
+    assert [sandbox.output("echo made") for sandbox in made] == ["made"] * 6
+    assert took < REPLACED, f"{took:.1f} s"
+    assert gone(hung)
+
+
+def test_a_hung_launcher_is_replaced_before_anybody_asks(fresh: SmallServer) -> None:
+    hung = stopped_launcher(fresh)
+    until(lambda: gone(hung) and launcher(fresh), 2 + REPLACED, "it was not replaced")
+    started = time.monotonic()
+    for number in range(3):
+        assert fresh.create(f"later-{number}").output("echo made") == "made"
+    assert time.monotonic() - started < 3
+
+
+def test_a_stop_does_not_wait_for_a_hung_launcher(fresh: SmallServer) -> None:
+    kept = fresh.create("kept")
+    hung = stopped_launcher(fresh)
+    started = time.monotonic()
+    assert fresh.stop() == 0
+    assert time.monotonic() - started < 4
+    assert gone(hung), "one that does not notice the end of its server stays behind"
+    fresh.start()
+    assert kept.output("echo there") == "there"
+
+
+def test_a_launcher_that_ends_in_the_middle_of_a_create_costs_nothing(fresh: SmallServer) -> None:
+    """A launcher that can't leave a sandbox's network ends itself, and looks the same to the server."""
+    # All that is prepared is taken, and what is prepared next waits for the launcher.
+    pid = stopped_launcher(fresh)
+    made: list[str] = []
+    names = [f"cut-{number}" for number in range(3)]
+    creates = [threading.Thread(target=lambda name=name: made.append(fresh.create(name).output("echo made"))) for name in names]
+    for create in creates:
+        create.start()
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    for create in creates:
+        create.join(10)
+    assert made == ["made"] * 3
+
+
+def test_nothing_is_left_of_what_a_lost_launcher_was_making(fresh: SmallServer) -> None:
+    before = leaks.steady(fresh)
+    for _ in range(3):
+        pid = stopped_launcher(fresh)
+        with ThreadPoolExecutor(3) as pool:
+            creates = [pool.submit(fresh.create, f"left-{number}") for number in range(3)]
+            time.sleep(0.3)
+            # Killed somewhere in the middle of the first of them.
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.002)
+            os.kill(pid, signal.SIGKILL)
+            for create in creates:
+                create.result()
+        fresh.delete_all_sandboxes()
+    leaks.settle(before, fresh)
+    until(lambda: not half_made(), 10, f"processes of sandboxes that nobody knows: {half_made()}")
+
+
+def half_made() -> list[str]:
+    """Copies of a launcher that are nobody's children: first processes of sandboxes whose launcher ended."""
+    copies = [path for path in os.listdir("/proc") if path.isdigit() and "arenite launcher" in leaks.read(f"/proc/{path}/cmdline")]
+    return [pid for pid in copies if "PPid:\t1\n" in leaks.read(f"/proc/{pid}/status") and "/arenite-" not in leaks.read(f"/proc/{pid}/cgroup")]
