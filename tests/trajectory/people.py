@@ -28,12 +28,17 @@ def looked_at(person: Page, server: Server, live: LiveSandbox, tabs: list[str]) 
         person.wait_for_timeout(400)
 
 
-def agent(worker: Worker) -> None:
-    """Twenty calls, whose answers depend on nothing but the session: its screen, environment and directory."""
+def agent(worker: Worker, pause: float) -> None:
+    """Twenty calls, whose answers depend on nothing but the session: its screen, environment and directory.
+
+    It pauses between them for so many seconds, since a session without calls ends after five minutes.
+    """
     for n in range(6):
+        time.sleep(pause)
         worker.ok("bash:run", command=f"echo {n}; echo $GREETING; pwd")
         worker.ok("vm:move", x=10 + n, y=20)
     for n in range(3):
+        time.sleep(pause)
         worker.ok("vm:screenshot")
         worker.ok("bash:run", command=f"echo {n} >> notes; cat notes")
     assert worker.call("bash:run", command="exit 3")["code"] == 0
@@ -47,7 +52,7 @@ def worked_by_both(server: Server, person: Page, arenite: Callable[..., Any], se
         worker.create("bash", session_config={"env": {"GREETING": "hello"}, "cwd": "/tmp"})
         found = httpx.get(f"{server.url}/api/v2/sandboxes", timeout=30).json()["sandboxes"]
         live = next(LiveSandbox(server.url, one["name"]) for one in found if one["spec"]["labels"].get("agentflow.worker") == worker.name)
-        calling = threading.Thread(target=agent, args=(worker,))
+        calling = threading.Thread(target=agent, args=(worker, seconds / 10))
         calling.start()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline or calling.is_alive():

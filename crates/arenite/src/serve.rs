@@ -110,7 +110,7 @@ async fn serve(
     let trajectories = config.data_dir.join("trajectories");
     let recorder = Recorder::open(trajectories, arenite_trajectory::Limits::default())
         .map_err(|error| failed("the trajectories could not be opened", &error, error.hint()))?;
-    let control = Control::start(control_config(&config), engine.clone())
+    let control = Control::start(control_config(&config), engine)
         .await
         .map_err(|error| failed("the sandboxes could not be taken over", &error, error.hint()))?;
     let workers = match agentflow {
@@ -156,7 +156,6 @@ async fn serve(
     };
     let served = arenite_gateway::serve(gateway, listeners, control.clone(), recorder, stopped).await;
     control.stop(config.remove_sandboxes && !replaced.load(Ordering::Relaxed)).await;
-    engine.close().await;
     served.map_err(|error| Failure::new(error.to_string()))?;
     tracing::info!("stopped; {}", if config.remove_sandboxes { "all sandboxes are removed" } else { "sandboxes live on" });
     Ok(ExitCode::SUCCESS)
