@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -77,6 +78,21 @@ class SmallServer(Server):
 
     def in_pool(self) -> Path:
         return self.data_dir / "pool"
+
+
+@contextmanager
+def limited_descriptors(server: Server, limit: int) -> Iterator[None]:
+    """Lets a server that runs have so many descriptors, and those that it has already."""
+    before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+
+
+def open_descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
 @contextmanager

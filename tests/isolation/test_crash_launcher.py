@@ -1,18 +1,21 @@
-"""The process that makes sandboxes hangs or ends: another takes its place, and nobody waits for long."""
+"""The process that makes sandboxes hangs or ends, or the server has no descriptors left: what follows, and for how long."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import leaks
 import pytest
-from small import SmallServer, small_server
+from small import SmallServer, limited_descriptors, open_descriptors, small_server
 
 #: How long an answer of the launcher is awaited, and a moment for what follows.
 REPLACED = 5 + 3
@@ -134,3 +137,63 @@ def half_made() -> list[str]:
     """Copies of a launcher that are nobody's children: first processes of sandboxes whose launcher ended."""
     copies = [path for path in os.listdir("/proc") if path.isdigit() and "arenite launcher" in leaks.read(f"/proc/{path}/cmdline")]
     return [pid for pid in copies if "PPid:\t1\n" in leaks.read(f"/proc/{pid}/status") and "/arenite-" not in leaks.read(f"/proc/{pid}/cgroup")]
+
+
+def test_a_server_takes_all_the_descriptors_that_it_may(fresh: SmallServer) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        fresh.restart()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(fresh.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    assert fresh.create("limits").output("ulimit -n") == str(min(hard, 65536))
+
+
+def test_few_descriptors_refuse_creates_and_then_calls_but_never_deletes(fresh: SmallServer) -> None:
+    sandboxes = [fresh.create(f"many-{number:02}") for number in range(20)]
+    logged = len(fresh.log_path.read_bytes())
+    leaks.steady(fresh)
+    with limited_descriptors(fresh, open_descriptors(fresh) + 40):
+        refused = httpx.post(f"{fresh.url}/api/v2/sandboxes", json={"name": "one-more", "image": "tiny"}, timeout=60)
+        assert (refused.status_code, refused.json()["code"]) == (429, "exhausted"), refused.text
+        assert "descriptors" in refused.json()["message"] and refused.headers["retry-after"]
+        assert sandboxes[0].output("echo there") == "there", "those that are there go on"
+
+        # Callers that keep their connections take what is left.
+        callers = []
+        while len(callers) < 200:
+            caller = httpx.Client(base_url=fresh.url, timeout=30)
+            callers.append(caller)
+            if caller.get("/api/v2/sandboxes").headers.get("connection") == "close":
+                break
+        call = httpx.post(f"{sandboxes[1].url}/v1/bash/exec", json={"command": "true"}, timeout=30)
+        assert (call.status_code, call.json()["code"]) == (503, "exhausted"), call.text
+        assert "descriptors" in call.json()["message"] and call.headers["retry-after"]
+        for path in ("/healthz", "/health", "/ready"):
+            assert httpx.get(f"{fresh.url}{path}", timeout=30).status_code == 200
+        assert sandboxes[2].delete().status_code < 300
+        log = fresh.log_path.read_bytes()[logged:].decode()
+        assert log.count("few descriptors are left") == 1 and "could not be accepted" not in log
+        for caller in callers:
+            caller.close()
+    # Connections that clients closed are closed here a moment later.
+    until(lambda: fresh.create(f"later-{time.monotonic_ns()}").output("echo made") == "made", 10, "no create works again")
+
+
+def test_without_any_descriptor_health_is_still_answered(fresh: SmallServer) -> None:
+    kept = fresh.create("kept")
+    leaks.steady(fresh)
+    silent = []
+    with limited_descriptors(fresh, open_descriptors(fresh)):
+        for _ in range(3):
+            assert httpx.get(f"{fresh.url}/healthz", timeout=10).text == "OK"
+            call = httpx.post(f"{kept.url}/v1/bash/exec", json={"command": "true"}, timeout=10)
+            assert (call.status_code, call.json()["code"]) == (503, "exhausted"), call.text
+        # Nor do connections that say nothing take these last places for long.
+        for _ in range(20):
+            silent.append(socket.create_connection(("127.0.0.1", fresh.port)))
+        assert httpx.get(f"{fresh.url}/healthz", timeout=20).text == "OK"
+    for connection in silent:
+        connection.close()
+    assert kept.output("echo there") == "there"

@@ -69,6 +69,9 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
     start_log(&config)?;
     // What the server writes holds its users' secrets. Sandboxes' processes get a umask of their own.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    if let Err(error) = arenite_engine::descriptors::raise_limit() {
+        tracing::warn!(%error, "the limit of descriptors stays as it is");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().attempt(|| "could not start".into())?;
     let outcome = runtime.block_on(serve(config, agentflow, passed, args.take_over));
     runtime.shutdown_timeout(Duration::from_secs(1));

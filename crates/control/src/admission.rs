@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arenite_engine::descriptors::DescriptorCount;
 use arenite_engine::{Engine, Room};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -130,6 +131,16 @@ impl Admission {
                     Duration::from_secs(10),
                 );
             }
+        }
+        let wanted = DescriptorCount { open: 0, limit: room.descriptors_total }.needed_for(creates);
+        if room.descriptors_total > 0 && room.descriptors_available < wanted {
+            return refuse(
+                format!(
+                    "the server may open {} more descriptors, of {} in all, and {wanted} are needed; LimitNOFILE (ulimit -n) sets its limit",
+                    room.descriptors_available, room.descriptors_total,
+                ),
+                Duration::from_secs(10),
+            );
         }
         reading.unseen = creates;
         Ok(())

@@ -112,6 +112,7 @@ impl ControlError {
         match self {
             Self::Exhausted { retry_after, .. } => Some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
+            Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
             _ => None,
         }
     }

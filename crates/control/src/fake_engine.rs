@@ -366,6 +366,7 @@ impl Engine for FakeEngine {
             memory_total_bytes: 64 << 30,
             disk_available_bytes: 1 << 40,
             disk_total_bytes: 1 << 40,
+            ..Room::default()
         }))
     }
 

@@ -350,10 +350,13 @@ async fn admission_refuses_beyond_each_bound_with_a_time_to_retry() {
         memory_total_bytes: 1 << 40,
         disk_available_bytes: 1 << 40,
         disk_total_bytes: 1 << 40,
+        descriptors_available: 1000,
+        descriptors_total: 1024,
     };
     for (what, room) in [
         ("memory", Room { memory_available_bytes: 513 << 20, ..roomy }),
         ("disk", Room { disk_available_bytes: 1 << 30, ..roomy }),
+        ("descriptors", Room { descriptors_available: 150, ..roomy }),
     ] {
         // A reading of the host is used for a moment.
         tokio::time::sleep(Duration::from_secs(1)).await;

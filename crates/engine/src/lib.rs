@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod descriptors;
 pub mod namespace;
 
 use std::io;
@@ -133,6 +134,9 @@ pub struct Room {
     pub memory_total_bytes: u64,
     pub disk_available_bytes: u64,
     pub disk_total_bytes: u64,
+    /// Descriptors that the server may still open.
+    pub descriptors_available: u64,
+    pub descriptors_total: u64,
 }
 
 /// Why an engine could not do it.
@@ -167,6 +171,11 @@ impl EngineError {
             Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
+                if descriptors::ran_out(source) =>
+            {
+                ErrorCode::Exhausted
+            }
             Self::Stage { .. } | Self::Dial { .. } => ErrorCode::SandboxFailed,
             Self::Host { .. } | Self::InUse { .. } => ErrorCode::Internal,
         }
@@ -181,6 +190,9 @@ impl EngineError {
                     _ => format!("sudo arenite image build {image} -f Imagefile"),
                 };
                 Some(format!("build it with: {build}; see what is there with: arenite image ls"))
+            }
+            _ if self.code() == ErrorCode::Exhausted => {
+                Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())
             }
             Self::Stage { hint, .. } => hint.clone(),
             Self::InUse { .. } => Some(

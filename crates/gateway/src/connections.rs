@@ -28,7 +28,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::descriptors::{Lent, Shortage};
 use crate::refusal::Refusal;
+
+/// The most that wait to be admitted while descriptors are short.
+const WAITING_AT_SHORTAGE: usize = 8;
 
 /// Bounds of connections. The defaults are in docs/LIMITS.md.
 #[derive(Debug, Clone)]
@@ -100,7 +104,12 @@ impl Connections {
     }
 
     /// A new connection, for which the oldest ones make way. `peer`: none for a trusted proxy.
-    pub(crate) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Arc<Connection> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        peer: Option<IpAddr>,
+        shortage: Option<Shortage>,
+        lent: Option<Lent>,
+    ) -> Arc<Connection> {
         let peer = peer.map(network);
         let evicted = CancellationToken::new();
         let mut waiting = self.waiting();
@@ -113,8 +122,12 @@ impl Connections {
             oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
         }
         waiting.all.insert(key, (peer, evicted.clone()));
-        let oldest = waiting.all.keys().next().copied().filter(|_| waiting.all.len() > self.limits.waiting);
-        oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
+        let most = if shortage.is_some() { WAITING_AT_SHORTAGE } else { self.limits.waiting };
+        while waiting.all.len() > most
+            && let Some(oldest) = waiting.all.keys().next().copied()
+        {
+            waiting.remove(oldest).inspect(CancellationToken::cancel);
+        }
         drop(waiting);
         Arc::new(Connection {
             all: Arc::clone(self),
@@ -125,6 +138,8 @@ impl Connections {
             asked: CancellationToken::new(),
             changed: Notify::new(),
             calls: Mutex::new(Calls { slot: None, under_way: 0, last: Instant::now() }),
+            shortage,
+            _lent: lent,
         })
     }
 
@@ -161,6 +176,9 @@ pub(crate) struct Connection {
     asked: CancellationToken,
     changed: Notify,
     calls: Mutex<Calls>,
+    /// It was accepted when few descriptors were left, so it is for one call.
+    shortage: Option<Shortage>,
+    _lent: Option<Lent>,
 }
 
 struct Calls {
@@ -190,8 +208,23 @@ impl Connection {
         UnderWay(Arc::clone(self))
     }
 
-    /// Its caller is known, so it need not make way for others any more.
-    pub(crate) fn admit(&self) -> Result<(), Refusal> {
+    /// Whether it is closed after its first answer.
+    pub(crate) fn is_for_one_call(&self) -> bool {
+        self.shortage.is_some()
+    }
+
+    /// Its caller is known, so it need not make way for others any more. `is_frugal`: the call needs no further descriptor
+    /// for long, or frees some.
+    pub(crate) fn admit(&self, is_frugal: bool) -> Result<(), Refusal> {
+        if let Some(Shortage { limit }) = self.shortage
+            && !is_frugal
+        {
+            let message =
+                format!("the server has few of its {limit} descriptors left, and keeps them for health checks and deletes");
+            let refusal = Refusal::new(ErrorCode::Exhausted, message)
+                .hint("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n");
+            return Err(Refusal { status: StatusCode::SERVICE_UNAVAILABLE, retry_after: Some(5), ..refusal });
+        }
         let mut calls = self.calls();
         if calls.slot.is_some() {
             return Ok(());
@@ -213,6 +246,8 @@ impl Connection {
         let limits = &self.all.limits;
         let calls = self.calls();
         match calls.slot {
+            Some(_) if self.shortage.is_some() => (calls.under_way == 0).then_some(calls.last),
+            None if self.shortage.is_some() => Some(self.accepted + limits.head),
             Some(_) => (calls.under_way == 0).then(|| calls.last + limits.idle),
             None if self.has_head.load(Ordering::Relaxed) => Some(self.accepted + limits.unadmitted),
             None => Some(self.accepted + limits.head),
@@ -332,11 +367,11 @@ mod tests {
     fn the_oldest_of_a_peer_and_of_all_make_way() {
         let connections = connections(8, 5, 2);
         let peer = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
-        let of_one: Vec<_> = (0..3).map(|_| connections.enter(peer(1))).collect();
+        let of_one: Vec<_> = (0..3).map(|_| connections.enter(peer(1), None, None)).collect();
         assert_eq!(alive(&of_one), [false, true, true]);
-        let others: Vec<_> = [2, 2, 3].map(|n| connections.enter(peer(n))).into();
+        let others: Vec<_> = [2, 2, 3].map(|n| connections.enter(peer(n), None, None)).into();
         assert_eq!(alive(&others), [true; 3]);
-        let one_more = connections.enter(peer(4));
+        let one_more = connections.enter(peer(4), None, None);
         assert_eq!((alive(&of_one), alive(&[one_more])), (vec![false, false, true], vec![true]));
         assert_eq!(connections.counts(), (4, 0));
         drop((of_one, others));
@@ -347,23 +382,40 @@ mod tests {
     #[test]
     fn admitted_ones_stay_and_are_bounded() {
         let connections = connections(2, 2, 1);
-        let first = connections.enter(Some([192, 0, 2, 1].into()));
-        first.admit().unwrap();
-        let all: Vec<_> = (0..3).map(|_| connections.enter(Some([192, 0, 2, 1].into()))).collect();
+        let first = connections.enter(Some([192, 0, 2, 1].into()), None, None);
+        first.admit(false).unwrap();
+        let all: Vec<_> = (0..3).map(|_| connections.enter(Some([192, 0, 2, 1].into()), None, None)).collect();
         assert!(!first.evicted.is_cancelled());
         assert_eq!(alive(&all), [false, false, true]);
-        all[2].admit().unwrap();
-        all[2].admit().unwrap();
-        let refused = connections.enter(Some([192, 0, 2, 1].into())).admit().unwrap_err();
+        all[2].admit(false).unwrap();
+        all[2].admit(false).unwrap();
+        let refused = connections.enter(Some([192, 0, 2, 1].into()), None, None).admit(false).unwrap_err();
         assert_eq!((refused.code, refused.retry_after), (ErrorCode::Exhausted, Some(1)));
         drop(first);
         assert_eq!(connections.counts(), (0, 1));
     }
 
     #[test]
+    fn few_descriptors_are_for_calls_that_need_none() {
+        let connections = connections(8, 20, 20);
+        let before: Vec<_> = (0..10).map(|n| connections.enter(Some([192, 0, 2, n].into()), None, None)).collect();
+        let shortage = Some(Shortage { limit: 256 });
+        let last = connections.enter(Some([192, 0, 2, 99].into()), shortage, None);
+        assert_eq!(alive(&before).iter().filter(|alive| **alive).count(), WAITING_AT_SHORTAGE - 1, "older ones make way");
+        let refused = last.admit(false).unwrap_err();
+        assert_eq!(
+            (refused.code, refused.status, refused.retry_after),
+            (ErrorCode::Exhausted, StatusCode::SERVICE_UNAVAILABLE, Some(5))
+        );
+        assert!(refused.message.contains("256") && last.is_for_one_call());
+        last.admit(true).unwrap();
+        assert!(last.end().is_some_and(|end| end <= Instant::now()), "it isn't kept for another call");
+    }
+
+    #[test]
     fn a_proxys_clients_are_not_one_peer() {
         let connections = connections(2, 3, 1);
-        let all: Vec<_> = (0..4).map(|_| connections.enter(None)).collect();
+        let all: Vec<_> = (0..4).map(|_| connections.enter(None, None, None)).collect();
         assert_eq!(alive(&all), [false, true, true, true]);
         let networks = ["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"].map(|text| network(text.parse().unwrap()));
         assert!(networks[0] == networks[1] && networks[0] != networks[2]);

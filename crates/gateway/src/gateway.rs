@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::auth::Grants;
 use crate::connections::Connections;
+use crate::descriptors::Descriptors;
 use crate::metrics::Metrics;
 use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
@@ -27,6 +28,7 @@ pub(crate) const HELD_KIB: usize = 512 << 10;
 pub(crate) struct Gateway {
     pub(crate) config: GatewayConfig,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) control: Arc<Control>,
     pub(crate) recorder: Recorder,
     pub(crate) started: Instant,
@@ -64,6 +66,7 @@ impl Gateway {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             connections: Arc::new(Connections::new(config.connections.clone())),
+            descriptors: Descriptors::new(),
             config,
             control,
             recorder,

@@ -18,6 +18,7 @@ mod auth;
 mod config;
 mod connections;
 mod corpora;
+mod descriptors;
 mod dialect;
 mod export;
 mod follow;

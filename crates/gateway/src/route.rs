@@ -355,7 +355,8 @@ async fn dispatch(
     if !asks_for_nothing(owner)
         && let Some(connection) = parts.extensions.get::<Arc<Connection>>()
     {
-        connection.admit()?;
+        let is_frugal = matches!(owner, Owner::Api | Owner::AgentSandbox | Owner::Metrics);
+        connection.admit(is_frugal)?;
     }
     if owner == Owner::Auth {
         return auth::authenticate(gateway, &host, parts);

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arenite_control::Control;
+use arenite_engine::descriptors::ran_out;
 use arenite_synthesis::{Sandboxes, Setup, Synthesis, remove_plugins};
 use arenite_trajectory::Recorder;
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,6 +22,7 @@ use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::descriptors::{Lent, Shortage};
 use crate::gateway::Gateway;
 use crate::workers::WorkerSandboxes;
 use crate::{GatewayConfig, inside, route};
@@ -216,14 +219,25 @@ async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
             () = gateway.stopping.cancelled() => return open,
         };
         match accepted {
-            Ok((stream, peer)) => connect(&gateway, &builder, &mut open, stream, peer),
+            Ok((stream, peer)) => {
+                let shortage = gateway.descriptors.shortage();
+                connect(&gateway, &builder, &mut open, stream, peer, shortage, None);
+            }
+            Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "a connection could not be accepted"),
+            Err(error) if ran_out(&error) => {
+                if let Some((lent, shortage)) = gateway.descriptors.lend()
+                    && let Ok(Ok((stream, peer))) = tokio::time::timeout(ACCEPT_PAUSE, listener.accept()).await
+                {
+                    connect(&gateway, &builder, &mut open, stream, peer, Some(shortage), Some(lent));
+                    continue;
+                }
+                gateway.connections.evict_oldest();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                if !is_of_one_connection(&error) {
-                    // There may be no descriptor left.
-                    gateway.connections.evict_oldest();
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                gateway.connections.evict_oldest();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -256,6 +270,8 @@ fn connect(
     open: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
+    shortage: Option<Shortage>,
+    lent: Option<Lent>,
 ) {
     // Small answers must not wait for acknowledgements, and a client that vanished must not keep its place for ever: a
     // WebSocket may be silent for long. A connection that is gone already fails later anyway.
@@ -264,15 +280,19 @@ fn connect(
     let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
     let address = peer.ip().to_canonical();
     let is_proxy = gateway.config.trusted_proxies.contains(&address);
-    let entered = gateway.connections.enter((!is_proxy).then_some(address));
+    let entered = gateway.connections.enter((!is_proxy).then_some(address), shortage, lent);
     let (shared, of_calls) = (Arc::clone(gateway), Arc::clone(&entered));
     let service = service_fn(move |mut request: Request<Incoming>| {
         let gateway = Arc::clone(&shared);
         let call = of_calls.begin();
         // A WebSocket outlives what serves the connection.
         request.extensions_mut().insert(Arc::clone(&of_calls));
+        let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
         async move {
-            let answer = route::answer(gateway, peer.ip(), request).await;
+            let mut answer = route::answer(gateway, peer.ip(), request).await;
+            if closes {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(answer.map(|body| call.until_sent(body)))
         }
     });

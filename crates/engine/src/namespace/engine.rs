@@ -22,10 +22,13 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, kvm};
+use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks whether there are descriptors again for sandboxes that nobody has asked for yet.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// How often an idle launcher is asked whether it still answers.
 const LAUNCHER_CHECK: Duration = Duration::from_secs(2);
 /// How long a killed sandbox may take to end. Only a process stuck in the kernel takes longer.
@@ -114,6 +117,10 @@ impl Shared {
                 self.taken.notified().await;
                 continue;
             }
+            if DescriptorCount::now().is_some_and(|count| count.available() < count.needed_for(1)) {
+                tokio::time::sleep(SHORTAGE_PAUSE).await;
+                continue;
+            }
             match self.host.prepare(SandboxId::random(), NetworkMode::Open, false).await {
                 Ok(slot) => {
                     pause = Duration::from_millis(100);
@@ -173,12 +180,11 @@ impl Shared {
     fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
         let shared = self.clone();
         tokio::spawn(async move {
-            let Ok(copy) = pidfd.try_clone() else { return };
             #[expect(
                 deprecated,
                 reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise"
             )]
-            let Ok(readable) = AsyncFd::new(copy) else { return };
+            let Ok(readable) = AsyncFd::new(Arc::clone(&pidfd)) else { return };
             if readable.readable().await.is_err() {
                 return;
             }
@@ -630,7 +636,10 @@ impl Engine for NamespaceEngine {
         };
         let (disk_available_bytes, disk_total_bytes) =
             self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
+        let descriptors = DescriptorCount::now();
         Ok(Room {
+            descriptors_available: descriptors.map_or(0, DescriptorCount::available),
+            descriptors_total: descriptors.map_or(0, |count| count.limit),
             memory_available_bytes: field("MemAvailable:"),
             memory_total_bytes: field("MemTotal:"),
             disk_available_bytes,
