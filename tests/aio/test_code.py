@@ -157,4 +157,4 @@ class TestPool:
         # Without a pool now.
         pooled.start()
         assert waiting(pooled) == 0
-        assert "which nobody knows" in pooled.log_tail()
+        assert "made ahead, prepared and never used" in pooled.log_tail()

@@ -1,5 +1,6 @@
 //! The command line: what can be said, and its help.
 
+mod quarantine;
 mod rag;
 mod rollout;
 mod trajectory;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::client::DEFAULT_SERVER;
 use crate::config::values::{Secret, Size, Span};
 use crate::config::{DEFAULT_DATA_DIR, Settings};
+pub(crate) use quarantine::{QuarantineAdoptArgs, QuarantineCommand, QuarantineLsArgs, QuarantineRmArgs};
 pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
 };
@@ -87,6 +89,9 @@ pub(crate) enum Command {
     Pause(NamesArgs),
     /// Wake paused sandboxes
     Resume(NamesArgs),
+    /// Look after sandboxes that a start could not explain
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
     /// Build and look after images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -86,6 +86,28 @@ pub(crate) struct Sandbox {
     pub(crate) urls: BTreeMap<String, String>,
 }
 
+#[derive(Debug, Deserialize)]
+pub(crate) struct Quarantine {
+    pub(crate) quarantine: Vec<Quarantined>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Quarantined {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) since: jiff::Timestamp,
+    #[serde(default)]
+    pub(crate) processes: u64,
+    #[serde(default)]
+    pub(crate) has_disk: bool,
+    #[serde(default)]
+    pub(crate) disk_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) has_record: bool,
+}
+
 /// When a sandbox ends or pauses if nothing happens.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Deadline {

@@ -11,7 +11,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::core::Core;
 use crate::life::unfit;
 use crate::store::{SqliteStore, Store};
-use crate::{Change, ControlConfig, ControlError, Counters, CreateRequest, Deadline, Lease, Sandbox, Template};
+use crate::{
+    Change, ControlConfig, ControlError, Counters, CreateRequest, Deadline, Lease, QuarantinedSandbox, Sandbox, Template,
+};
 
 /// Sandboxes that a stop removes at once.
 const REMOVE_AT_ONCE: usize = 16;
@@ -119,6 +121,32 @@ impl Control {
             }
             _ => Err(unfit(&sandbox, "measured")),
         }
+    }
+
+    /// Sandboxes that the last start could not explain. The engine is asked what there is of each.
+    pub async fn quarantine(&self) -> Vec<QuarantinedSandbox> {
+        self.core.list_quarantine().await
+    }
+
+    /// Makes a sandbox in quarantine an ordinary one, under another name if one is given. Without a usable record its
+    /// processes end and it is lost, with its disk. `tenant` owns it if nothing says whose it is.
+    pub async fn adopt_quarantined(
+        &self,
+        tenant: &TenantId,
+        id: &SandboxId,
+        name: Option<SandboxName>,
+    ) -> Result<Sandbox, ControlError> {
+        self.core.adopt_quarantined(tenant.clone(), id.clone(), name).await
+    }
+
+    /// Ends the processes of a sandbox in quarantine and removes its disk.
+    pub async fn remove_quarantined(&self, id: &SandboxId) -> Result<(), ControlError> {
+        self.core.remove_quarantined(id.clone()).await
+    }
+
+    /// What an operator should know now, in words.
+    pub fn warnings(&self) -> Vec<String> {
+        self.core.store.notes().into_iter().chain(self.core.quarantine_warning()).collect()
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {

@@ -12,6 +12,7 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::lease::Activity;
 use crate::pool::Pool;
+use crate::quarantine::Quarantine;
 use crate::reaper::Deadlines;
 use crate::registry::{Entry, Registry};
 use crate::store::Store;
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) templates: Templates,
     pub(crate) admission: Admission,
     pub(crate) pool: Pool,
+    pub(crate) quarantine: Quarantine,
     pub(crate) deadlines: Deadlines,
     pub(crate) activity: Arc<Activity>,
     pub(crate) tally: Tally,
@@ -65,6 +67,7 @@ impl Core {
             templates: Templates::new(&config),
             admission: Admission::new(config.limits.clone()),
             pool: Pool::default(),
+            quarantine: Quarantine::default(),
             deadlines: Deadlines::default(),
             activity: Arc::new(Activity::new(clock)),
             tally: Tally::default(),
@@ -88,7 +91,15 @@ impl Core {
     }
 
     pub(crate) fn find(&self, tenant: &TenantId, name: &SandboxName) -> Result<Arc<Entry>, ControlError> {
-        self.registry().by_name(tenant, name).cloned().ok_or_else(|| ControlError::NotFound { name: name.clone() })
+        self.registry().by_name(tenant, name).cloned().ok_or_else(|| self.not_there(tenant, name))
+    }
+
+    /// The error for a name that no sandbox has.
+    pub(crate) fn not_there(&self, tenant: &TenantId, name: &SandboxName) -> ControlError {
+        match self.quarantine.named(tenant, name) {
+            Some(id) => ControlError::Quarantined { name: name.clone(), id },
+            None => ControlError::NotFound { name: name.clone() },
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

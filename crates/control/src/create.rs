@@ -12,7 +12,7 @@ use crate::clock::later;
 use crate::core::{Core, count, detached};
 use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
-use crate::{ControlError, CreateRequest, Sandbox};
+use crate::{ControlError, CreateRequest, Sandbox, memo};
 
 /// A create's place among the sandboxes: its name, and one less of the number that may be. Given back when dropped.
 struct Place {
@@ -32,6 +32,11 @@ impl Place {
             && (registry.by_name(tenant, name).is_some() || registry.claim(tenant, name).is_some())
         {
             return Err(ControlError::AlreadyExists { name: name.clone() });
+        }
+        if let Some(name) = &name
+            && let Some(id) = core.quarantine.named(tenant, name)
+        {
+            return Err(ControlError::Quarantined { name: name.clone(), id });
         }
         let theirs = registry.tenant(tenant).map_or(0, |t| t.entries.len() + t.pending);
         for (whose, number, most) in [
@@ -273,7 +278,7 @@ impl Core {
             error => ControlError::store("remember a new sandbox")(error),
         })?;
         stage(&mut stages, "store", &mut since);
-        let create = self.begin(entry, is_ahead, &creating.spec);
+        let create = self.begin(&creating, is_ahead);
         let created = self.bounded("the creation", &entry.name, create).await?;
         place.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
@@ -292,20 +297,21 @@ impl Core {
     }
 
     /// Has the engine make the sandbox, or give away the one that it has made ahead.
-    async fn begin(&self, entry: &Entry, is_ahead: bool, spec: &SandboxSpec) -> Result<Created, EngineError> {
+    async fn begin(&self, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
+        let row = memo::row(creating);
         if is_ahead {
-            match self.engine.adopt(&entry.id, &entry.name, spec).await {
+            match self.engine.adopt(&row, &creating.spec).await {
                 Ok(created) => {
                     count(&self.tally.adopted);
                     return Ok(created);
                 }
                 Err(error) => {
-                    tracing::warn!(id = %entry.id, %error, "a sandbox made ahead could not be given away; making another");
-                    self.engine.destroy(&entry.id).await?;
+                    tracing::warn!(id = %row.id, %error, "a sandbox made ahead could not be given away; making another");
+                    self.engine.destroy(&row.id).await?;
                 }
             }
         }
-        self.engine.create(&entry.id, &entry.name, spec).await
+        self.engine.create(&row, &creating.spec).await
     }
 
     /// Takes back what a create has begun.

@@ -35,6 +35,10 @@ pub enum ControlError {
     /// A bound of admission was met; nothing was made.
     #[error("no further sandbox is admitted: {reason}")]
     Exhausted { reason: String, retry_after: Duration },
+    #[error("sandbox {name} is in quarantine since its state could not be read; its id is {id}")]
+    Quarantined { name: SandboxName, id: SandboxId },
+    #[error("no sandbox {id} is in quarantine")]
+    NotQuarantined { id: SandboxId },
     #[error("the server is stopping")]
     Stopping,
     #[error("{what} of sandbox {name} took longer than {limit:?}")]
@@ -66,9 +70,11 @@ impl ControlError {
     /// The stable code of it.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } => ErrorCode::NotFound,
+            Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } | Self::NotQuarantined { .. } => {
+                ErrorCode::NotFound
+            }
             Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
-            Self::Conflict { .. } | Self::Cancelled { .. } => ErrorCode::Conflict,
+            Self::Conflict { .. } | Self::Cancelled { .. } | Self::Quarantined { .. } => ErrorCode::Conflict,
             Self::Gone { .. } => ErrorCode::SandboxFailed,
             Self::BadTemplate { .. } | Self::Spec(_) => ErrorCode::InvalidRequest,
             Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
@@ -97,6 +103,12 @@ impl ControlError {
             Self::NoTemplate { known, .. } => {
                 return Some(format!("known templates: {}", known.join(", ")));
             }
+            Self::Quarantined { id, .. } => {
+                return Some(format!(
+                    "adopt it with: arenite quarantine adopt {id}, or remove it with: arenite quarantine rm {id}"
+                ));
+            }
+            Self::NotQuarantined { .. } => "see which are: arenite quarantine ls",
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arenite_engine::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
-use arenite_model::{SandboxId, SandboxName, SandboxSpec};
+use arenite_engine::{
+    Connection, Created, Ended, Engine, EngineError, Found, FoundState, Quarantined, Recovery, Remains, Room, Row, Usage,
+};
+use arenite_model::{SandboxId, SandboxSpec};
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
@@ -62,12 +64,17 @@ enum Live {
     Paused,
     /// Only its disk is left.
     Lost(String),
+    /// Prepared, and nobody's: gone with the next start.
+    Unused,
+    /// Without anything that says what it is.
+    Strange,
 }
 
 #[derive(Default)]
 struct State {
     live: BTreeMap<SandboxId, Live>,
     specs: HashMap<SandboxId, SandboxSpec>,
+    memos: HashMap<SandboxId, String>,
     calls: Vec<Call>,
     delays: HashMap<Point, Duration>,
     failures: HashMap<Point, usize>,
@@ -155,10 +162,26 @@ impl FakeEngine {
         }
     }
 
-    /// Puts something there that no control knows.
+    /// Puts something there that was prepared and never used.
     pub fn leak(&self) -> SandboxId {
+        self.put(Live::Unused)
+    }
+
+    /// Puts something there that nothing explains.
+    pub fn put_strange(&self) -> SandboxId {
+        self.put(Live::Strange)
+    }
+
+    /// A sandbox's record can't be read any more.
+    pub fn lose_record(&self, id: &SandboxId) {
+        let mut state = self.state();
+        state.live.insert(id.clone(), Live::Strange);
+        state.memos.remove(id);
+    }
+
+    fn put(&self, live: Live) -> SandboxId {
         let id = SandboxId::random();
-        self.state().live.insert(id.clone(), Live::Running);
+        self.state().live.insert(id.clone(), live);
         id
     }
 
@@ -228,6 +251,15 @@ impl FakeEngine {
     }
 }
 
+fn found_state(live: &Live) -> Option<FoundState> {
+    match live {
+        Live::Running => Some(FoundState::Running),
+        Live::Paused => Some(FoundState::Paused),
+        Live::Lost(reason) => Some(FoundState::Lost(reason.clone())),
+        Live::Unused | Live::Strange => None,
+    }
+}
+
 /// Counts a create for as long as it is under way, also when it is dropped midway.
 struct Creating<'a>(&'a FakeEngine);
 
@@ -250,7 +282,8 @@ impl Engine for FakeEngine {
         Ok(id)
     }
 
-    async fn create(&self, id: &SandboxId, _name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+    async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let id = &row.id;
         self.state().calls.push(Call::Create(id.clone()));
         let now = self.creating.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_creating.fetch_max(now, Ordering::SeqCst);
@@ -260,6 +293,7 @@ impl Engine for FakeEngine {
             let mut state = self.state();
             state.live.insert(id.clone(), Live::Running);
             state.specs.insert(id.clone(), spec.clone());
+            state.memos.insert(id.clone(), row.memo.clone());
         }
         if let Err(error) = self.pass(Point::AfterCreate).await {
             self.state().live.remove(id);
@@ -278,13 +312,16 @@ impl Engine for FakeEngine {
         Ok(id)
     }
 
-    async fn adopt(&self, id: &SandboxId, _name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+    async fn adopt(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let id = &row.id;
         self.state().calls.push(Call::Adopt(id.clone()));
         self.pass(Point::Adopt).await?;
         if !self.is_running(id) {
             return Err(EngineError::NotFound { id: id.clone() });
         }
-        self.state().specs.insert(id.clone(), spec.clone());
+        let mut state = self.state();
+        state.specs.insert(id.clone(), spec.clone());
+        state.memos.insert(id.clone(), row.memo.clone());
         Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("adopt", Duration::from_micros(1))] })
     }
 
@@ -295,6 +332,7 @@ impl Engine for FakeEngine {
             let mut state = self.state();
             state.live.remove(id);
             state.specs.remove(id);
+            state.memos.remove(id);
         }
         self.pass(Point::AfterDestroy).await
     }
@@ -337,23 +375,58 @@ impl Engine for FakeEngine {
         }
     }
 
-    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError> {
-        self.state().calls.push(Call::Recover(known.to_vec()));
+    async fn recover(&self, known: &[Row]) -> Result<Recovery, EngineError> {
+        self.state().calls.push(Call::Recover(known.iter().map(|row| row.id.clone()).collect()));
         self.pass(Point::Recover).await?;
         let mut recovery = Recovery::default();
-        self.state().live.retain(|id, live| {
-            if !known.contains(id) {
-                recovery.removed.push(format!("sandbox {id}"));
-                return false;
-            }
-            match live {
-                Live::Running => recovery.running.push(id.clone()),
-                Live::Paused => recovery.paused.push(id.clone()),
-                Live::Lost(reason) => recovery.lost.push((id.clone(), reason.clone())),
+        let mut state = self.state();
+        let State { live, memos, .. } = &mut *state;
+        live.retain(|id, live| {
+            let is_known = known.iter().any(|row| row.id == *id);
+            let memo = memos.get(id).cloned();
+            match found_state(live) {
+                Some(_) if memo.is_none() && !is_known => {
+                    recovery.removed.push(format!("sandbox {id}, made ahead, prepared and never used"));
+                    return false;
+                }
+                Some(state) => {
+                    recovery.found.push(Found { id: id.clone(), state, memo, isolation: vec!["fake".to_owned()] });
+                }
+                None if matches!(live, Live::Unused) => {
+                    recovery.removed.push(format!("sandbox {id}, prepared and never used"));
+                    return false;
+                }
+                None => {
+                    let (reason, since) = ("it has no record".to_owned(), jiff::Timestamp::UNIX_EPOCH);
+                    recovery.quarantined.push(Quarantined { id: id.clone(), reason, since });
+                }
             }
             true
         });
         Ok(recovery)
+    }
+
+    async fn take_back(&self, row: &Row) -> Result<Found, EngineError> {
+        let mut state = self.state();
+        let State { live, memos, .. } = &mut *state;
+        let live = live.get_mut(&row.id).ok_or_else(|| EngineError::NotFound { id: row.id.clone() })?;
+        if matches!(live, Live::Strange) {
+            *live = Live::Lost("its record could not be read when it was adopted; its disk is kept".to_owned());
+        }
+        memos.insert(row.id.clone(), row.memo.clone());
+        let state = found_state(live).expect("it is not strange any more");
+        Ok(Found { id: row.id.clone(), state, memo: Some(row.memo.clone()), isolation: vec!["fake".to_owned()] })
+    }
+
+    async fn remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {
+        let state = self.state();
+        let live = state.live.get(id);
+        Ok(Remains {
+            processes: usize::from(matches!(live, Some(Live::Running | Live::Paused | Live::Strange))),
+            has_disk: live.is_some(),
+            disk_bytes: None,
+            has_record: live.is_some_and(|live| found_state(live).is_some()),
+        })
     }
 
     fn ended(&self) -> broadcast::Receiver<Ended> {

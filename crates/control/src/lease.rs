@@ -107,7 +107,7 @@ impl Core {
                 (_, Some(claim)) => claim.finished().await?,
                 (Some(entry), None) => self.ready(&entry, name.is_default()).await?,
                 (None, None) if name.is_default() => self.make_default(tenant, name).await?,
-                (None, None) => return Err(ControlError::NotFound { name: name.clone() }),
+                (None, None) => return Err(self.not_there(tenant, name)),
             }
         }
         Err(self.restless(tenant, name))

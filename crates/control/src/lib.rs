@@ -30,10 +30,13 @@
 //!
 //! # After a crash
 //!
-//! [`Control::start`] hands the ids of all settled rows to the engine, which finds those sandboxes again and removes
-//! everything else of this installation. Rows still creating or deleting are cleaned up and removed. Whatever the
-//! engine did not find is lost. Idle time starts anew with the server, since nobody could call while it was down; life
-//! time does not.
+//! [`Control::start`] hands all settled rows to the engine, which finds those sandboxes again. Rows still creating or
+//! deleting are cleaned up and removed. Whatever the engine did not find is lost. Idle time starts anew with the server,
+//! since nobody could call while it was down; life time does not.
+//!
+//! The engine keeps a memo of each row too (`memo`). Its sandboxes that no row names get their rows back from these, so a
+//! store that is missing, empty or older costs no sandbox; one that can't be read is set aside (`store::unreadable`). What
+//! neither explains is in quarantine (`quarantine`).
 //!
 //! # Made ahead
 //!
@@ -59,8 +62,10 @@ pub mod fake_engine;
 mod farewell;
 mod lease;
 mod life;
+mod memo;
 mod overlay;
 mod pool;
+mod quarantine;
 mod reaper;
 mod recovery;
 mod registry;
@@ -73,5 +78,6 @@ pub use control::Control;
 pub use error::ControlError;
 pub use lease::Lease;
 pub use overlay::{ResourcesOverlay, SpecOverlay};
+pub use quarantine::QuarantinedSandbox;
 pub use sandbox::{Change, Counters, CreateRequest, Deadline, DeadlineAction, DeadlineReason, Sandbox};
 pub use template::Template;

@@ -27,7 +27,7 @@ impl Core {
                 }
                 continue;
             }
-            let entry = entry.ok_or_else(|| ControlError::NotFound { name: name.clone() })?;
+            let entry = entry.ok_or_else(|| self.not_there(tenant, name))?;
             let core = Arc::clone(self);
             return detached(async move {
                 let _operation = operation;

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arenite_engine::{Found, FoundState, Recovery, Row};
 use arenite_model::{SandboxId, SandboxState};
 
 use crate::core::Core;
+use crate::memo::{self, Memo};
 use crate::registry::Entry;
 use crate::{ControlError, Sandbox};
 
 /// For the log.
 #[derive(Debug, Default)]
-struct Found {
+struct Tally {
     running: usize,
     paused: usize,
     lost: usize,
@@ -20,6 +22,9 @@ struct Found {
     half_deleted: usize,
     /// Could not be removed; the reaper tries again.
     stuck: usize,
+    /// Their rows were made again from the engine's records.
+    rebuilt: usize,
+    quarantined: usize,
 }
 
 impl Core {
@@ -27,37 +32,45 @@ impl Core {
         let rows = self.store.load().await.map_err(ControlError::store("read the sandboxes"))?;
         let (half, settled): (Vec<Sandbox>, Vec<Sandbox>) =
             rows.into_iter().partition(|row| matches!(row.state, SandboxState::Creating | SandboxState::Deleting));
-        let known: Vec<SandboxId> = settled.iter().map(|row| row.id.clone()).collect();
-        let recovery = self.engine.recover(&known).await?;
-        for removed in &recovery.removed {
+        let known: Vec<Row> = settled.iter().map(memo::row).collect();
+        let Recovery { found, quarantined, removed } = self.engine.recover(&known).await?;
+        for removed in &removed {
             tracing::info!(%removed, "removed a leftover");
         }
-        let mut now: HashMap<SandboxId, (SandboxState, Option<String>)> = HashMap::new();
-        for id in recovery.running {
-            now.insert(id, (SandboxState::Running, None));
-        }
-        for id in recovery.paused {
-            now.insert(id, (SandboxState::Paused, None));
-        }
-        for (id, reason) in recovery.lost {
-            now.insert(id, (SandboxState::Lost, Some(reason)));
-        }
-        let mut found = Found::default();
+        let mut found: HashMap<SandboxId, Found> = found.into_iter().map(|found| (found.id.clone(), found)).collect();
+        let mut quarantined: HashMap<SandboxId, _> = quarantined.into_iter().map(|q| (q.id.clone(), q)).collect();
+        let mut tally = Tally::default();
         for row in settled {
-            let (state, reason) = now.remove(&row.id).unwrap_or_else(|| {
-                let reason = "the engine did not find it again".to_owned();
-                (SandboxState::Lost, Some(reason))
-            });
-            self.adopt(row, state, reason, &mut found).await;
+            if let Some(quarantined) = quarantined.remove(&row.id) {
+                self.set_apart(quarantined, Some(Memo::of(&row)), true);
+                tally.quarantined += 1;
+                continue;
+            }
+            let (state, reason) = found.remove(&row.id).map_or_else(
+                || (SandboxState::Lost, Some("the engine did not find it again".to_owned())),
+                |found| state_of(found.state),
+            );
+            self.adopt(row, state, reason, &mut tally).await;
         }
         for row in half {
-            self.clean(row, &mut found).await;
+            found.remove(&row.id);
+            quarantined.remove(&row.id);
+            self.clean(row, &mut tally).await;
         }
-        tracing::info!(?found, "recovered sandboxes");
+        let mut unknown: Vec<Found> = found.into_values().collect();
+        unknown.sort_by(|a, b| a.id.cmp(&b.id));
+        for found in unknown {
+            self.rebuild(found, &mut tally).await;
+        }
+        for quarantined in quarantined.into_values() {
+            self.set_apart(quarantined, None, false);
+            tally.quarantined += 1;
+        }
+        tracing::info!(found = ?tally, "recovered sandboxes");
         Ok(())
     }
 
-    async fn adopt(&self, mut row: Sandbox, state: SandboxState, reason: Option<String>, found: &mut Found) {
+    async fn adopt(&self, mut row: Sandbox, state: SandboxState, reason: Option<String>, tally: &mut Tally) {
         // What failed or was lost before stays so, with its own reason and since its own time.
         let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
         if row.state != state && !settled {
@@ -69,32 +82,72 @@ impl Core {
                 tracing::error!(id = %row.id, %error, "a sandbox's state could not be stored");
             }
         }
-        let open = row.state == SandboxState::Running;
+        self.enter_settled(row, tally);
+    }
+
+    fn enter_settled(&self, row: Sandbox, tally: &mut Tally) {
         *match row.state {
-            SandboxState::Running => &mut found.running,
-            SandboxState::Paused => &mut found.paused,
-            SandboxState::Failed => &mut found.failed,
-            _ => &mut found.lost,
+            SandboxState::Running => &mut tally.running,
+            SandboxState::Paused => &mut tally.paused,
+            SandboxState::Failed => &mut tally.failed,
+            _ => &mut tally.lost,
         } += 1;
+        self.enter_open(row);
+    }
+
+    /// Enters a sandbox, open for calls if it runs.
+    pub(crate) fn enter_open(&self, row: Sandbox) {
+        let open = row.state == SandboxState::Running;
         let entry = self.enter(row);
         if open {
             entry.open();
         }
     }
 
+    /// Makes the row of a sandbox again. A row is written before its sandbox is made and removed after it, so one that is
+    /// missing was lost by the store.
+    async fn rebuild(&self, found: Found, tally: &mut Tally) {
+        let (state, reason) = state_of(found.state);
+        let memo = found.memo.as_deref().map_or_else(|| Err("its record does not say whose it is".to_owned()), Memo::read);
+        let memo = match memo {
+            Ok(memo) if self.registry().by_name(&memo.tenant, &memo.name).is_none() => memo,
+            other => {
+                let (reason, memo) = match other {
+                    Ok(memo) => (format!("no row names it, and its name {} is that of another sandbox", memo.name), Some(memo)),
+                    Err(reason) => (format!("no row names it, and {reason}"), None),
+                };
+                let since = self.engine.quarantine(&found.id, &reason).await.unwrap_or_else(|error| {
+                    tracing::warn!(id = %found.id, %error, "a quarantine could not be noted");
+                    self.clock.now()
+                });
+                self.set_apart(arenite_engine::Quarantined { id: found.id, reason, since }, memo, false);
+                tally.quarantined += 1;
+                return;
+            }
+        };
+        let mut row = memo.sandbox(found.id, state, reason, self.clock.now());
+        row.isolation = found.isolation;
+        tracing::warn!(id = %row.id, name = %row.name, state = %row.state, "the store had lost a sandbox; its row is made again from its record");
+        if let Err(error) = self.store.insert(&row).await {
+            tracing::error!(id = %row.id, %error, "the row of a sandbox could not be stored; the next start tries again");
+        }
+        tally.rebuilt += 1;
+        self.enter_settled(row, tally);
+    }
+
     /// Finishes a delete, or takes back a create, that the server's death cut short.
-    async fn clean(&self, mut row: Sandbox, found: &mut Found) {
+    async fn clean(&self, mut row: Sandbox, tally: &mut Tally) {
         let destroy = self.engine.destroy(&row.id);
         let cleaned = match self.bounded("the removal", &row.name, destroy).await {
             Ok(()) => self.store.remove(&row.id).await.map_err(ControlError::store("forget a sandbox")),
             Err(error) => Err(error),
         };
         match cleaned {
-            Ok(()) if row.state == SandboxState::Creating => found.half_created += 1,
-            Ok(()) => found.half_deleted += 1,
+            Ok(()) if row.state == SandboxState::Creating => tally.half_created += 1,
+            Ok(()) => tally.half_deleted += 1,
             Err(error) => {
                 tracing::error!(id = %row.id, name = %row.name, %error, "what a crash left half done could not be removed; trying again");
-                found.stuck += 1;
+                tally.stuck += 1;
                 row.state = SandboxState::Deleting;
                 row.state_since = self.clock.now();
                 self.enter(row);
@@ -109,5 +162,13 @@ impl Core {
         }
         self.reconsider(&entry);
         entry
+    }
+}
+
+pub(crate) fn state_of(state: FoundState) -> (SandboxState, Option<String>) {
+    match state {
+        FoundState::Running => (SandboxState::Running, None),
+        FoundState::Paused => (SandboxState::Paused, None),
+        FoundState::Lost(reason) => (SandboxState::Lost, Some(reason)),
     }
 }

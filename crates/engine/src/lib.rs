@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use arenite_model::{ErrorCode, SandboxId, SandboxName, SandboxSpec};
 use async_trait::async_trait;
+use jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -34,7 +35,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Makes the sandbox. When it answers, the guest has been started and a dial will be served.
     /// On failure nothing of the sandbox is left.
-    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError>;
+    async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
     /// Makes a sandbox before anybody asks, with what takes long to start in it started. [`Engine::adopt`] gives it away;
     /// until then a start of the server removes it. On failure nothing of it is left.
@@ -47,8 +48,8 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Makes a prepared sandbox what is asked for: its name, host name, environment, directory and main command. Image,
     /// resources and network are those that it was prepared with. After a failure, destroy it.
-    async fn adopt(&self, id: &SandboxId, _name: &SandboxName, _spec: &SandboxSpec) -> Result<Created, EngineError> {
-        Err(EngineError::NotFound { id: id.clone() })
+    async fn adopt(&self, row: &Row, _spec: &SandboxSpec) -> Result<Created, EngineError> {
+        Err(EngineError::NotFound { id: row.id.clone() })
     }
 
     /// Ends every process of the sandbox, however it was spawned, and removes its disk. Fine to repeat; fine for a lost sandbox.
@@ -70,9 +71,28 @@ pub trait Engine: Send + Sync + 'static {
     /// What it uses now.
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;
 
-    /// After a start: finds the `known` sandboxes again, and removes all that carries this installation's mark
-    /// but is not among them: processes, cgroups, networks, writable layers.
-    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError>;
+    /// After a start: finds sandboxes again, those of the `known` rows and those that only the engine's own records name.
+    /// Removes what was prepared and never used. What it can't explain goes on as it is, in quarantine.
+    ///
+    /// # Errors
+    /// When it can't look, as without descriptors. Nothing was changed then.
+    async fn recover(&self, known: &[Row]) -> Result<Recovery, EngineError>;
+
+    /// Puts a sandbox that was found into quarantine. Since when it is there: earlier starts count.
+    async fn quarantine(&self, _id: &SandboxId, _reason: &str) -> Result<Timestamp, EngineError> {
+        Ok(Timestamp::now())
+    }
+
+    /// Takes a sandbox out of quarantine, as that of this row. One without a usable record is lost: its processes end, and
+    /// its disk is kept.
+    async fn take_back(&self, row: &Row) -> Result<Found, EngineError> {
+        Err(EngineError::NotFound { id: row.id.clone() })
+    }
+
+    /// What there is of a sandbox in quarantine.
+    async fn remains(&self, _id: &SandboxId) -> Result<Remains, EngineError> {
+        Ok(Remains::default())
+    }
 
     /// Sandboxes that ended by themselves.
     fn ended(&self) -> broadcast::Receiver<Ended>;
@@ -109,15 +129,61 @@ pub struct Usage {
     pub network_sent_bytes: Option<u64>,
 }
 
+/// What control knows of a sandbox, as far as the engine keeps it too.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub id: SandboxId,
+    pub name: SandboxName,
+    /// What control makes its row of when the store has lost it. The engine keeps it beside the sandbox and doesn't read it.
+    pub memo: String,
+}
+
 /// What a recovery found.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Recovery {
-    pub running: Vec<SandboxId>,
-    pub paused: Vec<SandboxId>,
-    /// Known, but its processes are gone; with the reason. Its disk is kept until it is destroyed.
-    pub lost: Vec<(SandboxId, String)>,
+    /// All known sandboxes but those in quarantine, and others whose records are sound.
+    pub found: Vec<Found>,
+    /// What can't be explained, with the reason. It stays as it is until [`Engine::take_back`] or [`Engine::destroy`].
+    pub quarantined: Vec<Quarantined>,
     /// What was removed, in words for the log.
     pub removed: Vec<String>,
+}
+
+/// A sandbox that a recovery found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub id: SandboxId,
+    pub state: FoundState,
+    /// As it was given with its row.
+    pub memo: Option<String>,
+    /// As in [`Created`].
+    pub isolation: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundState {
+    Running,
+    Paused,
+    /// Its processes are gone; with the reason. Its disk is kept until it is destroyed.
+    Lost(String),
+}
+
+#[derive(Debug, Clone)]
+pub struct Quarantined {
+    pub id: SandboxId,
+    pub reason: String,
+    pub since: Timestamp,
+}
+
+/// What there is of a sandbox in quarantine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Remains {
+    pub processes: usize,
+    pub has_disk: bool,
+    /// What its disk takes; none where the storage can't tell.
+    pub disk_bytes: Option<u64>,
+    /// Its record can be read. Else it is lost when it is adopted.
+    pub has_record: bool,
 }
 
 /// A sandbox whose guest ended without being asked to.
@@ -159,6 +225,12 @@ pub enum EngineError {
     Dial { id: SandboxId, source: io::Error },
     #[error("{what}: {source}")]
     Host { what: String, source: io::Error },
+    /// More than this process may open. Nothing was changed.
+    #[error("{sandboxes} sandboxes need {needed} open files, and the limit of this process is {limit}")]
+    Descriptors { sandboxes: usize, needed: u64, limit: u64 },
+    /// A recovery could not see what there is. Nothing was changed.
+    #[error("sandboxes could not be looked for: {what}: {source}")]
+    Look { what: String, source: io::Error },
 }
 
 fn in_brackets(holder: Option<&namespace::LockHolder>) -> String {
@@ -177,7 +249,7 @@ impl EngineError {
                 ErrorCode::Exhausted
             }
             Self::Stage { .. } | Self::Dial { .. } => ErrorCode::SandboxFailed,
-            Self::Host { .. } | Self::InUse { .. } => ErrorCode::Internal,
+            Self::Host { .. } | Self::InUse { .. } | Self::Descriptors { .. } | Self::Look { .. } => ErrorCode::Internal,
         }
     }
 
@@ -199,6 +271,13 @@ impl EngineError {
                 "use that server, or end it first; arenite serve --take-over puts this one in its place without refusing a connection"
                     .to_owned(),
             ),
+            Self::Descriptors { .. } => Some(
+                "raise the limit, with LimitNOFILE=65536 in the service's unit or ulimit -n 65536; all sandboxes live on, and the next start finds them"
+                    .to_owned(),
+            ),
+            Self::Look { .. } => {
+                Some("nothing was changed and all sandboxes live on; start again when the host has what it lacked".to_owned())
+            }
             Self::Unsupported { .. } => Some("arenite doctor says what this host can enforce".to_owned()),
             _ => None,
         }

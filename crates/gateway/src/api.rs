@@ -16,6 +16,9 @@
 //! GET    /api/v2/sandboxes/{name}/steps    as a trajectory's, below
 //! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it is gone
 //! GET    /api/v2/sandboxes/{name}/logs     text: what the main command wrote, empty without one
+//! GET    /api/v2/quarantine                {quarantine: [{id, name, reason, since, processes, has_disk, disk_bytes, has_record}]}
+//! POST   /api/v2/quarantine/{id}/adopt     {name?} → Sandbox: lost when it has no usable record; see [`crate::quarantine`]
+//! DELETE /api/v2/quarantine/{id}           {id, deleted: true}
 //!
 //! Create   {name?, template?, image?, args?, env?, workdir?, hostname?, labels?, network?: "none"|"open", ports?,
 //!           resources?: {memory_bytes?, cpu_millis?, pids?, disk_bytes?, shm_bytes?},
@@ -60,15 +63,16 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
 use crate::lifecycle::{self, Call, Turn};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
-use crate::{corpora, follow, trajectories};
+use crate::{corpora, follow, quarantine, trajectories};
 
 pub(crate) const PATH: &str = "/api/v2";
-const DIALECT: &str = "api";
+pub(crate) const DIALECT: &str = "api";
 /// The largest body, in bytes: far above what a spec's own bounds admit.
 pub(crate) const MAX_BODY: usize = 1 << 20;
 /// The guest's route to what the main command wrote.
@@ -139,6 +143,7 @@ struct Nothing {}
 pub(crate) async fn serve(
     gateway: &Arc<Gateway>,
     context: &Context,
+    who: &Identity,
     path: &str,
     parts: &Parts,
     body: Body,
@@ -154,6 +159,7 @@ pub(crate) async fn serve(
             read_only(parts)?;
             Ok(json_response(StatusCode::OK, &gateway.synthesis()?.overview(&context.tenant)))
         }
+        ["quarantine", ref rest @ ..] => quarantine::serve(gateway, context, who, rest, parts, body).await,
         ["corpora", ref rest @ ..] => corpora::serve(gateway, rest, parts, body).await,
         ["templates"] => {
             read_only(parts)?;
@@ -203,12 +209,12 @@ pub(crate) async fn serve(
             logs(gateway, context, sandbox_name(name)?).await
         }
         _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}")).hint(
-            "there are info, templates, images, corpora, workers, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}",
+            "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}",
         )),
     }
 }
 
-fn read_only(parts: &Parts) -> Result<(), Refusal> {
+pub(crate) fn read_only(parts: &Parts) -> Result<(), Refusal> {
     require(parts, &[Method::GET, Method::HEAD])
 }
 
@@ -247,6 +253,7 @@ pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
 async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     let engine = gateway.control.engine();
     let room = engine.room().await.ok();
+    let warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
     Ok(json_response(
         StatusCode::OK,
         &json!({
@@ -255,7 +262,7 @@ async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
             "engine": engine.name(),
             "uptime_seconds": gateway.started.elapsed().as_secs(),
             "room": room,
-            "warnings": gateway.config.warnings,
+            "warnings": warnings,
         }),
     ))
 }
@@ -364,7 +371,7 @@ async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> R
 }
 
 /// A sandbox as this API tells of it.
-fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
+pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     let stages: Vec<Value> = sandbox.stages.iter().map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
     let urls = urls(gateway, context, &sandbox);
     json!({

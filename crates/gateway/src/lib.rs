@@ -36,6 +36,7 @@ mod pages;
 mod path;
 mod preview;
 mod proxy;
+mod quarantine;
 mod refusal;
 mod request;
 mod route;

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use arenite_control::{ControlError, CreateRequest, Sandbox};
-use arenite_model::{ErrorCode, SandboxName};
+use arenite_model::{ErrorCode, SandboxId, SandboxName};
 use arenite_trajectory::{Intent, OpenStep, Origin, Outcome, OutcomeKind, TrajectoryError, without_userinfo};
 use http::StatusCode;
 use serde_json::Value;
@@ -118,6 +118,55 @@ pub(crate) async fn turn(
     .await
 }
 
+/// Takes a sandbox out of quarantine. It is adopted also when its step can't be written.
+pub(crate) async fn adopt(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: Call,
+    id: SandboxId,
+    name: Option<SandboxName>,
+    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
+) -> Result<Answer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    detached(&Arc::clone(&gateway), async move {
+        let sandbox = gateway.control.adopt_quarantined(&context.tenant, &id, name).await?;
+        let step = begin(&gateway, &context, &sandbox, call);
+        let answer = answer(sandbox);
+        match step {
+            Ok(step) => Ok(done(step, answer)),
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "an adoption is not recorded");
+                Ok(answer)
+            }
+        }
+    })
+    .await
+}
+
+/// Removes a sandbox that is in quarantine, and ends its trajectory.
+pub(crate) async fn remove_quarantined(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    call: Call,
+    id: SandboxId,
+) -> Result<Answer, Refusal> {
+    let (gateway, context) = (Arc::clone(gateway), context.clone());
+    detached(&Arc::clone(&gateway), async move {
+        gateway.control.remove_quarantined(&id).await?;
+        let answer = (StatusCode::OK, serde_json::json!({ "id": id, "deleted": true }));
+        let answer = match begin_at(&gateway, &context, id.as_str(), id.as_str(), call) {
+            Ok(step) => done(step, answer),
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, "a delete is not recorded");
+                answer
+            }
+        };
+        gateway.recorder.close_trajectory(&context.tenant, id.as_str());
+        Ok(answer)
+    })
+    .await
+}
+
 async fn detached(
     gateway: &Gateway,
     act: impl Future<Output = Result<Answer, Refusal>> + Send + 'static,
@@ -127,10 +176,14 @@ async fn detached(
 }
 
 fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) -> Result<OpenStep, TrajectoryError> {
+    begin_at(gateway, context, sandbox.id.as_str(), sandbox.name.as_str(), call)
+}
+
+fn begin_at(gateway: &Gateway, context: &Context, id: &str, name: &str, call: Call) -> Result<OpenStep, TrajectoryError> {
     gateway.recorder.begin(Intent {
         tenant: context.tenant.clone(),
-        trajectory: sandbox.id.to_string(),
-        sandbox_name: sandbox.name.to_string(),
+        trajectory: id.to_owned(),
+        sandbox_name: name.to_owned(),
         dialect: call.dialect,
         action: call.action,
         arguments: call.arguments.map(without_userinfo),

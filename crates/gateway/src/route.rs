@@ -401,7 +401,7 @@ async fn dispatch(
         Owner::AgentFlow => dialect::agentflow::serve(gateway, &context, &who, at, parts, body).await,
         Owner::AgentSandbox => dialect::agent_sandbox::serve(gateway, &context, at, parts, body).await,
         Owner::Trajectories => trajectories::serve(gateway, &context, at, parts).await,
-        Owner::Api => api::serve(gateway, &context, at, parts, body).await,
+        Owner::Api => api::serve(gateway, &context, &who, at, parts, body).await,
         Owner::Health => health::serve(gateway, &context, at, parts, body).await,
         Owner::Metrics => metrics::serve(gateway, &context, at, parts, body).await,
         Owner::Tickets => auth::create_ticket(gateway, &host, &who, parts),

@@ -260,19 +260,39 @@ impl Cgroups {
         pids
     }
 
+    /// The same for a decision that depends on it: what can't be read is an error. A sandbox without cgroups has none.
+    pub fn try_processes(&self, id: &str) -> Result<Vec<i32>, CgroupError> {
+        let mut pids = Vec::new();
+        for dir in self.dirs(id).iter().flat_map(|d| [d.clone(), d.join("guest"), d.join("work")]) {
+            match read(&dir, "cgroup.procs") {
+                Ok(text) => pids.extend(text.lines().filter_map(|l| l.parse::<i32>().ok())),
+                Err(error) if is_gone(&error.source) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
     /// The sandboxes that have cgroups.
-    pub fn list(&self) -> Vec<String> {
-        let mut ids: Vec<String> = self
-            .dirs("")
-            .iter()
-            .filter_map(|dir| fs::read_dir(dir).ok())
-            .flat_map(|entries| entries.flatten())
-            .filter(|e| e.path().is_dir())
-            .filter_map(|e| e.file_name().into_string().ok())
-            .collect();
+    pub fn list(&self) -> Result<Vec<String>, CgroupError> {
+        let mut ids = Vec::new();
+        for dir in self.dirs("") {
+            let entries = match fs::read_dir(&dir) {
+                Err(error) if is_gone(&error) => continue,
+                other => other.map_err(failed("list", &dir))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(failed("list", &dir))?;
+                if entry.path().is_dir() {
+                    ids.extend(entry.file_name().into_string().ok());
+                }
+            }
+        }
         ids.sort_unstable();
         ids.dedup();
-        ids
+        Ok(ids)
     }
 
     /// Removes a sandbox's cgroups, which must have no processes; fine when they are gone.
@@ -302,6 +322,11 @@ impl Cgroups {
 /// Bytes that a sandbox's sockets may hold in buffers, on top of its memory.
 fn socket_buffers(memory: u64) -> u64 {
     (memory / 8).max(16 << 20)
+}
+
+/// There is none, or it was removed between being opened and read.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
 fn make_dir(dir: &Path) -> Result<(), CgroupError> {
@@ -407,7 +432,8 @@ mod tests {
         cgroups
             .set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, cpu_millis: 500, ..Resources::default() })
             .unwrap();
-        assert_eq!(cgroups.list(), ["s1"]);
+        assert_eq!(cgroups.list().unwrap(), ["s1"]);
+        assert!(cgroups.try_processes("s1").unwrap().is_empty() && cgroups.try_processes("s2").unwrap().is_empty());
         assert_eq!(cgroups.counts("s1").unwrap().pids, 0);
         cgroups.set_frozen("s1", true).unwrap();
         assert!(cgroups.is_frozen("s1").unwrap());
@@ -415,7 +441,7 @@ mod tests {
         drop(entrances);
         cgroups.remove("s1").unwrap();
         cgroups.remove("s1").unwrap();
-        assert!(cgroups.list().is_empty());
+        assert!(cgroups.list().unwrap().is_empty());
         cgroups.close();
     }
 }

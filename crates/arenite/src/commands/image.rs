@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arenite_engine::namespace::Builder;
 use arenite_engine::namespace::storage::{Storage, StorageConfig};
+use arenite_engine::namespace::{Builder, RecordedSandbox, RecordsError, recorded_sandboxes};
 use arenite_image::{BuildEnv, BuildEvent, BuildRequest, Image, ImageError, ImageStore, Imagefile};
-use arenite_model::ImageName;
+use arenite_model::{ImageName, SandboxName};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -257,7 +257,7 @@ pub(crate) fn rm(args: &ImageRmArgs) -> Outcome {
     let used = layers_of(&records);
     let mut code = ExitCode::SUCCESS;
     for name in &args.images {
-        let users: Vec<&str> = records.iter().filter(|record| record.image == name.as_str()).map(Record::label).collect();
+        let users: Vec<&str> = records.iter().filter(|record| record.image == name.as_str()).map(label).collect();
         if !users.is_empty() && !args.force {
             let question = format!(
                 "remove image {name}, which {} sandboxes use ({}); they live on, but none can be made of it any more",
@@ -293,50 +293,25 @@ pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the engine wrote down of a sandbox, in `run/<id>/sandbox.json`.
-#[derive(Debug, serde::Deserialize)]
-pub(super) struct Record {
-    id: String,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    image: String,
-    /// Their directories: `.../layers/<digest>/files`.
-    layers: Vec<PathBuf>,
-}
-
-impl Record {
-    fn label(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.id)
-    }
-}
-
 /// The digests of layers that sandboxes stand on.
-pub(super) fn layers_of(records: &[Record]) -> BTreeSet<String> {
+pub(super) fn layers_of(records: &[RecordedSandbox]) -> BTreeSet<String> {
     let parts = records.iter().flat_map(|record| &record.layers).flat_map(|dir| dir.iter()).filter_map(|part| part.to_str());
     parts.filter(|part| part.len() == 64).map(str::to_owned).collect()
 }
 
 /// The records of all sandboxes of a data directory.
-pub(super) fn records(data_dir: &Path) -> Result<Vec<Record>, Failure> {
-    let run = data_dir.join("run");
-    let entries = match std::fs::read_dir(&run) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Failure::new(format!("could not read {}: {error}", run.display()))),
-    };
-    let mut records = Vec::new();
-    for entry in entries.flatten() {
-        let path = entry.path().join("sandbox.json");
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(Failure::new(format!("could not read {}: {error}", path.display()))),
-        };
-        let what = || format!("{} can't be understood, so it can't be told which layers are in use", path.display());
-        records.push(serde_json::from_slice(&text).attempt(what)?);
-    }
-    Ok(records)
+pub(super) fn records(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Failure> {
+    recorded_sandboxes(data_dir).map_err(|error| {
+        let failure = Failure::new(error.to_string());
+        match error {
+            RecordsError::Unknown { .. } => failure.hint("adopt or remove that sandbox first: arenite quarantine ls"),
+            RecordsError::Read { .. } => failure,
+        }
+    })
+}
+
+fn label(record: &RecordedSandbox) -> &str {
+    record.name.as_ref().map_or(record.id.as_str(), SandboxName::as_str)
 }
 
 #[cfg(test)]
@@ -347,19 +322,5 @@ mod tests {
     fn the_base_image_that_comes_along_is_valid_and_copies_nothing() {
         Imagefile::parse(BASE.as_bytes()).unwrap();
         assert!(!BASE.lines().any(|line| line.starts_with("COPY")));
-    }
-
-    #[test]
-    fn layers_of_sandboxes_are_known_and_an_unreadable_record_stops_a_removal() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(records(dir.path()).unwrap().is_empty());
-        let digest = "a".repeat(64);
-        let sandbox = dir.path().join("run/s1");
-        std::fs::create_dir_all(&sandbox).unwrap();
-        let record = format!(r#"{{"id": "s1", "layers": ["/pool/layers/{digest}/files"]}}"#);
-        std::fs::write(sandbox.join("sandbox.json"), record).unwrap();
-        assert_eq!(layers_of(&records(dir.path()).unwrap()), [digest].into());
-        std::fs::write(sandbox.join("sandbox.json"), "{").unwrap();
-        assert!(records(dir.path()).is_err());
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod quarantine;
 pub(crate) mod rag;
 mod replay;
 pub(crate) mod rollout;

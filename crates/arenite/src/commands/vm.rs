@@ -221,8 +221,9 @@ impl<'a> Work<'a> {
 
     /// Removes an image that was a step on the way, with the layers that no other has.
     fn drop_step(&self, name: &ImageName) {
-        let used = image::records(self.data_dir).map(|records| image::layers_of(&records)).unwrap_or_default();
         // What stays takes room and does no harm; `image rm` removes it.
+        let Ok(records) = image::records(self.data_dir) else { return };
+        let used = image::layers_of(&records);
         drop(self.builder.images().remove(name, &|digest| used.contains(digest)));
     }
 }

@@ -2,6 +2,7 @@
 
 mod memory;
 mod sqlite;
+mod unreadable;
 
 use arenite_model::SandboxId;
 use async_trait::async_trait;
@@ -26,6 +27,10 @@ pub trait Store: Send + Sync + 'static {
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;
     /// One that isn't there is fine.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
+    /// What an operator should know of it, in words.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Finishes what was asked and lets go of files. Later calls fail.
     async fn close(&self);
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, unreadable};
 use crate::{ControlError, Sandbox};
 
 /// Writes that wait for the thread; beyond it callers wait to enqueue.
@@ -43,6 +43,7 @@ const MIGRATIONS: [&str; 1] = ["
 pub struct SqliteStore {
     jobs: mpsc::Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    notes: Vec<String>,
 }
 
 struct Job {
@@ -60,7 +61,8 @@ enum Op {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if need be, and brings its schema up to date.
+    /// Opens the file, makes it if need be, and brings its schema up to date. One that is no store, or is damaged, gets
+    /// another name, and a new one is made.
     ///
     /// # Errors
     /// [`ControlError::NewerStore`] for a file of a newer version, which is left as it is;
@@ -71,16 +73,40 @@ impl SqliteStore {
             std::fs::create_dir_all(dir).map_err(|e| failed("make its directory", format!("{}: {e}", dir.display())))?;
         }
         let lock = lock(&path)?;
-        let mut db = Connection::open(&path)
-            .and_then(|db| {
-                db.pragma_update(None, "journal_mode", "WAL")?;
-                db.pragma_update(None, "synchronous", "NORMAL")?;
-                db.pragma_update(None, "busy_timeout", 5000)?;
-                db.pragma_update(None, "cache_size", -1024)?;
-                Ok(db)
-            })
-            .map_err(|e| failed("be opened", format!("{}: {e}", path.display())))?;
+        let unopened = |e: rusqlite::Error| failed("be opened", format!("{}: {e}", path.display()));
+        let mut notes = Vec::new();
+        let mut set_aside = |reason: &str| {
+            let moved = unreadable::set_aside(&path)
+                .map_err(|e| failed("be set aside", format!("{}, which can't be read ({reason}): {e}", path.display())))?;
+            if let Some(moved) = moved {
+                let note = format!(
+                    "the store {} could not be read ({reason}); it is kept as {}, and sandboxes got their rows back from their records",
+                    path.display(),
+                    moved.display()
+                );
+                tracing::error!("{note}");
+                notes.push(note);
+            }
+            Ok::<(), ControlError>(())
+        };
+        if unreadable::has_orphans(&path).map_err(|e| failed("be opened", format!("{}: {e}", path.display())))? {
+            set_aside("its journal is there without it")?;
+        }
+        let mut db = match connect(&path) {
+            Err(error) if unreadable::is_unreadable(&error) => {
+                set_aside(&error.to_string())?;
+                connect(&path)
+            }
+            other => other,
+        }
+        .map_err(unopened)?;
         migrate(&mut db, &path)?;
+        if let Some(fault) = unreadable::fault(&db).map_err(unopened)? {
+            drop(db);
+            set_aside(&fault)?;
+            db = connect(&path).map_err(unopened)?;
+            migrate(&mut db, &path)?;
+        }
         let (jobs, queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
@@ -89,7 +115,7 @@ impl SqliteStore {
                 drop(lock);
             })
             .map_err(|e| failed("start its thread", e.to_string()))?;
-        Ok(Self { jobs, thread: Mutex::new(Some(thread)) })
+        Ok(Self { jobs, thread: Mutex::new(Some(thread)), notes })
     }
 
     async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
@@ -97,6 +123,15 @@ impl SqliteStore {
         self.jobs.send(Job { op, reply }).await.map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open(path)?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
+    db.pragma_update(None, "synchronous", "NORMAL")?;
+    db.pragma_update(None, "busy_timeout", 5000)?;
+    db.pragma_update(None, "cache_size", -1024)?;
+    Ok(db)
 }
 
 /// Beside the database rather than on it: SQLite's own locks are dropped when any descriptor of the file is closed.
@@ -234,7 +269,7 @@ fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
     Ok(Vec::new())
 }
 
-fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
+pub(super) fn load(db: &Connection) -> Result<Vec<Sandbox>, StoreError> {
     let mut select = db.prepare(
         "SELECT id, tenant, name, state, reason, template, origin, spec, isolation,
                 created_at, last_used_at, state_since, expires_at
@@ -303,6 +338,10 @@ impl Store for SqliteStore {
 
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError> {
         self.ask(Op::Remove(id.clone())).await.map(drop)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     async fn close(&self) {

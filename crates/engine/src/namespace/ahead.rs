@@ -16,7 +16,7 @@ use arenite_model::{SandboxId, SandboxName, SandboxSpec};
 
 use super::at;
 use super::engine::{NamespaceEngine, blocking, guest_config};
-use crate::{Created, Engine, EngineError};
+use crate::{Created, Engine, EngineError, Row};
 
 /// How long a guest may take to start its runtimes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(90);
@@ -31,7 +31,7 @@ impl NamespaceEngine {
     pub(super) async fn make_ahead(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
         let id = self.reserve().await?;
         let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
-        self.start_sandbox(&id, &name, spec, Assignment::Pooled).await?;
+        self.start_sandbox(&id, &name, None, spec, Assignment::Pooled).await?;
         let socket = self.shared.host.records.socket(&id);
         let prepared = blocking(move || tell(&socket, PREPARE_PATH, b"", PREPARE_LIMIT).map_err(|e| at("starting runtimes", e)));
         if let Err(error) = prepared.await {
@@ -52,19 +52,26 @@ impl NamespaceEngine {
         .await
     }
 
-    pub(super) async fn give_away(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
+    pub(super) async fn give_away(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let begun = Instant::now();
-        let (shared, id) = (self.shared.clone(), id.clone());
-        let (name, spec) = (name.clone(), spec.clone());
+        let shared = self.shared.clone();
+        let (Row { id, name, memo }, spec) = (row.clone(), spec.clone());
         blocking(move || {
             let image = shared.image(&spec)?;
-            let (pidfd, layers) = {
+            let (pidfd, mut record) = {
                 let state = shared.state();
                 let live = state.live.get(&id).ok_or_else(|| EngineError::NotFound { id: id.clone() })?;
-                (live.pidfd.clone(), live.record.layers.clone())
+                (live.pidfd.clone(), live.record.clone())
             };
-            if !image.layers.iter().all(|layer| layers.contains(&layer.dir)) {
+            if !image.layers.iter().all(|layer| record.layers.contains(&layer.dir)) {
                 return Err(at("image", io::Error::other("it was built anew since this sandbox was prepared")));
+            }
+            // Before anything is done in its name.
+            (record.pooled, record.name, record.memo) = (false, Some(name.clone()), Some(memo));
+            record.revision += 1;
+            shared.host.records.write(&record).map_err(|e| at("record", e))?;
+            if let Some(live) = shared.state().live.get_mut(&id) {
+                live.record = record;
             }
             let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
             uts::set_hostname(pidfd.as_fd(), &hostname).map_err(|e| at("host name", e))?;

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
 
 use super::engine::config_file;
-use super::slot::{Slot, kill, wait_end};
+use super::slot::{Slot, cgroup, kill, wait_end};
 use super::{Host, NamespaceConfig, Role, at};
 use crate::EngineError;
 
@@ -61,7 +61,7 @@ impl Builder {
         config.default_resources = Resources { memory_bytes: 4 << 30, cpu_millis: 64_000, pids: 8192, ..Resources::default() };
         let host = Arc::new(Host::open(config, Role::Build).await?);
         // What a build that was cut off left running.
-        for stray in host.cgroups.list() {
+        for stray in host.cgroups.list().map_err(cgroup)? {
             host.end_processes(&stray);
             let _ = host.cgroups.remove(&stray);
             let _ = host.records.remove(&format!("build-{stray}"));

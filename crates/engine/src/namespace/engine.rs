@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,10 +19,11 @@ use tokio::sync::{Notify, broadcast};
 
 use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
+use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, kvm};
+use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery};
 use crate::descriptors::DescriptorCount;
-use crate::{Connection, Created, Ended, Engine, EngineError, Recovery, Room, Usage};
+use crate::{Connection, Created, Ended, Engine, EngineError, Found, Recovery, Remains, Room, Row, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -53,6 +53,8 @@ pub(super) struct State {
     ready: VecDeque<Slot>,
     reserved: HashMap<SandboxId, Slot>,
     pub(super) live: HashMap<SandboxId, Live>,
+    /// What a recovery could not explain, with what it keeps others from.
+    pub(super) quarantined: HashMap<SandboxId, Occupied>,
     closed: bool,
 }
 
@@ -66,6 +68,8 @@ impl NamespaceEngine {
     /// Opens the host's side: storage, network, launcher. Call [`Engine::recover`] before anything else. The lock is of the
     /// same data directory.
     pub async fn start(config: NamespaceConfig, lock: ServerLock) -> Result<Self, EngineError> {
+        let sandboxes = recovery::count(&config.data_dir);
+        descriptors::check(descriptors::OWN + sandboxes as u64, sandboxes)?;
         let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
         let (ended, _) = broadcast::channel(256);
         Ok(Self { shared: Arc::new(Shared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
@@ -90,11 +94,6 @@ impl NamespaceEngine {
     pub fn images(&self) -> &arenite_image::ImageStore {
         &self.shared.host.images
     }
-
-    /// Whether a living sandbox stands on this layer's directory.
-    pub fn uses_layer(&self, dir: &std::path::Path) -> bool {
-        self.shared.state().live.values().any(|live| live.record.layers.iter().any(|l| l == dir))
-    }
 }
 
 impl Shared {
@@ -103,7 +102,7 @@ impl Shared {
     }
 
     /// Keeps the number of prepared sandboxes up. One at a time: a burst must not be slowed by preparations for the next.
-    async fn keep_prepared(self: Arc<Self>) {
+    pub(super) async fn keep_prepared(self: Arc<Self>) {
         let mut pause = Duration::from_millis(100);
         loop {
             let lacking = {
@@ -139,7 +138,7 @@ impl Shared {
     }
 
     /// Replaces a launcher that hangs before a create needs it.
-    async fn watch_launcher(self: Arc<Self>) {
+    pub(super) async fn watch_launcher(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(LAUNCHER_CHECK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -177,7 +176,7 @@ impl Shared {
     }
 
     /// Tells when a sandbox ends by itself.
-    fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
+    pub(super) fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
         let shared = self.clone();
         tokio::spawn(async move {
             #[expect(
@@ -209,6 +208,7 @@ impl Shared {
         &self,
         slot: &Slot,
         name: &SandboxName,
+        memo: Option<String>,
         spec: &SandboxSpec,
         image: &Image,
         assignment: Assignment,
@@ -216,8 +216,6 @@ impl Shared {
     ) -> Result<Live, EngineError> {
         let host = &self.host;
         let id = &slot.id;
-        let dir = host.records.dir(id.as_str());
-        fs::create_dir_all(&dir).map_err(|e| at("record", e))?;
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
         if spec.resources != slot.limits {
@@ -247,21 +245,28 @@ impl Shared {
         let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         stages.done("layers");
 
-        let listener = UnixListener::bind(host.records.socket(id)).map_err(|e| at("guest socket", e))?;
+        let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
         let config =
             config_file(&GuestConfig { assignment, ..guest_config(id, name, spec, image, host.config.extra_ca.is_some()) })
                 .map_err(|e| at("guest configuration", e))?;
+        let started = start_time(slot.first.pid).map_err(|e| at("first process", e))?;
         let record = Record {
             id: id.clone(),
+            name: (assignment == Assignment::Assigned).then(|| name.clone()),
             pid: slot.first.pid,
-            start_time: start_time(slot.first.pid).ok_or_else(|| at("first process", io::ErrorKind::NotFound.into()))?,
-            boot: boot_id(),
+            start_time: started.ok_or_else(|| at("first process", io::ErrorKind::NotFound.into()))?,
+            boot: boot_id().map_err(|e| at("record", e))?,
             uid_index: slot.uid_index,
             net_index: slot.net_index,
             image: image.name.to_string(),
             layers: lower,
+            pooled: assignment == Assignment::Pooled,
+            memo,
+            revision: 0,
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
+        // From here on the layer may hold something, and the record says whose it is.
+        host.storage.mark_used(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
         stages.done("record");
 
         let counters = host.cgroups.counters(id.as_str());
@@ -314,22 +319,6 @@ impl Shared {
             isolation.push("disk limit".to_owned());
         }
         isolation
-    }
-
-    /// Finds the process of a record again, if it is the same one.
-    fn find(&self, record: &Record) -> Result<Live, String> {
-        if record.boot != boot_id() {
-            return Err("the host was restarted".to_owned());
-        }
-        let pidfd = rustix::process::Pid::from_raw(record.pid)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
-            // Opened first, compared after: the number can't change hands between the two.
-            .filter(|_| start_time(record.pid) == Some(record.start_time))
-            .filter(|pidfd| !wait_end(pidfd, Duration::ZERO));
-        match pidfd {
-            Some(pidfd) => Ok(Live { record: record.clone(), pidfd: Arc::new(pidfd) }),
-            None => Err("its guest ended while no server was there".to_owned()),
-        }
     }
 }
 
@@ -397,6 +386,7 @@ impl NamespaceEngine {
         &self,
         id: &SandboxId,
         name: &SandboxName,
+        memo: Option<String>,
         spec: &SandboxSpec,
         assignment: Assignment,
     ) -> Result<Created, EngineError> {
@@ -418,7 +408,7 @@ impl NamespaceEngine {
         stages.done("slot");
         let (name, spec, owner) = (name.clone(), spec.clone(), shared.clone());
         let done = blocking(move || {
-            let begun = owner.begin(&slot, &name, &spec, &image, assignment, &mut stages);
+            let begun = owner.begin(&slot, &name, memo, &spec, &image, assignment, &mut stages);
             match begun {
                 Ok(live) => {
                     let (id, pidfd) = (slot.id.clone(), live.pidfd.clone());
@@ -461,16 +451,16 @@ impl Engine for NamespaceEngine {
         Ok(id)
     }
 
-    async fn create(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
-        self.start_sandbox(id, name, spec, Assignment::Assigned).await
+    async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.start_sandbox(&row.id, &row.name, Some(row.memo.clone()), spec, Assignment::Assigned).await
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
         self.make_ahead(spec).await
     }
 
-    async fn adopt(&self, id: &SandboxId, name: &SandboxName, spec: &SandboxSpec) -> Result<Created, EngineError> {
-        self.give_away(id, name, spec).await
+    async fn adopt(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.give_away(row, spec).await
     }
 
     async fn activity(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
@@ -486,7 +476,15 @@ impl Engine for NamespaceEngine {
         let (shared, id) = (self.shared.clone(), id.clone());
         blocking(move || {
             let live = shared.state().live.remove(&id);
-            let record = live.as_ref().map(|l| l.record.clone()).or_else(|| shared.host.records.read(id.as_str()));
+            // One that is lost has its ids, and its address is another's by now.
+            let uid_index = match &live {
+                Some(live) => Some(live.record.uid_index),
+                None => {
+                    let record = shared.host.records.read(id.as_str()).ok().and_then(|reading| reading.record);
+                    record.map(|record| record.uid_index).filter(|_| !shared.state().quarantined.contains_key(&id))
+                }
+            };
+            let net_index = live.as_ref().and_then(|live| live.record.net_index);
             if let Some(live) = &live {
                 kill(&live.pidfd);
                 // What is frozen dies when it is thawed.
@@ -496,14 +494,16 @@ impl Engine for NamespaceEngine {
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
                 }
             }
-            match record {
-                Some(record) => shared.host.sweep(&id, record.uid_index, record.net_index),
+            match uid_index {
+                Some(uid_index) => shared.host.sweep(&id, uid_index, net_index),
                 None => {
                     shared.host.end_processes(id.as_str());
                     shared.host.remove_objects(id.as_str()).map_err(|e| at("removal", e))?;
                 }
             }
-            shared.host.records.remove(id.as_str()).map_err(|e| at("record", e))
+            shared.host.records.remove(id.as_str()).map_err(|e| at("record", e))?;
+            shared.forget_quarantine(&id);
+            Ok(())
         })
         .await
     }
@@ -556,72 +556,20 @@ impl Engine for NamespaceEngine {
         })
     }
 
-    async fn recover(&self, known: &[SandboxId]) -> Result<Recovery, EngineError> {
-        let (shared, known) = (self.shared.clone(), known.to_vec());
-        let (recovery, found, nets) = blocking(move || {
-            let mut recovery = Recovery::default();
-            let (mut found, mut nets) = (Vec::new(), Vec::new());
-            for id in known {
-                let record = shared.host.records.read(id.as_str());
-                let live = record.ok_or_else(|| "it was not made to its end".to_owned()).and_then(|record| {
-                    shared.host.ids.adopt(record.uid_index);
-                    let live = shared.find(&record);
-                    if live.is_ok() {
-                        nets.extend(record.net_index);
-                    }
-                    live
-                });
-                match live {
-                    Ok(live) => {
-                        let paused = shared.host.cgroups.is_frozen(id.as_str()).unwrap_or(false);
-                        if paused { &mut recovery.paused } else { &mut recovery.running }.push(id.clone());
-                        found.push((id.clone(), live.pidfd.clone()));
-                        shared.state().live.insert(id, live);
-                    }
-                    Err(reason) => {
-                        shared.host.end_processes(id.as_str());
-                        // The disk stays until it is destroyed.
-                        let _ = shared.host.cgroups.remove(id.as_str());
-                        recovery.lost.push((id, reason));
-                    }
-                }
-            }
-            let kept = |id: &str| {
-                recovery
-                    .running
-                    .iter()
-                    .chain(&recovery.paused)
-                    .chain(recovery.lost.iter().map(|l| &l.0))
-                    .any(|k| k.as_str() == id)
-            };
-            let layers = shared.host.storage.list_layers().unwrap_or_default();
-            let mut strays: Vec<String> = shared.host.cgroups.list();
-            // Builds keep their layers elsewhere; what has a sandbox's id and is not known was cut off.
-            strays.extend(layers);
-            strays.extend(shared.host.records.list());
-            strays.retain(|s| s.parse::<SandboxId>().is_ok());
-            strays.sort_unstable();
-            strays.dedup();
-            let mut removed = Vec::new();
-            for stray in strays.into_iter().filter(|s| !kept(s)) {
-                shared.host.end_processes(&stray);
-                let objects = shared.host.remove_objects(&stray).and_then(|()| shared.host.records.remove(&stray));
-                match objects {
-                    Ok(()) => removed.push(format!("sandbox {stray}, which nobody knows")),
-                    Err(error) => tracing::warn!(stray, %error, "what is left of a sandbox could not be removed"),
-                }
-            }
-            recovery.removed = removed;
-            Ok((recovery, found, nets))
-        })
-        .await?;
-        self.shared.host.network()?.adopt(&nets).await;
-        for (id, pidfd) in found {
-            self.shared.watch(id, pidfd);
-        }
-        tokio::spawn(self.shared.clone().keep_prepared());
-        tokio::spawn(self.shared.clone().watch_launcher());
-        Ok(recovery)
+    async fn recover(&self, known: &[Row]) -> Result<Recovery, EngineError> {
+        self.find_again(known).await
+    }
+
+    async fn quarantine(&self, id: &SandboxId, reason: &str) -> Result<jiff::Timestamp, EngineError> {
+        self.set_apart(id, reason).await
+    }
+
+    async fn take_back(&self, row: &Row) -> Result<Found, EngineError> {
+        self.adopt_quarantined(row).await
+    }
+
+    async fn remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {
+        self.look_at_remains(id).await
     }
 
     fn ended(&self) -> broadcast::Receiver<Ended> {
@@ -658,7 +606,10 @@ impl Engine for NamespaceEngine {
         for slot in slots {
             self.shared.discard(slot).await;
         }
-        let last = self.shared.state().live.is_empty();
+        let last = {
+            let state = self.shared.state();
+            state.live.is_empty() && state.quarantined.is_empty()
+        };
         if let Ok(network) = self.shared.host.network() {
             network.close(last).await;
         }

@@ -154,7 +154,7 @@ impl Host {
         let launcher = Self::start_launcher(&program)?;
         let spread = mark.bytes().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
         Ok(Self {
-            records: Records::open(config.data_dir.join("run")).map_err(host("could not make the run directory"))?,
+            records: Records::open(&config.data_dir).map_err(host("could not make the directories of records"))?,
             ids: IdRanges::new(spread),
             launcher: Mutex::new(launcher),
             launcher_fault: Mutex::default(),

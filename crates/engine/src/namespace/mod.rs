@@ -6,9 +6,9 @@
 //!  writable layer, PID 1, spawner          (a few milliseconds)
 //! ```
 //!
-//! Sandboxes are not children of the server and outlive it. All that is needed to find one again is in its record under
-//! `run/`, and every object on the host carries the installation's tag or the sandbox's id, so that what was cut off in the
-//! middle is found and removed at the next start.
+//! Sandboxes are not children of the server and outlive it. All that is needed to find one again is in its record, which
+//! has a copy in another directory, and every object on the host carries the installation's tag or the sandbox's id. So
+//! a start finds all of them; what it does with them is in `recovery`.
 
 mod ahead;
 mod build;
@@ -16,6 +16,7 @@ mod ca;
 mod ceilings;
 mod command;
 mod data_dir;
+mod descriptors;
 pub mod dns;
 mod engine;
 mod host;
@@ -24,6 +25,7 @@ mod lock;
 pub mod network;
 mod program;
 mod record;
+mod recovery;
 mod slot;
 pub mod storage;
 
@@ -33,3 +35,4 @@ pub use host::NamespaceConfig;
 use host::{Host, Role, at};
 pub use kvm::{KvmVerdict, MACHINE_LABEL, kvm_opens};
 pub use lock::{LockHolder, ServerLock};
+pub use record::{RecordedSandbox, RecordsError, recorded_sandboxes};

@@ -1,16 +1,41 @@
 //! What is kept on disk of each sandbox, so that a new server finds it again.
+//!
+//! ```text
+//!  data_dir/run/<id>/sandbox.json       the record, and
+//!  data_dir/run/<id>/guest.sock         where its guest listens
+//!  data_dir/records/<id>/sandbox.json   a second copy
+//!  data_dir/records/<id>/guest.sock     a hard link of the same socket, which serves connections too
+//!  data_dir/records/<id>/quarantine.json    since when it is in quarantine
+//! ```
+//!
+//! A record is a line with its version and checksum, then its JSON. A copy that is missing, cut or changed is restored
+//! from the other at a start.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arenite_model::SandboxId;
+use arenite_model::{SandboxId, SandboxName};
+use jiff::Timestamp;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-/// One sandbox's record: `run/<id>/sandbox.json`, written before its program starts.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+use crate::descriptors::ran_out;
+
+/// The newest version that this program writes and understands. Version 0 had neither header nor memo.
+const VERSION: u32 = 1;
+const FILE: &str = "sandbox.json";
+const SOCKET: &str = "guest.sock";
+const NOTE: &str = "quarantine.json";
+
+/// One sandbox's record, written before its program starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) id: SandboxId,
+    #[serde(default)]
+    pub(super) name: Option<SandboxName>,
     pub(super) pid: i32,
     /// When that process started: see [`super::slot::start_time`].
     pub(super) start_time: u64,
@@ -21,55 +46,417 @@ pub(super) struct Record {
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
+    /// Made ahead, and nobody's yet.
+    #[serde(default)]
+    pub(super) pooled: bool,
+    /// What control needs to make its row again. The engine doesn't read it.
+    #[serde(default)]
+    pub(super) memo: Option<String>,
+    /// Counts the times that it was written: of two sound copies the higher is valid.
+    #[serde(default)]
+    pub(super) revision: u32,
 }
 
-/// The directory of the records.
+/// The first line of a record's file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    /// BLAKE3 of the version and what follows the line.
+    #[serde(default)]
+    checksum: String,
+}
+
+/// Why a copy of a record can't be used.
+#[derive(Debug, Error)]
+enum Damage {
+    #[error("it is cut short or was changed")]
+    Changed,
+    #[error("it has version {0}, made by a newer arenite; this one knows up to {VERSION}")]
+    Newer(u32),
+    #[error("it is the record of sandbox {0}")]
+    Foreign(SandboxId),
+    #[error("{0}")]
+    Unreadable(io::Error),
+}
+
+impl Record {
+    fn encode(&self) -> io::Result<Vec<u8>> {
+        let body = serde_json::to_vec(self)?;
+        let checksum = checksum(VERSION, &body);
+        let mut text = serde_json::to_vec(&Header { version: VERSION, checksum })?;
+        text.push(b'\n');
+        text.extend(body);
+        Ok(text)
+    }
+
+    fn decode(text: &[u8], id: &str) -> Result<Self, Damage> {
+        let (first, body) = match text.iter().position(|b| *b == b'\n') {
+            Some(at) => (&text[..at], &text[at + 1..]),
+            None => (text, &text[text.len()..]),
+        };
+        let record: Self = match serde_json::from_slice::<Header>(first) {
+            Ok(header) if header.version > VERSION => return Err(Damage::Newer(header.version)),
+            Ok(header) if header.checksum == checksum(header.version, body) => serde_json::from_slice(body),
+            Ok(_) => return Err(Damage::Changed),
+            Err(_) => serde_json::from_slice(text),
+        }
+        .map_err(|_| Damage::Changed)?;
+        if record.id.as_str() == id { Ok(record) } else { Err(Damage::Foreign(record.id)) }
+    }
+}
+
+fn checksum(version: u32, body: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&version.to_le_bytes()).update(body).finalize().to_hex().to_string()
+}
+
+/// What the two copies of a record say.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub(super) record: Option<Record>,
+    /// What is wrong with copies that are there.
+    pub(super) faults: Vec<String>,
+    /// Both copies are there, sound and equal.
+    pub(super) complete: bool,
+}
+
+/// Whether the host lacked something to look with. It says nothing about what was looked at.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    let codes = [Errno::NOMEM, Errno::NOBUFS].map(|errno| Some(errno.raw_os_error()));
+    ran_out(error) || codes.contains(&error.raw_os_error())
+}
+
+/// The two directories of the records.
 #[derive(Debug, Clone)]
 pub(super) struct Records {
-    dir: PathBuf,
+    run: PathBuf,
+    copies: PathBuf,
+}
+
+/// Since when a sandbox is in quarantine, and why.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    since: Timestamp,
+    reason: String,
 }
 
 impl Records {
-    pub(super) fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
-        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
-        Ok(Self { dir })
+    pub(super) fn open(data_dir: &Path) -> io::Result<Self> {
+        let records = Self::of(data_dir);
+        for dir in [&records.run, &records.copies] {
+            fs::create_dir_all(dir)?;
+            fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        }
+        Ok(records)
+    }
+
+    pub(super) fn of(data_dir: &Path) -> Self {
+        Self { run: data_dir.join("run"), copies: data_dir.join("records") }
     }
 
     pub(super) fn dir(&self, id: &str) -> PathBuf {
-        self.dir.join(id)
+        self.run.join(id)
+    }
+
+    /// The copy first: after a write that was cut off, the one in `run` is sound as well, and older.
+    fn places(&self, id: &str) -> [PathBuf; 2] {
+        [self.copies.join(id), self.run.join(id)]
     }
 
     /// Where the guest of a sandbox is dialled.
     pub(super) fn socket(&self, id: &SandboxId) -> PathBuf {
-        self.dir.join(id.as_str()).join("guest.sock")
+        let [copy, first] = self.places(id.as_str()).map(|dir| dir.join(SOCKET));
+        if !first.exists() && copy.exists() { copy } else { first }
+    }
+
+    /// Binds the socket of a new guest, under both names.
+    pub(super) fn bind(&self, id: &SandboxId) -> io::Result<std::os::unix::net::UnixListener> {
+        let [copy, first] = self.places(id.as_str());
+        fs::create_dir_all(&first)?;
+        fs::create_dir_all(&copy)?;
+        let listener = std::os::unix::net::UnixListener::bind(first.join(SOCKET))?;
+        link(&first.join(SOCKET), &copy.join(SOCKET))?;
+        Ok(listener)
     }
 
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
-        let dir = self.dir(record.id.as_str());
-        let temporary = dir.join("sandbox.json.new");
-        fs::File::create(&temporary)?.write_all(&serde_json::to_vec(record)?)?;
-        fs::rename(temporary, dir.join("sandbox.json"))
+        let text = record.encode()?;
+        for dir in self.places(record.id.as_str()) {
+            fs::create_dir_all(&dir)?;
+            let temporary = dir.join("sandbox.json.new");
+            fs::File::create(&temporary)?.write_all(&text)?;
+            fs::rename(temporary, dir.join(FILE))?;
+        }
+        Ok(())
     }
 
-    pub(super) fn read(&self, id: &str) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.dir(id).join("sandbox.json")).ok()?).ok()
-    }
-
-    pub(super) fn remove(&self, id: &str) -> io::Result<()> {
-        match fs::remove_dir_all(self.dir(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+    /// Writes both copies, and gives the socket the name that it lacks.
+    pub(super) fn restore(&self, record: &Record) -> io::Result<()> {
+        self.write(record)?;
+        let [copy, first] = self.places(record.id.as_str()).map(|dir| dir.join(SOCKET));
+        match (copy.exists(), first.exists()) {
+            (true, false) => link(&copy, &first),
+            (false, true) => link(&first, &copy),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn list(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        entries.filter_map(|e| e.file_name().into_string().ok()).collect()
+    /// Whether both names of the socket are there.
+    pub(super) fn has_both_sockets(&self, id: &SandboxId) -> bool {
+        self.places(id.as_str()).iter().all(|dir| dir.join(SOCKET).exists())
+    }
+
+    /// What the record says.
+    ///
+    /// # Errors
+    /// When the host lacks what it takes to look: see [`is_shortage`].
+    pub(super) fn read(&self, id: &str) -> io::Result<Reading> {
+        let mut reading = Reading::default();
+        let mut sound = Vec::new();
+        for dir in self.places(id) {
+            let path = dir.join(FILE);
+            let decoded = match fs::read(&path) {
+                Ok(text) => Record::decode(&text, id),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if is_shortage(&error) => return Err(error),
+                Err(error) => Err(Damage::Unreadable(error)),
+            };
+            match decoded {
+                Ok(record) => sound.push(record),
+                Err(damage) => reading.faults.push(format!("{}: {damage}", path.display())),
+            }
+        }
+        reading.complete = sound.len() == 2 && sound[0] == sound[1];
+        reading.record = sound.into_iter().max_by_key(|record| record.revision);
+        Ok(reading)
+    }
+
+    pub(super) fn remove(&self, id: &str) -> io::Result<()> {
+        for dir in self.places(id) {
+            match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives copies that can't be read another name, beside which a new record may stand.
+    pub(super) fn set_aside(&self, id: &str) -> io::Result<()> {
+        for dir in self.places(id) {
+            match fs::rename(dir.join(FILE), dir.join("sandbox.json.unreadable")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids that have a directory in either place.
+    pub(super) fn list(&self) -> io::Result<BTreeSet<String>> {
+        let mut ids = BTreeSet::new();
+        for dir in [&self.run, &self.copies] {
+            let entries = match fs::read_dir(dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            for entry in entries {
+                ids.extend(entry?.file_name().into_string().ok().filter(|name| name.parse::<SandboxId>().is_ok()));
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Notes that a sandbox is in quarantine. Since when: as an earlier note says, else since now.
+    pub(super) fn note_quarantine(&self, id: &str, reason: &str) -> io::Result<Timestamp> {
+        let path = self.copies.join(id).join(NOTE);
+        let before = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok());
+        let since = before.map_or_else(Timestamp::now, |note| note.since);
+        fs::create_dir_all(self.copies.join(id))?;
+        fs::write(path, serde_json::to_vec(&Note { since, reason: reason.to_owned() })?)?;
+        Ok(since)
+    }
+
+    pub(super) fn end_quarantine(&self, id: &str) {
+        // Without a quarantine there is none. One that stays is overwritten by the next.
+        let _ = fs::remove_file(self.copies.join(id).join(NOTE));
     }
 }
 
+/// Whether any sandbox of a data directory has a record, or is in quarantine.
+pub(super) fn has_sandboxes(data_dir: &Path) -> bool {
+    let records = Records::of(data_dir);
+    let has = |id: &String| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
+    // What can't be looked at may hold some.
+    records.list().map_or(true, |ids| ids.iter().any(has))
+}
+
+/// A name for the same file. File systems without such names go without.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(to).and_then(|()| fs::hard_link(from, to)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            tracing::warn!(%error, "{} has no second name for a guest's socket", to.display());
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// What the record of a sandbox says of its image, for commands that remove images.
+#[derive(Debug, Clone)]
+pub struct RecordedSandbox {
+    pub id: SandboxId,
+    pub name: Option<SandboxName>,
+    pub image: String,
+    /// The directories of its layers: `.../layers/<digest>/files`.
+    pub layers: Vec<PathBuf>,
+}
+
+/// Why it isn't known which sandboxes stand on which layers.
+#[derive(Debug, Error)]
+pub enum RecordsError {
+    #[error("could not read the records of sandboxes in {}: {source}", data_dir.display())]
+    Read { data_dir: PathBuf, source: io::Error },
+    #[error("the record of sandbox {id} can't be read, so it is not known which layers are in use: {faults}")]
+    Unknown { id: String, faults: String },
+}
+
+/// The records of all sandboxes of a data directory. A server may be running on it.
+///
+/// # Errors
+/// When it isn't known of one which layers it uses.
+pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, RecordsError> {
+    let read = |source| RecordsError::Read { data_dir: data_dir.to_owned(), source };
+    let records = Records::of(data_dir);
+    let mut all = Vec::new();
+    for id in records.list().map_err(read)? {
+        let reading = records.read(&id).map_err(read)?;
+        match reading.record {
+            Some(Record { id, name, image, layers, .. }) => all.push(RecordedSandbox { id, name, image, layers }),
+            None if !reading.faults.is_empty() => {
+                return Err(RecordsError::Unknown { id, faults: reading.faults.join("; ") });
+            }
+            None if records.copies.join(&id).join(NOTE).exists() => {
+                return Err(RecordsError::Unknown { id, faults: "it is missing".to_owned() });
+            }
+            // Being made, or prepared.
+            None => {}
+        }
+    }
+    Ok(all)
+}
+
 /// The id of this boot of the host.
-pub(super) fn boot_id() -> String {
-    fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default().trim().to_owned()
+pub(super) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id"))?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "s00000000001";
+
+    fn record(revision: u32) -> Record {
+        Record {
+            id: ID.parse().unwrap(),
+            name: Some("demo".parse().unwrap()),
+            pid: 7,
+            start_time: 11,
+            boot: "b".to_owned(),
+            uid_index: 3,
+            net_index: Some(5),
+            image: "base".to_owned(),
+            layers: vec!["/pool/layers/x/files".into()],
+            pooled: false,
+            memo: Some("{\"name\":\"demo\"}".to_owned()),
+            revision,
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_record_passes_for_a_whole_one() {
+        let whole = record(0).encode().unwrap();
+        assert_eq!(Record::decode(&whole, ID).unwrap(), record(0));
+        for length in 0..whole.len() {
+            assert!(Record::decode(&whole[..length], ID).is_err(), "{length}");
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert!(Record::decode(&changed, ID).is_err(), "{at}");
+        }
+        assert!(matches!(Record::decode(&whole, "s00000000002"), Err(Damage::Foreign(_))));
+        let newer = b"{\"version\":2,\"checksum\":\"other\"}\n{}".as_slice();
+        assert!(matches!(Record::decode(newer, ID), Err(Damage::Newer(2))));
+        let old = format!(
+            r#"{{"id":"{ID}","pid":7,"start_time":1,"boot":"b","uid_index":1,"net_index":null,"image":"base","layers":[]}}"#
+        );
+        let old = Record::decode(old.as_bytes(), ID).unwrap();
+        assert!(old.memo.is_none() && !old.pooled);
+    }
+
+    #[test]
+    fn one_sound_copy_is_enough_and_the_later_one_is_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let reading = records.read(ID).unwrap();
+        assert!(reading.record.is_none() && reading.faults.is_empty() && !has_sandboxes(dir.path()));
+        records.write(&record(0)).unwrap();
+        assert!(records.read(ID).unwrap().complete);
+
+        let paths = ["run", "records"].map(|place| dir.path().join(place).join(ID).join(FILE));
+        for cut in &paths {
+            fs::write(cut, "{").unwrap();
+            let reading = records.read(ID).unwrap();
+            assert_eq!(reading.record, Some(record(0)));
+            assert!(!reading.complete && reading.faults[0].contains("cut short"), "{:?}", reading.faults);
+            records.restore(&record(0)).unwrap();
+        }
+        fs::write(&paths[1], record(1).encode().unwrap()).unwrap();
+        assert_eq!(records.read(ID).unwrap().record, Some(record(1)));
+        fs::remove_dir_all(dir.path().join("run")).unwrap();
+        assert_eq!(records.read(ID).unwrap().record, Some(record(1)));
+        assert!(has_sandboxes(dir.path()));
+        fs::write(&paths[1], "").unwrap();
+        let reading = records.read(ID).unwrap();
+        assert!(reading.record.is_none() && reading.faults.len() == 1);
+        records.remove(ID).unwrap();
+        assert!(!has_sandboxes(dir.path()));
+    }
+
+    #[test]
+    fn a_socket_is_dialled_by_whichever_name_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id: SandboxId = ID.parse().unwrap();
+        let _listener = records.bind(&id).unwrap();
+        for place in ["run", "records"] {
+            fs::remove_dir_all(dir.path().join(place)).unwrap();
+            std::os::unix::net::UnixStream::connect(records.socket(&id)).unwrap();
+            records.restore(&record(0)).unwrap();
+            assert!(records.has_both_sockets(&id));
+        }
+    }
+
+    #[test]
+    fn layers_in_use_are_known_by_either_copy_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(recorded_sandboxes(dir.path()).unwrap().is_empty());
+        let records = Records::open(dir.path()).unwrap();
+        records.write(&record(0)).unwrap();
+        fs::write(dir.path().join("run").join(ID).join(FILE), "{").unwrap();
+        let all = recorded_sandboxes(dir.path()).unwrap();
+        assert_eq!((all.len(), &all[0].layers), (1, &record(0).layers));
+        fs::write(dir.path().join("records").join(ID).join(FILE), "{").unwrap();
+        assert!(matches!(recorded_sandboxes(dir.path()), Err(RecordsError::Unknown { .. })));
+        records.set_aside(ID).unwrap();
+        assert!(recorded_sandboxes(dir.path()).unwrap().is_empty(), "a lost one without a record stands on nothing");
+        let since = records.note_quarantine(ID, "why").unwrap();
+        assert_eq!(records.note_quarantine(ID, "why").unwrap(), since);
+        assert!(matches!(recorded_sandboxes(dir.path()), Err(RecordsError::Unknown { .. })));
+        records.end_quarantine(ID);
+        assert!(recorded_sandboxes(dir.path()).unwrap().is_empty());
+    }
 }

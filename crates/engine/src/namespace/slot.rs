@@ -84,6 +84,12 @@ impl IdRanges {
     pub(super) fn base(index: u32) -> u32 {
         FIRST_ID + index * IDS
     }
+
+    /// The range that begins with this id.
+    pub(super) fn index(base: u32) -> Option<u32> {
+        let above = base.checked_sub(FIRST_ID)?;
+        (above % IDS == 0 && above / IDS < RANGES).then_some(above / IDS)
+    }
 }
 
 impl Host {
@@ -220,6 +226,7 @@ impl Host {
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer =
             self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        self.storage.mark_unused(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
         let etc = layer.join("upper/etc");
         let resolver = match gateway {
             Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
@@ -285,11 +292,19 @@ pub(super) fn cgroup(error: arenite_isolation::cgroup::CgroupError) -> EngineErr
     EngineError::Stage { stage: format!("cgroup {}", error.what), source: io::Error::new(kind, error), hint: None }
 }
 
-/// When a process started, in the kernel's ticks since boot: with its number it tells one process from all others of this boot.
-pub(super) fn start_time(pid: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// When a process started, in the kernel's ticks since boot: with its number it tells one process from all others of this
+/// boot. None when there is no such process.
+pub(super) fn start_time(pid: i32) -> io::Result<Option<u64>> {
+    let text = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // It ended between being opened and read.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     // The name, in brackets, may hold anything: fields count from the last bracket.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    let field = || text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok();
+    Ok(field())
 }
 
 /// Waits, blocking, until the process behind a pidfd has ended. False at the limit.
@@ -317,13 +332,14 @@ mod tests {
         ranges.adopt(2);
         assert_eq!(ranges.take(), Some(3));
         assert!(u64::from(IdRanges::base(RANGES - 1)) + u64::from(IDS) <= u64::from(u32::MAX));
+        assert_eq!((IdRanges::index(IdRanges::base(a)), IdRanges::index(FIRST_ID + 1)), (Some(a), None));
         ranges.give_back(a);
         assert!(ranges.used.lock().unwrap().0.len() == 4);
     }
 
     #[test]
     fn a_process_is_told_by_its_start() {
-        assert!(start_time(std::process::id() as i32).is_some_and(|t| t > 0));
-        assert_eq!(start_time(i32::MAX), None);
+        assert!(start_time(std::process::id() as i32).unwrap().is_some_and(|t| t > 0));
+        assert_eq!(start_time(i32::MAX).unwrap(), None);
     }
 }

@@ -10,7 +10,7 @@ use crate::dialect::agentflow;
 /// What a path without a name of its own is counted as.
 const OTHER: &str = "other";
 /// Routes of this server itself.
-const OURS: [&str; 26] = [
+const OURS: [&str; 29] = [
     "/api/v1/sandbox",
     "/api/v1/sandbox/{name}",
     "/api/v1/trajectories",
@@ -19,6 +19,9 @@ const OURS: [&str; 26] = [
     "/api/v1/trajectories/{trajectory}/export",
     "/api/v2/images",
     "/api/v2/info",
+    "/api/v2/quarantine",
+    "/api/v2/quarantine/{id}",
+    "/api/v2/quarantine/{id}/adopt",
     "/api/v2/sandboxes",
     "/api/v2/sandboxes/{name}",
     "/api/v2/sandboxes/{name}/logs",

@@ -74,6 +74,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("GET", "/api/v2/sandboxes/b/usage"),
     ("GET", "/api/v2/sandboxes/b/steps"),
     ("GET", "/api/v2/sandboxes/b/logs"),
+    ("GET", "/api/v2/quarantine"),
+    ("DELETE", "/api/v2/quarantine/s00000000001"),
+    ("POST", "/api/v2/quarantine/s00000000001/adopt"),
     ("GET", "/api/v1/sandbox"),
     ("POST", "/api/v1/sandbox"),
     ("GET", "/api/v1/sandbox/b"),
@@ -277,6 +280,8 @@ async fn walk(client: &mut Client<'_>, credential: &Credential, hosts: &Hosts, (
             } else if path.ends_with("/tickets") && !credential.makes_tickets && answer.status != 404 {
                 let is_program = said.contains("reached");
                 assert!(answer.status == 403 || is_program, "{what}");
+            } else if path.starts_with("/api/v2/quarantine") && !credential.makes_tickets && is_server {
+                assert_eq!(answer.status, 403, "{what}");
             } else {
                 let_in += 1;
                 assert!(answer.status != 401 && answer.status != 403, "{what}");

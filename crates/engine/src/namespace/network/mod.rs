@@ -161,6 +161,27 @@ impl Network {
         })
     }
 
+    /// The same where it isn't known which addresses are in use: none is used again, and no link is removed.
+    pub async fn adopt_all(&self) {
+        let shared = self.shared.clone();
+        let taken = blocking(move || {
+            let links = host_netlink()?.links().map_err(NetworkError::netlink("list the host's links"))?;
+            let prefix = interface_prefix(&shared.tag);
+            let indexes: Vec<u32> = links.iter().filter_map(|link| link.name.strip_prefix(&prefix)?.parse().ok()).collect();
+            shared.addresses().take(&indexes);
+            Ok(())
+        });
+        if let Err(error) = taken.await {
+            tracing::warn!(%error, "links of sandboxes could not be listed; an address in use is found when it is tried");
+        }
+    }
+
+    /// The number of an address of this network.
+    pub fn index_of(&self, address: Ipv4Addr) -> Option<u32> {
+        let subnet = self.shared.subnet;
+        subnet.contains(&address).then(|| address.to_bits() - subnet.network().to_bits())
+    }
+
     /// What an operator should know: what was changed on the host, and what there may keep sandboxes from the network.
     /// Runs the host's firewall tools.
     pub async fn warnings(&self) -> Vec<String> {

@@ -7,6 +7,7 @@
 //!
 //!  root/uppers/<id>/upper   the overlay's upper directory   (root/uppers/<id> is a subvolume with a quota)
 //!  root/uppers/<id>/work    the overlay's work directory
+//!  root/uppers/<id>/unused  there until a guest is started on it
 //!  root/trash/              plain layers on their way out
 //! ```
 //!
@@ -19,6 +20,7 @@
 //! It gets a pool image like any other file system, not copied on write itself.
 
 mod error;
+mod mark;
 mod pool;
 mod tree;
 
@@ -35,6 +37,8 @@ use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
 
 pub use self::error::StorageError;
+pub use self::mark::LayerUse;
+use super::record;
 
 /// How to keep writable layers.
 #[derive(Debug, Clone, Default)]
@@ -226,8 +230,7 @@ impl Storage {
 
     /// Whether the engine keeps a record of any sandbox.
     fn has_sandboxes(&self) -> bool {
-        let entries = fs::read_dir(self.data_dir.join("run"));
-        entries.is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join("sandbox.json").exists()))
+        record::has_sandboxes(&self.data_dir)
     }
 
     fn join_users(&self) -> Result<File> {

@@ -1,0 +1,93 @@
+//! A row as the engine keeps it beside the sandbox, so that a store that was lost can be made again.
+
+use arenite_engine::Row;
+use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::Sandbox;
+
+/// What of a row doesn't change, and can't be asked of the engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Memo {
+    pub(crate) tenant: TenantId,
+    pub(crate) name: SandboxName,
+    spec: SandboxSpec,
+    #[serde(default)]
+    template: Option<String>,
+    #[serde(default)]
+    origin: String,
+    created_at: Timestamp,
+    #[serde(default)]
+    expires_at: Option<Timestamp>,
+}
+
+impl Memo {
+    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+        Self {
+            tenant: sandbox.tenant.clone(),
+            name: sandbox.name.clone(),
+            spec: sandbox.spec.clone(),
+            template: sandbox.template.clone(),
+            origin: sandbox.origin.clone(),
+            created_at: sandbox.created_at,
+            expires_at: sandbox.expires_at,
+        }
+    }
+
+    /// # Errors
+    /// For what another version wrote, in words.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| format!("its record does not say whose it is: {error}"))
+    }
+
+    /// The row again. Uses of it count from now on.
+    pub(crate) fn sandbox(self, id: SandboxId, state: SandboxState, reason: Option<String>, now: Timestamp) -> Sandbox {
+        Sandbox {
+            id,
+            tenant: self.tenant,
+            name: self.name,
+            state,
+            spec: self.spec,
+            template: self.template,
+            reason,
+            isolation: Vec::new(),
+            origin: self.origin,
+            created_at: self.created_at,
+            last_used_at: now,
+            state_since: now,
+            expires_at: self.expires_at,
+            stages: Vec::new(),
+        }
+    }
+}
+
+/// What the engine is given of a row.
+pub(crate) fn row(sandbox: &Sandbox) -> Row {
+    let memo = serde_json::to_string(&Memo::of(sandbox)).expect("names, a spec and times are JSON");
+    Row { id: sandbox.id.clone(), name: sandbox.name.clone(), memo }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_comes_back_from_its_memo() {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let mut spec = SandboxSpec::of_image("base".parse().unwrap());
+        spec.env.insert("A".to_owned(), "b".to_owned());
+        let memo = Memo {
+            tenant: TenantId::default_tenant(),
+            name: "demo".parse().unwrap(),
+            spec,
+            template: Some("default".to_owned()),
+            origin: "api".to_owned(),
+            created_at: now,
+            expires_at: Some(now),
+        };
+        let sandbox = memo.clone().sandbox(SandboxId::random(), SandboxState::Paused, None, now);
+        assert_eq!(Memo::read(&row(&sandbox).memo).unwrap(), memo);
+        assert!(Memo::read("{}").is_err());
+    }
+}

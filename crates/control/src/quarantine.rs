@@ -1,0 +1,198 @@
+//! Sandboxes that a start could not explain. They go on as they are until an operator adopts or removes them.
+//!
+//! One that has a row keeps its name: no other sandbox can take it, and calls to it are refused with what to do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arenite_engine::Remains;
+use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::core::{Core, detached};
+use crate::memo::{self, Memo};
+use crate::recovery::state_of;
+use crate::{ControlError, Sandbox};
+
+/// A sandbox in quarantine, as it is listed.
+#[derive(Debug, Clone, Serialize)]
+pub struct QuarantinedSandbox {
+    pub id: SandboxId,
+    /// As its row or its record names it.
+    pub name: Option<SandboxName>,
+    pub reason: String,
+    pub since: Timestamp,
+    #[serde(flatten)]
+    pub remains: Remains,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    memo: Option<Memo>,
+    reason: String,
+    since: Timestamp,
+    /// The store has its row.
+    has_row: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Quarantine {
+    held: Mutex<BTreeMap<SandboxId, Held>>,
+    /// One adoption or removal at a time.
+    change: tokio::sync::Mutex<()>,
+}
+
+impl Quarantine {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox whose row has this name.
+    pub(crate) fn named(&self, tenant: &TenantId, name: &SandboxName) -> Option<SandboxId> {
+        let held = self.held();
+        let is_it = |held: &Held| held.has_row && held.memo.as_ref().is_some_and(|m| m.tenant == *tenant && m.name == *name);
+        held.iter().find(|(_, held)| is_it(held)).map(|(id, _)| id.clone())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.held().len()
+    }
+}
+
+impl Core {
+    pub(crate) fn set_apart(&self, quarantined: arenite_engine::Quarantined, memo: Option<Memo>, has_row: bool) {
+        let arenite_engine::Quarantined { id, reason, since } = quarantined;
+        let name = memo.as_ref().map(|memo| memo.name.to_string());
+        tracing::error!(%id, name, %reason, "a sandbox is in quarantine: nothing of it was changed; adopt or remove it with arenite quarantine");
+        self.quarantine.held().insert(id, Held { memo, reason, since, has_row });
+    }
+
+    pub(crate) async fn list_quarantine(&self) -> Vec<QuarantinedSandbox> {
+        let held = self.quarantine.held().clone();
+        let mut all = Vec::with_capacity(held.len());
+        for (id, held) in held {
+            let remains = self.engine.remains(&id).await.unwrap_or_else(|error| {
+                tracing::warn!(%id, %error, "a sandbox in quarantine could not be looked at");
+                Remains::default()
+            });
+            let name = held.memo.map(|memo| memo.name);
+            all.push(QuarantinedSandbox { id, name, reason: held.reason, since: held.since, remains });
+        }
+        all
+    }
+
+    fn held(&self, id: &SandboxId) -> Result<Held, ControlError> {
+        self.quarantine.held().get(id).cloned().ok_or_else(|| ControlError::NotQuarantined { id: id.clone() })
+    }
+
+    /// Makes it an ordinary sandbox, or a lost one with its disk when it has no usable record.
+    pub(crate) async fn adopt_quarantined(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        id: SandboxId,
+        name: Option<SandboxName>,
+    ) -> Result<Sandbox, ControlError> {
+        let operation = self.operation()?;
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let _change = core.quarantine.change.lock().await;
+            let held = core.held(&id)?;
+            let row = core.row_of(&held, tenant, &id, name)?;
+            // The row first, as in a create: a crash from here on leaves a sandbox in quarantine with its row.
+            let is_renamed = held.memo.as_ref().is_none_or(|memo| memo.name != row.name);
+            if held.has_row && is_renamed {
+                core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
+            }
+            if !held.has_row || is_renamed {
+                core.store.insert(&row).await.map_err(ControlError::store("remember an adopted sandbox"))?;
+            }
+            let adopted = core.bounded("the adoption", &row.name, core.engine.take_back(&memo::row(&row))).await;
+            let adopted = match adopted {
+                Ok(adopted) => adopted,
+                Err(error) => {
+                    let held = Held { memo: Some(Memo::of(&row)), has_row: true, ..held };
+                    core.quarantine.held().insert(id, held);
+                    return Err(error);
+                }
+            };
+            let (state, reason) = state_of(adopted.state);
+            let row = Sandbox { state, reason, isolation: adopted.isolation, ..row };
+            if let Err(error) = core.store.update(&row).await {
+                tracing::error!(%id, %error, "a sandbox's state could not be stored");
+            }
+            tracing::info!(%id, name = %row.name, %state, "a sandbox was adopted out of quarantine");
+            core.quarantine.held().remove(&id);
+            core.enter_open(row.clone());
+            if let Some(entry) = core.registry().by_id(&id) {
+                core.announce(entry, Some(state));
+            }
+            Ok(row)
+        })
+        .await
+    }
+
+    /// The row that it gets: the one it had, or of what its record says, or of nothing but its id.
+    fn row_of(&self, held: &Held, tenant: TenantId, id: &SandboxId, name: Option<SandboxName>) -> Result<Sandbox, ControlError> {
+        let now = self.clock.now();
+        let mut row = match held.memo.clone() {
+            Some(memo) => memo.sandbox(id.clone(), SandboxState::Lost, None, now),
+            None => Sandbox {
+                id: id.clone(),
+                tenant,
+                // An id is a valid name: both are DNS labels.
+                name: id.as_str().parse().expect("an id is a DNS label"),
+                state: SandboxState::Lost,
+                spec: SandboxSpec::of_image(self.config.default_image.clone()),
+                template: None,
+                reason: None,
+                isolation: Vec::new(),
+                origin: "quarantine".to_owned(),
+                created_at: now,
+                last_used_at: now,
+                state_since: now,
+                expires_at: None,
+                stages: Vec::new(),
+            },
+        };
+        row.name = name.unwrap_or(row.name);
+        let registry = self.registry();
+        let is_taken = registry.by_name(&row.tenant, &row.name).is_some()
+            || registry.claim(&row.tenant, &row.name).is_some()
+            || self.quarantine.named(&row.tenant, &row.name).is_some_and(|other| other != *id);
+        if is_taken { Err(ControlError::AlreadyExists { name: row.name }) } else { Ok(row) }
+    }
+
+    /// Ends its processes and removes its disk.
+    pub(crate) async fn remove_quarantined(self: &Arc<Self>, id: SandboxId) -> Result<(), ControlError> {
+        let operation = self.operation()?;
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let _change = core.quarantine.change.lock().await;
+            let held = core.held(&id)?;
+            let limit = core.config.engine_timeout;
+            match tokio::time::timeout(limit, core.engine.destroy(&id)).await {
+                Ok(destroyed) => destroyed?,
+                Err(_) => return Err(arenite_engine::EngineError::Timeout { what: "the removal", limit }.into()),
+            }
+            if held.has_row {
+                core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
+            }
+            core.quarantine.held().remove(&id);
+            tracing::info!(%id, "removed a sandbox that was in quarantine");
+            Ok(())
+        })
+        .await
+    }
+
+    /// What an operator should know of it.
+    pub(crate) fn quarantine_warning(&self) -> Option<String> {
+        match self.quarantine.len() {
+            0 => None,
+            1 => Some("1 sandbox is in quarantine: see arenite quarantine ls".to_owned()),
+            number => Some(format!("{number} sandboxes are in quarantine: see arenite quarantine ls")),
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! What a start makes of what it finds on the host.
+//!
+//! ```text
+//!  look at all of it ──► judge each ──► found          its record is sound, or its row is known and it has no processes
+//!  (nothing changes,                ├─► removed        prepared and never used, or nothing of it but empty directories
+//!   and a look that                 └─► quarantined    all else: processes, disk, ids and address stay as they are
+//!   fails ends the start)
+//! ```
+//!
+//! The engine's side of a sandbox is made after its row and removed before it. So a sound record without a row tells of a
+//! store that has lost rows, and not of a leftover.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arenite_model::SandboxId;
+use rustix::io::Errno;
+
+use super::at;
+use super::descriptors;
+use super::engine::{Live, NamespaceEngine, Shared, blocking};
+use super::record::{Reading, Record, Records, boot_id};
+use super::slot::{IdRanges, start_time, wait_end};
+use super::storage::{LayerUse, StorageError};
+use crate::{EngineError, Found, FoundState, Quarantined, Recovery, Remains, Row};
+
+/// What becomes of an id that was found on the host or in a row.
+enum Verdict {
+    Found {
+        record: Option<Record>,
+        /// Its process, or why it is lost.
+        live: Result<Arc<OwnedFd>, String>,
+        paused: bool,
+        /// What was missing or damaged of its record.
+        to_restore: Option<String>,
+    },
+    Remove(String),
+    Quarantine {
+        reason: String,
+        occupied: Occupied,
+    },
+}
+
+/// What a sandbox in quarantine keeps others from.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Occupied {
+    pub(super) uid_index: Option<u32>,
+    pub(super) net_index: Option<u32>,
+    /// It has processes whose address isn't known.
+    unknown_net: bool,
+}
+
+/// How many sandboxes there are on disk, as far as it can be seen.
+pub(super) fn count(data_dir: &std::path::Path) -> usize {
+    Records::of(data_dir).list().map_or(0, |ids| ids.len())
+}
+
+fn look(what: impl Into<String>) -> impl FnOnce(io::Error) -> EngineError {
+    let what = what.into();
+    move |source| EngineError::Look { what, source }
+}
+
+fn look_at_storage(error: StorageError) -> EngineError {
+    match error {
+        StorageError::Io { what, source } => EngineError::Look { what, source },
+        other => EngineError::Look { what: "the storage".to_owned(), source: io::Error::other(other) },
+    }
+}
+
+impl Shared {
+    /// Finds the process of a record, if it is the same one.
+    fn find(&self, record: &Record) -> io::Result<Result<Arc<OwnedFd>, String>> {
+        if record.boot != boot_id()? {
+            return Ok(Err("the host was restarted".to_owned()));
+        }
+        let ended = Ok(Err("its guest ended while no server was there".to_owned()));
+        let Some(pid) = rustix::process::Pid::from_raw(record.pid) else { return ended };
+        let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::SRCH | Errno::INVAL) => return ended,
+            Err(error) => return Err(error.into()),
+        };
+        // Opened first, compared after: the number can't change hands between the two.
+        if start_time(record.pid)? != Some(record.start_time) || wait_end(&pidfd, Duration::ZERO) {
+            return ended;
+        }
+        Ok(Ok(Arc::new(pidfd)))
+    }
+
+    fn is_frozen(&self, id: &str) -> Result<bool, EngineError> {
+        match self.host.cgroups.is_frozen(id) {
+            Ok(frozen) => Ok(frozen),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(look(format!("the cgroup of sandbox {id}"))(error.source)),
+        }
+    }
+
+    fn processes(&self, id: &str) -> Result<Vec<i32>, EngineError> {
+        let cgroups = &self.host.cgroups;
+        cgroups.try_processes(id).map_err(|error| look(format!("the processes of sandbox {id}"))(error.source))
+    }
+
+    fn read_record(&self, id: &str) -> Result<Reading, EngineError> {
+        self.host.records.read(id).map_err(look(format!("the record of sandbox {id}")))
+    }
+
+    /// Everything that carries a sandbox's id.
+    fn ids_on_host(&self) -> Result<BTreeSet<SandboxId>, EngineError> {
+        let host = &self.host;
+        let mut names: BTreeSet<String> = host.records.list().map_err(look("the records"))?;
+        names.extend(host.cgroups.list().map_err(|error| look("the cgroups")(error.source))?);
+        // Builds keep their layers elsewhere.
+        names.extend(host.storage.list_layers().map_err(look_at_storage)?);
+        Ok(names.into_iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn judge(&self, id: &SandboxId, is_known: bool) -> Result<Verdict, EngineError> {
+        let text = id.as_str();
+        let layer = self.host.storage.layer_use(text).map_err(look_at_storage)?;
+        if layer == LayerUse::Unused && !is_known {
+            return Ok(Verdict::Remove(format!("sandbox {id}, prepared and never used")));
+        }
+        let reading = self.read_record(text)?;
+        let faults = || reading.faults.join("; ");
+        if let Some(record) = &reading.record {
+            if record.pooled && !is_known {
+                return Ok(Verdict::Remove(format!("sandbox {id}, made ahead, prepared and never used")));
+            }
+            let live = self.find(record).map_err(look(format!("the processes of sandbox {id}")))?;
+            if !is_known && live.is_err() && layer == LayerUse::Absent {
+                return Ok(Verdict::Remove(format!("the record of sandbox {id}, which was deleted")));
+            }
+            if !is_known && record.memo.is_none() {
+                let reason = "no row names it, and its record, of an older version, does not say whose it is".to_owned();
+                return Ok(Verdict::Quarantine { reason, occupied: self.occupied(Some(record), &[]) });
+            }
+            let is_whole = reading.complete && record.memo.is_some() && (live.is_err() || self.host.records.has_both_sockets(id));
+            let to_restore =
+                (!is_whole).then(|| if reading.faults.is_empty() { "a part was missing".to_owned() } else { faults() });
+            let paused = live.is_ok() && self.is_frozen(text)?;
+            return Ok(Verdict::Found { record: Some(record.clone()), live, paused, to_restore });
+        }
+        let processes = self.processes(text)?;
+        let wrong = if reading.faults.is_empty() {
+            "it has no record".to_owned()
+        } else {
+            format!("its record can't be read: {}", faults())
+        };
+        if is_known && processes.is_empty() {
+            let live = Err(format!("{wrong}, and no process of it is left"));
+            return Ok(Verdict::Found { record: None, live, paused: false, to_restore: None });
+        }
+        if !is_known && processes.is_empty() && layer == LayerUse::Absent && reading.faults.is_empty() {
+            return Ok(Verdict::Remove(format!("empty directories of sandbox {id}")));
+        }
+        Ok(Verdict::Quarantine { reason: wrong, occupied: self.occupied(None, &processes) })
+    }
+
+    /// The ids and the address of a sandbox, as its record or else its processes say.
+    fn occupied(&self, record: Option<&Record>, processes: &[i32]) -> Occupied {
+        if let Some(record) = record {
+            return Occupied { uid_index: Some(record.uid_index), net_index: record.net_index, unknown_net: false };
+        }
+        let read = |pid: &i32, name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+        let uid_index = processes.iter().find_map(|pid| uid_index(&read(pid, "uid_map")?));
+        let net_index = self.host.network().ok().and_then(|network| {
+            let trie = processes.iter().find_map(|pid| read(pid, "net/fib_trie"))?;
+            own_addresses(&trie).find_map(|address| network.index_of(address))
+        });
+        Occupied { uid_index, net_index, unknown_net: net_index.is_none() && !processes.is_empty() }
+    }
+
+    /// Looks at everything and changes nothing.
+    fn judge_all(&self, known: &HashMap<SandboxId, Row>) -> Result<Vec<(SandboxId, Verdict)>, EngineError> {
+        let mut ids = self.ids_on_host()?;
+        ids.extend(known.keys().cloned());
+        let number = ids.len();
+        let mut verdicts = Vec::with_capacity(number);
+        for id in ids {
+            let verdict = self.judge(&id, known.contains_key(&id)).map_err(|error| descriptors::explain(error, number))?;
+            verdicts.push((id, verdict));
+        }
+        descriptors::check(0, number)?;
+        Ok(verdicts)
+    }
+
+    fn settle(&self, known: &HashMap<SandboxId, Row>) -> Result<Settled, EngineError> {
+        let mut settled = Settled::default();
+        for (id, verdict) in self.judge_all(known)? {
+            match verdict {
+                Verdict::Found { record, live, paused, to_restore } => {
+                    let found = self.settle_found(&id, known.get(&id), record, live, paused, to_restore, &mut settled);
+                    settled.recovery.found.push(found);
+                }
+                Verdict::Remove(what) => {
+                    self.host.end_processes(id.as_str());
+                    let removed = self.host.remove_objects(id.as_str()).and_then(|()| self.host.records.remove(id.as_str()));
+                    match removed {
+                        Ok(()) => settled.recovery.removed.push(what),
+                        Err(error) => tracing::warn!(%id, %error, "what is left of a sandbox could not be removed"),
+                    }
+                }
+                Verdict::Quarantine { reason, occupied } => {
+                    occupied.uid_index.inspect(|index| self.host.ids.adopt(*index));
+                    settled.nets.extend(occupied.net_index);
+                    settled.unknown_net |= occupied.unknown_net;
+                    let since = self.note_quarantine(&id, &reason);
+                    self.state().quarantined.insert(id.clone(), occupied);
+                    settled.recovery.quarantined.push(Quarantined { id, reason, since });
+                }
+            }
+        }
+        Ok(settled)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one verdict")]
+    fn settle_found(
+        &self,
+        id: &SandboxId,
+        row: Option<&Row>,
+        record: Option<Record>,
+        live: Result<Arc<OwnedFd>, String>,
+        paused: bool,
+        to_restore: Option<String>,
+        settled: &mut Settled,
+    ) -> Found {
+        self.host.records.end_quarantine(id.as_str());
+        let record = record.map(|mut record| {
+            self.host.ids.adopt(record.uid_index);
+            if let Some(what) = to_restore {
+                if let Some(row) = row {
+                    (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
+                }
+                match self.host.records.restore(&record) {
+                    Ok(()) => tracing::info!(%id, %what, "restored the record of a sandbox"),
+                    Err(error) => tracing::warn!(%id, %what, %error, "the record of a sandbox could not be restored; the next start tries again"),
+                }
+            }
+            record
+        });
+        let memo = record.as_ref().and_then(|record| record.memo.clone());
+        let state = match (live, record) {
+            (Ok(pidfd), Some(record)) => {
+                settled.nets.extend(record.net_index);
+                settled.live.push((id.clone(), pidfd.clone()));
+                self.state().live.insert(id.clone(), Live { record, pidfd });
+                if paused { FoundState::Paused } else { FoundState::Running }
+            }
+            (Ok(_), None) => FoundState::Lost("it has no record".to_owned()),
+            (Err(reason), _) => {
+                self.host.end_processes(id.as_str());
+                // The disk stays until it is destroyed.
+                let _ = self.host.cgroups.remove(id.as_str());
+                FoundState::Lost(reason)
+            }
+        };
+        Found { id: id.clone(), state, memo, isolation: self.isolation() }
+    }
+
+    fn note_quarantine(&self, id: &SandboxId, reason: &str) -> jiff::Timestamp {
+        self.host.records.note_quarantine(id.as_str(), reason).unwrap_or_else(|error| {
+            tracing::warn!(%id, %error, "it could not be noted since when a sandbox is in quarantine");
+            jiff::Timestamp::now()
+        })
+    }
+
+    /// Ends what can't be explained, and keeps its disk.
+    fn give_up(&self, row: &Row, reason: String) -> Result<FoundState, EngineError> {
+        let id = row.id.as_str();
+        self.host.end_processes(id);
+        self.host.cgroups.remove(id).map_err(super::slot::cgroup)?;
+        self.host.records.set_aside(id).map_err(|e| at("record", e))?;
+        self.forget_quarantine(&row.id);
+        Ok(FoundState::Lost(reason))
+    }
+
+    /// Gives back what a sandbox in quarantine kept others from.
+    pub(super) fn forget_quarantine(&self, id: &SandboxId) {
+        self.host.records.end_quarantine(id.as_str());
+        let Some(occupied) = self.state().quarantined.remove(id) else { return };
+        occupied.uid_index.inspect(|index| self.host.ids.give_back(*index));
+        if let (Some(index), Ok(network)) = (occupied.net_index, self.host.network()) {
+            network.release(index);
+        }
+    }
+
+    /// What a sandbox in quarantine becomes under its row.
+    fn take_back(&self, row: &Row) -> Result<(FoundState, Option<Arc<OwnedFd>>), EngineError> {
+        let id = &row.id;
+        let reading = self.read_record(id.as_str())?;
+        let Some(mut record) = reading.record else {
+            let reason = "its record could not be read when it was adopted; its disk is kept".to_owned();
+            return Ok((self.give_up(row, reason)?, None));
+        };
+        (record.name, record.memo) = (Some(row.name.clone()), Some(row.memo.clone()));
+        record.revision += 1;
+        self.host.records.restore(&record).map_err(|e| at("record", e))?;
+        self.host.records.end_quarantine(id.as_str());
+        let state = if self.is_frozen(id.as_str())? { FoundState::Paused } else { FoundState::Running };
+        {
+            let mut held = self.state();
+            // Its ids and its address are still its own.
+            held.quarantined.remove(id);
+            if let Some(live) = held.live.get_mut(id) {
+                live.record = record;
+                return Ok((state, None));
+            }
+        }
+        match self.find(&record).map_err(look(format!("the processes of sandbox {id}")))? {
+            Ok(pidfd) => {
+                self.state().live.insert(id.clone(), Live { record, pidfd: pidfd.clone() });
+                Ok((state, Some(pidfd)))
+            }
+            Err(reason) => {
+                self.host.end_processes(id.as_str());
+                let _ = self.host.cgroups.remove(id.as_str());
+                Ok((FoundState::Lost(reason), None))
+            }
+        }
+    }
+}
+
+/// What a recovery did.
+#[derive(Default)]
+struct Settled {
+    recovery: Recovery,
+    live: Vec<(SandboxId, Arc<OwnedFd>)>,
+    nets: Vec<u32>,
+    unknown_net: bool,
+}
+
+impl NamespaceEngine {
+    pub(super) async fn find_again(&self, known: &[Row]) -> Result<Recovery, EngineError> {
+        let shared = self.shared.clone();
+        let known: HashMap<SandboxId, Row> = known.iter().map(|row| (row.id.clone(), row.clone())).collect();
+        let settled = blocking(move || shared.settle(&known)).await?;
+        let network = self.shared.host.network()?;
+        if settled.unknown_net {
+            tracing::warn!(
+                "the addresses of all sandboxes stay reserved until the next start: one in quarantine does not say which is its own"
+            );
+            network.adopt_all().await;
+        } else {
+            network.adopt(&settled.nets).await;
+        }
+        for (id, pidfd) in settled.live {
+            self.shared.watch(id, pidfd);
+        }
+        tokio::spawn(self.shared.clone().keep_prepared());
+        tokio::spawn(self.shared.clone().watch_launcher());
+        Ok(settled.recovery)
+    }
+
+    pub(super) async fn set_apart(&self, id: &SandboxId, reason: &str) -> Result<jiff::Timestamp, EngineError> {
+        let (shared, id, reason) = (self.shared.clone(), id.clone(), reason.to_owned());
+        blocking(move || Ok(shared.note_quarantine(&id, &reason))).await
+    }
+
+    pub(super) async fn adopt_quarantined(&self, row: &Row) -> Result<Found, EngineError> {
+        let (shared, row) = (self.shared.clone(), row.clone());
+        let (found, pidfd) = blocking(move || {
+            let (state, pidfd) = shared.take_back(&row)?;
+            Ok((Found { id: row.id, state, memo: Some(row.memo), isolation: shared.isolation() }, pidfd))
+        })
+        .await?;
+        if let Some(pidfd) = pidfd {
+            self.shared.watch(found.id.clone(), pidfd);
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn look_at_remains(&self, id: &SandboxId) -> Result<Remains, EngineError> {
+        let (shared, id) = (self.shared.clone(), id.clone());
+        blocking(move || {
+            let storage = &shared.host.storage;
+            Ok(Remains {
+                processes: shared.processes(id.as_str())?.len(),
+                has_disk: storage.layer_use(id.as_str()).map_err(look_at_storage)? != LayerUse::Absent,
+                disk_bytes: storage.usage(id.as_str()),
+                has_record: shared.read_record(id.as_str())?.record.is_some(),
+            })
+        })
+        .await
+    }
+}
+
+/// The range of ids that `/proc/PID/uid_map` names.
+fn uid_index(map: &str) -> Option<u32> {
+    let mut fields = map.split_ascii_whitespace();
+    (fields.next()? == "0").then_some(())?;
+    IdRanges::index(fields.next()?.parse().ok()?)
+}
+
+/// The addresses that `/proc/PID/net/fib_trie` has as that network namespace's own.
+fn own_addresses(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
+    let lines = trie.lines().map(str::trim);
+    lines
+        .clone()
+        .zip(lines.skip(1))
+        .filter(|(_, next)| *next == "/32 host LOCAL")
+        .filter_map(|(line, _)| line.strip_prefix("|-- ")?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_addresses_are_read_off_processes() {
+        let base = IdRanges::base(7);
+        assert_eq!(uid_index(&format!("         0 {base}      65536\n")), Some(7));
+        assert_eq!(uid_index("         0          0 4294967295\n"), None);
+        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.209.0.1\n        /32 link UNICAST\n     |-- 10.209.0.2\n        /32 host LOCAL\n";
+        assert_eq!(own_addresses(trie).collect::<Vec<_>>(), [Ipv4Addr::from([10, 209, 0, 2])]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether a writable layer has ever held anything of a sandbox.
+//!
+//! A prepared layer has a file beside `upper`, which is removed before the guest starts. So after a crash a layer that
+//! nothing was written into is told from one whose sandbox is merely not known.
+
+use std::fs;
+use std::io;
+
+use super::{Result, Storage, StorageError};
+
+const UNUSED: &str = "unused";
+
+/// What is known of a writable layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerUse {
+    Absent,
+    /// Prepared, and no guest was ever started on it.
+    Unused,
+    Used,
+}
+
+impl Storage {
+    /// Marks a new layer.
+    pub fn mark_unused(&self, id: &str) -> Result<()> {
+        let path = self.layer_path(id)?.join(UNUSED);
+        fs::write(&path, b"").map_err(StorageError::io(format!("mark layer {id} as unused")))
+    }
+
+    /// Takes the mark away; fine when there is none.
+    pub fn mark_used(&self, id: &str) -> Result<()> {
+        match fs::remove_file(self.layer_path(id)?.join(UNUSED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StorageError::io(format!("mark layer {id} as used"))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// When it could not be looked at.
+    pub fn layer_use(&self, id: &str) -> Result<LayerUse> {
+        let path = self.layer_path(id)?;
+        let look = || -> io::Result<LayerUse> {
+            if !path.try_exists()? {
+                return Ok(LayerUse::Absent);
+            }
+            if path.join(UNUSED).try_exists()? {
+                return Ok(LayerUse::Unused);
+            }
+            // Cut off before it got its mark. An overlay's first mount leaves a directory in `work` for good.
+            match fs::read_dir(path.join("work")) {
+                Ok(mut entries) => Ok(if entries.next().is_none() { LayerUse::Unused } else { LayerUse::Used }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LayerUse::Unused),
+                Err(error) => Err(error),
+            }
+        };
+        look().map_err(StorageError::io(format!("look at layer {id}")))
+    }
+}
