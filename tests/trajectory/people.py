@@ -58,10 +58,10 @@ def worked_by_both(server: Server, person: Page, arenite: Callable[..., Any], se
         while time.monotonic() < deadline or calling.is_alive():
             looked_at(person, server, live, ["terminal", "browser", "files"])
             person.goto(f"{server.url}/sandbox/{live.name}/terminal")
-            expect(person.locator("#state")).to_have_text("connected")
+            expect(person.locator("#state")).to_have_text("connected", timeout=30_000)
             person.keyboard.type("echo a person\n")
             person.goto(f"{server.url}/sandbox/{live.name}/vnc/index.html?autoconnect=true")
-            expect(person.locator("#state")).to_have_text("connected")
+            expect(person.locator("#state")).to_have_text("connected", timeout=30_000)
             canvas = person.locator("#screen canvas")
             expect(canvas).to_be_visible()
             canvas.click(position={"x": 5, "y": 5}, button="left")
