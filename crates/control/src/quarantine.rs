@@ -99,7 +99,8 @@ impl Core {
             let _operation = operation;
             let _change = core.quarantine.change.lock().await;
             let held = core.held(&id)?;
-            let row = core.row_of(&held, tenant, &id, name)?;
+            let is_lost = !core.engine.remains(&id).await?.has_record;
+            let row = core.row_of(&held, tenant, &id, name, is_lost)?;
             // The row first, as in a create: a crash from here on leaves a sandbox in quarantine with its row.
             let is_renamed = held.memo.as_ref().is_none_or(|memo| memo.name != row.name);
             if held.has_row && is_renamed {
@@ -134,15 +135,21 @@ impl Core {
     }
 
     /// The row that it gets: the one it had, or of what its record says, or of nothing but its id.
-    fn row_of(&self, held: &Held, tenant: TenantId, id: &SandboxId, name: Option<SandboxName>) -> Result<Sandbox, ControlError> {
+    fn row_of(
+        &self,
+        held: &Held,
+        tenant: TenantId,
+        id: &SandboxId,
+        name: Option<SandboxName>,
+        is_lost: bool,
+    ) -> Result<Sandbox, ControlError> {
         let now = self.clock.now();
         let mut row = match held.memo.clone() {
             Some(memo) => memo.sandbox(id.clone(), SandboxState::Lost, None, now),
             None => Sandbox {
                 id: id.clone(),
                 tenant,
-                // An id is a valid name: both are DNS labels.
-                name: id.as_str().parse().expect("an id is a DNS label"),
+                name: named_as(id),
                 state: SandboxState::Lost,
                 spec: SandboxSpec::of_image(self.config.default_image.clone()),
                 template: None,
@@ -156,7 +163,12 @@ impl Core {
                 stages: Vec::new(),
             },
         };
-        row.name = name.unwrap_or(row.name);
+        row.name = match name {
+            Some(name) => name,
+            // The next call to a lost `default` would remove its disk and make another.
+            None if is_lost && row.name.is_default() => named_as(id),
+            None => row.name,
+        };
         let registry = self.registry();
         let is_taken = registry.by_name(&row.tenant, &row.name).is_some()
             || registry.claim(&row.tenant, &row.name).is_some()
@@ -195,4 +207,9 @@ impl Core {
             number => Some(format!("{number} sandboxes are in quarantine: see arenite quarantine ls")),
         }
     }
+}
+
+/// An id is a valid name: both are DNS labels.
+fn named_as(id: &SandboxId) -> SandboxName {
+    id.as_str().parse().expect("an id is a DNS label")
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use arenite_control::fake_engine::{FakeEngine, Point};
 use arenite_control::store::Store;
-use arenite_control::{Control, SpecOverlay};
-use arenite_model::SandboxState;
-use support::{HaltingStore, Moment, config, name, named, start_on, tenant};
+use arenite_control::{Control, ControlError, Sandbox, SpecOverlay};
+use arenite_model::{SandboxId, SandboxState};
+use support::{HaltingStore, Moment, config, name, named, start, start_on, tenant};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -176,4 +176,97 @@ async fn what_can_not_be_removed_at_start_is_tried_again() {
     assert_eq!(stuck.state, SandboxState::Deleting);
     control.delete(&tenant(), &name("demo")).await.unwrap();
     assert!(store.load().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn rows_that_the_store_lost_are_made_again() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    let mut request = named("demo");
+    request.spec = SpecOverlay { timeout_seconds: Some(3600), ..SpecOverlay::default() };
+    let made = control.create(&tenant(), request).await.unwrap();
+    control.create(&tenant(), named("frozen")).await.unwrap();
+    control.pause(&tenant(), &name("frozen")).await.unwrap();
+    let other: arenite_model::TenantId = "other".parse().unwrap();
+    control.create(&other, named("demo")).await.unwrap();
+    control.stop(false).await;
+    engine.leak();
+
+    let store = Arc::new(HaltingStore::default());
+    let control = start_on(config(), &engine, Arc::<HaltingStore>::clone(&store)).await;
+    assert_eq!(engine.ids().len(), 3, "what was prepared is removed, and nothing else");
+    assert_eq!(store.load().await.unwrap().len(), 3);
+    let found = control.get(&tenant(), &name("demo")).await.unwrap();
+    assert_eq!((found.state, &found.id, &found.spec), (SandboxState::Running, &made.id, &made.spec));
+    assert_eq!((&found.origin, found.created_at, found.expires_at), (&made.origin, made.created_at, made.expires_at));
+    assert_eq!(found.isolation, made.isolation);
+    assert_eq!(control.get(&tenant(), &name("frozen")).await.unwrap().state, SandboxState::Paused);
+    assert_eq!(control.list(&other).await.unwrap().len(), 1);
+    drop(control.lease(&tenant(), &name("demo")).await.unwrap());
+    assert!(control.quarantine().await.is_empty() && control.warnings().is_empty());
+}
+
+#[tokio::test]
+async fn what_nothing_explains_is_kept_until_it_is_adopted_or_removed() {
+    let (engine, store) = (FakeEngine::new(), Arc::new(HaltingStore::default()));
+    let control = start_on(config(), &engine, Arc::<HaltingStore>::clone(&store)).await;
+    let [unread, clashing] = ["unread", "clashing"].map(named);
+    let unread = control.create(&tenant(), unread).await.unwrap();
+    let clashing = control.create(&tenant(), clashing).await.unwrap();
+    control.stop(false).await;
+    engine.lose_record(&unread.id);
+    let strange = engine.put_strange();
+    // An older store, in which another has the name.
+    store.remove(&clashing.id).await.unwrap();
+    let older = Sandbox { id: SandboxId::random(), ..clashing.clone() };
+    store.insert(&older).await.unwrap();
+
+    let control = start_on(config(), &engine, Arc::<HaltingStore>::clone(&store)).await;
+    assert_eq!(engine.ids().len(), 3);
+    let names: Vec<_> = control.list(&tenant()).await.unwrap().into_iter().map(|s| (s.id, s.state)).collect();
+    assert_eq!(names, [(older.id, SandboxState::Lost)]);
+    let mut quarantine = control.quarantine().await;
+    quarantine.sort_by_key(|item| item.id != unread.id);
+    assert_eq!(quarantine.len(), 3);
+    assert_eq!((&quarantine[0].name, quarantine[0].remains.has_record), (&Some(name("unread")), false));
+    assert!(control.warnings()[0].contains("3 sandboxes"));
+    for refused in [
+        control.create(&tenant(), named("unread")).await.unwrap_err(),
+        control.delete(&tenant(), &name("unread")).await.unwrap_err(),
+        control.lease(&tenant(), &name("unread")).await.err().unwrap(),
+    ] {
+        assert!(matches!(refused, ControlError::Quarantined { .. }), "{refused}");
+    }
+
+    let taken = control.adopt_quarantined(&tenant(), &clashing.id, None).await.unwrap_err();
+    assert!(matches!(taken, ControlError::AlreadyExists { .. }), "{taken}");
+    let adopted = control.adopt_quarantined(&tenant(), &clashing.id, Some(name("rescued"))).await.unwrap();
+    assert_eq!((adopted.state, &adopted.spec), (SandboxState::Running, &clashing.spec));
+    drop(control.lease(&tenant(), &name("rescued")).await.unwrap());
+    let lost = control.adopt_quarantined(&tenant(), &unread.id, None).await.unwrap();
+    assert_eq!((lost.state, &lost.name), (SandboxState::Lost, &name("unread")));
+    engine.fail(Point::BeforeDestroy, 1);
+    control.remove_quarantined(&strange).await.unwrap_err();
+    assert_eq!(control.quarantine().await.len(), 1, "it is tried again");
+    control.remove_quarantined(&strange).await.unwrap();
+    assert!(!engine.ids().contains(&strange) && control.quarantine().await.is_empty());
+    assert!(matches!(control.remove_quarantined(&strange).await, Err(ControlError::NotQuarantined { .. })));
+    assert_eq!(store.load().await.unwrap().len(), 3);
+    control.stop(false).await;
+
+    let control = start_on(config(), &engine, Arc::new(HaltingStore::default())).await;
+    assert!(control.get(&tenant(), &name("rescued")).await.is_ok(), "its record has its new name");
+}
+
+#[tokio::test]
+async fn an_engine_that_can_not_look_changes_nothing() {
+    let (engine, store) = (FakeEngine::new(), Arc::new(HaltingStore::default()));
+    let control = start_on(config(), &engine, Arc::<HaltingStore>::clone(&store)).await;
+    let made = control.create(&tenant(), named("demo")).await.unwrap();
+    control.stop(false).await;
+    engine.fail(Point::Recover, 1);
+    let failed = Control::start_with(config(), Arc::<FakeEngine>::clone(&engine), Arc::<HaltingStore>::clone(&store)).await;
+    assert!(failed.is_err());
+    assert!(engine.is_running(&made.id));
+    assert_eq!(store.load().await.unwrap()[0].state, SandboxState::Running);
 }

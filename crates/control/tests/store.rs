@@ -134,3 +134,81 @@ fn a_store_of_a_newer_version_is_refused_and_left_alone() {
     assert!(matches!(error, ControlError::NewerStore { found, .. } if found == known + 1), "{error}");
     assert_eq!(version(None), known + 1);
 }
+
+/// Opens it, with its notes, once the thread of the store before has let go.
+async fn reopened(path: &std::path::Path) -> Result<(SqliteStore, Vec<String>), ControlError> {
+    loop {
+        match SqliteStore::open(path.to_owned()) {
+            Err(ControlError::StoreInUse { .. }) => tokio::task::yield_now().await,
+            Err(error) => return Err(error),
+            Ok(store) => {
+                let notes = store.notes();
+                return Ok((store, notes));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_can_t_be_read_is_kept_under_another_name() {
+    let sql = |path: &std::path::Path, text: &str| rusqlite::Connection::open(path).unwrap().execute_batch(text).unwrap();
+    type Damage<'a> = &'a dyn Fn(&std::path::Path);
+    let damages: [(&str, bool, Damage<'_>); 7] = [
+        ("none", false, &|_| {}),
+        ("missing", false, &|path| std::fs::remove_file(path).unwrap()),
+        ("empty", false, &|path| std::fs::write(path, "").unwrap()),
+        ("garbage", true, &|path| std::fs::write(path, "x".repeat(9000)).unwrap()),
+        ("a header alone", true, &|path| {
+            let mut text = std::fs::read(path).unwrap();
+            text[100..].fill(0xff);
+            std::fs::write(path, text).unwrap();
+        }),
+        ("a bad row", true, &|path| sql(path, "UPDATE sandboxes SET spec = '{'")),
+        ("no table", true, &|path| sql(path, "DROP TABLE sandboxes")),
+    ];
+    for (what, is_set_aside, damage) in damages {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sqlite");
+        let (store, notes) = reopened(&path).await.unwrap();
+        assert!(notes.is_empty());
+        store.insert(&sandbox("default", "one")).await.unwrap();
+        store.close().await;
+        damage(&path);
+        let damaged = std::fs::read(&path).unwrap_or_default();
+        let (store, notes) = reopened(&path).await.unwrap();
+        let rows = store.load().await.unwrap();
+        assert_eq!(rows.len(), usize::from(what == "none"), "{what}");
+        store.insert(&sandbox("default", "two")).await.unwrap();
+        let aside: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.to_string_lossy().contains(".unreadable-"))
+            .collect();
+        assert_eq!((notes.len(), !aside.is_empty()), (usize::from(is_set_aside), is_set_aside), "{what}: {notes:?}");
+        if is_set_aside {
+            let kept =
+                aside.iter().any(|path| notes[0].contains(&*path.to_string_lossy()) && std::fs::read(path).unwrap() == damaged);
+            assert!(kept, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_only_locked_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sqlite");
+    let (store, _) = reopened(&path).await.unwrap();
+    store.insert(&sandbox("default", "one")).await.unwrap();
+    store.close().await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM sandboxes;").unwrap();
+    let refused = tokio::task::spawn_blocking({
+        let path = path.clone();
+        move || SqliteStore::open(path).err().map(|error| error.to_string())
+    });
+    assert!(refused.await.unwrap().unwrap().contains("locked"));
+    other.execute_batch("ROLLBACK").unwrap();
+    drop(other);
+    let (store, notes) = reopened(&path).await.unwrap();
+    assert_eq!((store.load().await.unwrap().len(), notes.len()), (1, 0));
+}

@@ -30,6 +30,8 @@ pub(super) fn fault(db: &Connection) -> rusqlite::Result<Option<String>> {
     }
     match super::sqlite::load(db) {
         Err(error @ StoreError::BadRow { .. }) => Ok(Some(error.to_string())),
+        // The schema's version is ours, and a table or a column is not there.
+        Err(StoreError::Database(message)) if message.starts_with("no such") => Ok(Some(message)),
         _ => Ok(None),
     }
 }
