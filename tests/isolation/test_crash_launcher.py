@@ -1,21 +1,25 @@
-"""The process that makes sandboxes hangs or ends, or the server has no descriptors left: what follows, and for how long."""
+"""What fails on a host, and what follows: the launcher, descriptors, the processes of a sandbox."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import leaks
 import pytest
-from small import SmallServer, limited_descriptors, open_descriptors, small_server
+from arenite_server import binary
+from sandboxes import LiveSandbox
+from small import SmallServer, limited_descriptors, open_descriptors, small_server, tiny_image
 
 #: How long an answer of the launcher is awaited, and a moment for what follows.
 REPLACED = 5 + 3
@@ -197,3 +201,159 @@ def test_without_any_descriptor_health_is_still_answered(fresh: SmallServer) -> 
     for connection in silent:
         connection.close()
     assert kept.output("echo there") == "there"
+
+
+def first_process(server: SmallServer, sandbox: LiveSandbox) -> int:
+    # Below its header.
+    record = (server.data_dir / "run" / sandbox.id / "sandbox.json").read_text().splitlines()[-1]
+    return int(json.loads(record)["pid"])
+
+
+def state(server: SmallServer, sandbox: LiveSandbox) -> str:
+    return server.states()[sandbox.name]
+
+
+def fail(server: SmallServer, sandbox: LiveSandbox) -> None:
+    os.kill(first_process(server, sandbox), signal.SIGKILL)
+    until(lambda: state(server, sandbox) == "failed", 10, "it did not fail")
+
+
+def lose(server: SmallServer, sandbox: LiveSandbox) -> None:
+    pid = first_process(server, sandbox)
+    server.kill()
+    os.kill(pid, signal.SIGKILL)
+    server.start()
+    assert state(server, sandbox) == "lost"
+
+
+def start(server: SmallServer, sandbox: LiveSandbox) -> httpx.Response:
+    return httpx.post(f"{server.url}/api/v2/sandboxes/{sandbox.name}/start", timeout=60)
+
+
+@pytest.mark.parametrize("end", [fail, lose])
+def test_a_sandbox_that_ended_starts_again_with_its_files(
+    fresh: SmallServer, end: Callable[[SmallServer, LiveSandbox], None]
+) -> None:
+    main = ["bash", "-c", "echo run >> /root/runs; exec sleep 1000"]
+    sandbox = fresh.create("again", env={"COLOUR": "ochre"}, hostname="quarry", args=main, labels={"of": "a test"})
+    neighbour = fresh.create("neighbour")
+    sandbox.output("echo kept > /root/file; mkdir /srv; echo $$ > /srv/shell; sync; rm /bin/touch")
+    before = sandbox.details()
+    for round in (1, 2):
+        end(fresh, sandbox)
+        refused = sandbox.http.post("/v1/bash/exec", json={"command": "true"})
+        assert refused.status_code >= 400 and "arenite start again" in refused.json()["hint"]
+        started = start(fresh, sandbox)
+        assert (started.status_code, started.json()["state"], started.json()["reason"]) == (200, "running", None), started.text
+        assert sandbox.output("cat /root/file; echo $COLOUR; cat /etc/hostname; test -e /bin/touch || echo removed").split() == [
+            "kept", "ochre", "quarry", "removed",
+        ]
+        until(lambda: sandbox.output("cat /root/runs").split() == ["run"] * (round + 1), 10, "the main command did not run again")
+        assert sandbox.output("aio --help > /dev/null; echo aio") == "aio"
+        assert neighbour.output("echo there") == "there"
+    after = sandbox.details()
+    for key in ("id", "name", "created_at", "spec", "isolation", "expires_at"):
+        assert after[key] == before[key], key
+    steps = httpx.get(f"{fresh.url}/api/v1/trajectories/{sandbox.id}", timeout=30).json()["steps"]
+    actions = [step["action"] for step in steps]
+    assert actions.count("POST /api/v2/sandboxes/again/start") == 2 and actions[0] == "POST /api/v2/sandboxes"
+    assert sandbox.delete().status_code == 200
+    assert not (fresh.in_pool() / "uppers" / before["id"]).exists()
+
+
+def test_starting_is_idempotent_and_resumes_what_is_paused(fresh: SmallServer) -> None:
+    sandbox = fresh.create("twice")
+    assert start(fresh, sandbox).json()["state"] == "running"
+    sandbox.output("echo here > /tmp/process")
+    httpx.post(f"{fresh.url}/api/v2/sandboxes/twice/pause", timeout=30).raise_for_status()
+    assert start(fresh, sandbox).json()["state"] == "running"
+    fail(fresh, sandbox)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: start(fresh, sandbox), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4, [answer.text for answer in answers]
+    assert sandbox.output("cat /tmp/process") == "here"
+    assert len(first_processes(fresh, sandbox)) == 1
+
+
+def first_processes(server: SmallServer, sandbox: LiveSandbox) -> set[str]:
+    """The pid namespaces of what runs in the sandbox's cgroups."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if f"/{sandbox.id}" in leaks.read(f"/proc/{pid}/cgroup"):
+            found.add(leaks.link(f"/proc/{pid}/ns/pid"))
+    return found - {""}
+
+
+def test_a_sandbox_whose_image_is_gone_keeps_its_state_and_its_disk(fresh: SmallServer) -> None:
+    tiny_image(fresh.in_pool(), "fleeting")
+    sandbox = LiveSandbox(fresh.url, "orphan")
+    made = httpx.post(f"{fresh.url}/api/v2/sandboxes", json={"name": "orphan", "image": "fleeting"}, timeout=60)
+    assert made.status_code == 201, made.text
+    sandbox.output("echo kept > /root/file")
+    fail(fresh, sandbox)
+    manifest = fresh.in_pool() / "images" / "fleeting.json"
+    text = manifest.read_text()
+    manifest.unlink()
+    refused = start(fresh, sandbox)
+    assert refused.status_code == 404 and "fleeting" in refused.json()["message"] and refused.json()["hint"], refused.text
+    details = sandbox.details()
+    assert details["state"] == "failed" and "fleeting" in details["reason"]
+    fresh.restart()
+    assert sandbox.details()["state"] == "failed"
+    manifest.write_text(text)
+    assert start(fresh, sandbox).status_code == 200
+    assert sandbox.output("cat /root/file") == "kept"
+
+
+def test_links_that_a_sandbox_left_lead_the_server_nowhere(fresh: SmallServer, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "hosts").write_text("the host's")
+
+    def files(upper: Path) -> None:
+        for name in ("hosts", "hostname"):
+            (upper / "etc" / name).unlink()
+            (upper / "etc" / name).symlink_to(outside / "hosts")
+        (upper / "etc/resolv.conf").unlink()
+        (upper / "etc/resolv.conf").mkdir()
+        (upper / "etc/.arenite-hosts").symlink_to(outside / "new")
+
+    def directory(upper: Path) -> None:
+        (upper / "etc").rename(upper / "old")
+        (upper / "etc").symlink_to(outside)
+
+    def command(upper: Path) -> None:
+        (upper / "usr/local/bin").rename(upper / "usr/local/old")
+        (upper / "usr/local/bin").symlink_to(outside)
+
+    for number, change in enumerate([files, directory, command]):
+        sandbox = fresh.create(f"links-{number}")
+        fail(fresh, sandbox)
+        # Not all of this can be done from inside; what a sandbox can do is not what the server relies on.
+        change(fresh.in_pool() / "uppers" / sandbox.id / "upper")
+        started = start(fresh, sandbox)
+        assert started.status_code == 200, started.text
+        assert sandbox.output("echo there") == "there"
+        assert sandbox.delete().status_code == 200
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"hosts": "the host's"}
+
+
+def test_a_start_while_it_is_deleted_leaves_nothing(fresh: SmallServer) -> None:
+    before = leaks.steady(fresh)
+    for number in range(3):
+        sandbox = fresh.create(f"race-{number}")
+        sandbox.id
+        fail(fresh, sandbox)
+        with ThreadPoolExecutor(2) as pool:
+            started, deleted = pool.submit(start, fresh, sandbox), pool.submit(sandbox.delete)
+            assert deleted.result().status_code == 200
+            assert started.result().status_code in (200, 404, 409), started.result().text
+    leaks.settle(before, fresh)
+
+
+def test_the_command_starts_sandboxes(fresh: SmallServer) -> None:
+    sandbox = fresh.create("by-command")
+    fail(fresh, sandbox)
+    done = subprocess.run([str(binary()), "start", "by-command", "--server", fresh.url], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "by-command\n"), done.stderr
+    assert sandbox.output("echo there") == "there"

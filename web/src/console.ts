@@ -74,6 +74,7 @@ function row(sandbox: Sandbox): HTMLTableRowElement {
   link.dataset.key = `dashboard ${name}`;
   actions.append(link, button('Steps', () => openSteps(sandbox), 'Steps of'));
   if (state === 'running') actions.append(button('Pause', () => void turn(name, 'pausing', 'pause')));
+  if (state === 'failed' || state === 'lost') actions.append(button('Start', () => void turn(name, 'starting', 'start')));
   if (state === 'paused') actions.append(button('Resume', () => void turn(name, 'resuming', 'resume')));
   actions.append(button('Delete', () => void askToDelete(name)));
   const stateCell = make('td', {}, make('span', { className: `state ${state}`, textContent: state }));

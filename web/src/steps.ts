@@ -271,7 +271,7 @@ export function title(action: string): string {
   if (path.startsWith('/v1/')) return path.slice(4).replaceAll('/', ' ').replaceAll('_', ' ');
   if (path.startsWith('/api/v')) {
     const verb = path.split('/').pop();
-    if (verb === 'pause' || verb === 'resume') return `${verb} the sandbox`;
+    if (verb === 'pause' || verb === 'resume' || verb === 'start') return `${verb} the sandbox`;
     if (method === 'DELETE') return 'delete the sandbox';
     if (method === 'POST') return 'create the sandbox';
   }

@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Pause(NamesArgs),
     /// Wake paused sandboxes
     Resume(NamesArgs),
+    /// Run failed or lost sandboxes again, with the files that they left
+    Start(NamesArgs),
     /// Look after sandboxes that a start could not explain
     #[command(subcommand)]
     Quarantine(QuarantineCommand),

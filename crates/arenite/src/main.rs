@@ -76,6 +76,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Rm(args) => on_runtime(commands::sandbox::rm(args)),
         Command::Pause(args) => on_runtime(commands::sandbox::pause(args)),
         Command::Resume(args) => on_runtime(commands::sandbox::resume(args)),
+        Command::Start(args) => on_runtime(commands::sandbox::start(args)),
         Command::Quarantine(command) => on_runtime(commands::quarantine::run(command)),
         Command::Trajectory(command) => on_runtime(commands::trajectory::run(command)),
         Command::Rag(command) => commands::rag::run(command),

@@ -94,6 +94,11 @@ impl Control {
         self.core.resume(entry, None).await
     }
 
+    /// Runs a failed or lost sandbox again on the disk that it left. Fine for one that runs; a paused one is resumed.
+    pub async fn start_sandbox(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+        self.core.start(tenant, name).await
+    }
+
     /// For one call: finds the sandbox (makes `default` on first use, once for all who call), wakes it when it is
     /// paused, waits for it when it is being made, and notes that it is in use.
     pub async fn lease(&self, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {

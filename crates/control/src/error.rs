@@ -98,7 +98,9 @@ impl ControlError {
                 return Some(format!("choose another name, or delete it with: arenite rm {name}"));
             }
             Self::Gone { name, .. } => {
-                return Some(format!("delete it with: arenite rm {name}, then create it anew"));
+                return Some(format!(
+                    "its files are kept: start it again with: arenite start {name}, or delete it with: arenite rm {name}"
+                ));
             }
             Self::NoTemplate { known, .. } => {
                 return Some(format!("known templates: {}", known.join(", ")));

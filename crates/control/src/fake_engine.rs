@@ -38,6 +38,7 @@ pub enum Point {
     AfterDestroy,
     Pause,
     Resume,
+    Restart,
     Dial,
     Activity,
     Recover,
@@ -53,6 +54,7 @@ pub enum Call {
     Destroy(SandboxId),
     Pause(SandboxId),
     Resume(SandboxId),
+    Restart(SandboxId),
     Dial(SandboxId),
     Recover(Vec<SandboxId>),
     Close,
@@ -300,6 +302,19 @@ impl Engine for FakeEngine {
             return Err(error);
         }
         Ok(Created { isolation: vec!["fake".to_owned()], stages: vec![("fake", Duration::from_micros(1))] })
+    }
+
+    async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let id = &row.id;
+        self.state().calls.push(Call::Restart(id.clone()));
+        self.pass(Point::Restart).await?;
+        let mut state = self.state();
+        match state.live.get_mut(id) {
+            Some(live @ Live::Lost(_)) => *live = Live::Running,
+            _ => return Err(EngineError::NotFound { id: id.clone() }),
+        }
+        state.specs.insert(id.clone(), spec.clone());
+        Ok(Created { isolation: vec!["fake".to_owned()], stages: Vec::new() })
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

@@ -10,8 +10,8 @@
 //! (nothing) ───────► creating ─────► running ◄────► paused
 //!     ▲                 │               │   resume, or a lease wakes it
 //!     │    it fails     │               │             │
-//!     ├─────────────────┘               ├──► failed: its guest ended by itself
-//!     │                                 ├──► lost: gone after a start, as when the host was rebooted
+//!     ├─────────────────┘               ├──► failed: its guest ended by itself ────────────► running, when started again
+//!     │                                 ├──► lost: gone after a start, as when the host was rebooted ──► the same
 //!     │                                 ▼
 //!     └───────────────────────────── deleting ◄── from every state: asked, life time up, idle, kept long enough
 //! ```
@@ -22,8 +22,8 @@
 //! * **paused**: frozen. The next lease wakes it, once for all who wait.
 //! * **deleting**: in the store before the engine destroys anything; the row goes last. A destroy that fails is tried
 //!   again every ten seconds.
-//! * **failed**, **lost**: no processes, but the disk and the reason, until deleted, until the life time is up, or for
-//!   [`ControlConfig::lost_keep`]. A `default` in such a state is destroyed and made anew by the next call.
+//! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
+//!   is up, or for [`ControlConfig::lost_keep`]. A `default` in such a state is destroyed and made anew by the next call.
 //!
 //! One lock for each sandbox owns all changes of its state, and each change runs as a task of its own, so that a client
 //! that leaves never leaves one half done. Readers get snapshots and take no such lock.

@@ -1,4 +1,4 @@
-//! Changes of a sandbox that is there: delete, pause, resume, and its guest's end.
+//! Changes of a sandbox that is there: delete, pause, resume, start again, and its guest's end.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 
 use crate::core::{Core, count, detached};
 use crate::registry::Entry;
-use crate::{ControlError, Sandbox};
+use crate::{ControlError, Sandbox, memo};
 
 impl Core {
     pub(crate) async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
@@ -119,22 +119,79 @@ impl Core {
             core.still_there(&entry)?;
             let now = entry.current();
             match now.state {
-                SandboxState::Running => return Ok(now),
-                SandboxState::Paused => {}
-                _ => return Err(unfit(&now, "resumed")),
+                SandboxState::Running => Ok(now),
+                SandboxState::Paused => core.resume_locked(&entry, woken).await,
+                _ => Err(unfit(&now, "resumed")),
             }
-            let resume = core.engine.resume(&entry.id);
-            core.bounded("the resumption", &entry.name, resume).await?;
-            entry.used_at(core.clock.now());
-            let running = core.follow(&entry, SandboxState::Running, None).await;
-            entry.open();
-            if let Some(why) = woken {
-                count(&core.tally.woken);
-                tracing::info!(id = %entry.id, why, "woke a sandbox");
-            }
-            Ok(running)
         })
         .await
+    }
+
+    async fn resume_locked(&self, entry: &Entry, woken: Option<&'static str>) -> Result<Sandbox, ControlError> {
+        let resume = self.engine.resume(&entry.id);
+        self.bounded("the resumption", &entry.name, resume).await?;
+        entry.used_at(self.clock.now());
+        let running = self.follow(entry, SandboxState::Running, None).await;
+        entry.open();
+        if let Some(why) = woken {
+            count(&self.tally.woken);
+            tracing::info!(id = %entry.id, why, "woke a sandbox");
+        }
+        Ok(running)
+    }
+
+    pub(crate) async fn start(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
+        let operation = self.operation()?;
+        let entry = self.find(tenant, name)?;
+        let turn = match entry.sandbox().state {
+            SandboxState::Failed | SandboxState::Lost => Some(self.admission.admit(&*self.engine).await?),
+            _ => None,
+        };
+        let core = Arc::clone(self);
+        detached(async move {
+            let _operation = operation;
+            let _turn = turn;
+            let _change = entry.change.lock().await;
+            core.still_there(&entry)?;
+            let now = entry.current();
+            match now.state {
+                SandboxState::Running => Ok(now),
+                SandboxState::Paused => core.resume_locked(&entry, None).await,
+                SandboxState::Failed | SandboxState::Lost => core.restart_locked(&entry, now).await,
+                _ => Err(unfit(&now, "started")),
+            }
+        })
+        .await
+    }
+
+    async fn restart_locked(&self, entry: &Entry, before: Sandbox) -> Result<Sandbox, ControlError> {
+        let row = memo::row(&before);
+        let restart = self.engine.restart(&row, &before.spec);
+        match self.bounded("the start", &entry.name, restart).await {
+            Ok(created) => {
+                let mut running = self.in_state(entry, SandboxState::Running, None);
+                running.isolation = created.isolation;
+                running.last_used_at = running.state_since;
+                entry.used_at(running.state_since);
+                self.show(entry, running.clone());
+                // The next start asks the engine.
+                if let Err(error) = self.store.update(&running).await {
+                    tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
+                }
+                entry.open();
+                tracing::info!(id = %entry.id, name = %entry.name, was = %before.state, "started a sandbox again");
+                Ok(running)
+            }
+            Err(error) => {
+                tracing::warn!(id = %entry.id, name = %entry.name, %error, "a sandbox could not be started again");
+                let still = Sandbox { reason: Some(format!("it could not be started again: {error}")), ..before };
+                self.show(entry, still.clone());
+                if let Err(error) = self.store.update(&still).await {
+                    tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
+                }
+                Err(error)
+            }
+        }
     }
 
     fn still_there(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {

@@ -171,6 +171,38 @@ async fn a_lost_default_is_made_anew_and_others_say_why_they_are_gone() {
 }
 
 #[tokio::test]
+async fn what_failed_is_started_again_or_stays_with_its_disk() {
+    let engine = FakeEngine::new();
+    let control = start(config(), &engine).await;
+    let mut changes = control.subscribe();
+    let demo = control.create(&tenant(), named("demo")).await.unwrap();
+    assert_eq!(control.start_sandbox(&tenant(), &demo.name).await.unwrap().state, SandboxState::Running);
+    engine.end(&demo.id, "its guest was killed");
+    while changes.recv().await.unwrap().state != Some(SandboxState::Failed) {}
+    let gone = control.lease(&tenant(), &demo.name).await.err().unwrap();
+    assert!(gone.hint().unwrap().contains("arenite start demo"));
+
+    engine.fail(Point::Restart, 1);
+    control.start_sandbox(&tenant(), &demo.name).await.unwrap_err();
+    let failed = control.get(&tenant(), &demo.name).await.unwrap();
+    assert_eq!((failed.state, engine.ids()), (SandboxState::Failed, vec![demo.id.clone()]));
+    assert!(failed.reason.unwrap().starts_with("it could not be started again: "));
+
+    let (one, two) = tokio::join!(control.start_sandbox(&tenant(), &demo.name), control.start_sandbox(&tenant(), &demo.name));
+    for started in [one.unwrap(), two.unwrap()] {
+        assert_eq!((started.state, started.id, started.reason), (SandboxState::Running, demo.id.clone(), None));
+    }
+    let starts = engine.calls().into_iter().filter(|call| matches!(call, Call::Restart(_))).count();
+    assert_eq!(starts, 2, "the failed one and one for both");
+    drop(control.lease(&tenant(), &demo.name).await.unwrap());
+
+    control.pause(&tenant(), &demo.name).await.unwrap();
+    assert_eq!(control.start_sandbox(&tenant(), &demo.name).await.unwrap().state, SandboxState::Running);
+    control.delete(&tenant(), &demo.name).await.unwrap();
+    assert_eq!(control.start_sandbox(&tenant(), &demo.name).await.unwrap_err().code(), ErrorCode::NotFound);
+}
+
+#[tokio::test]
 async fn a_delete_cancels_a_create_and_leaves_nothing() {
     let engine = FakeEngine::new();
     engine.delay(Point::AfterCreate, Duration::from_millis(50));

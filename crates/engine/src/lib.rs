@@ -37,6 +37,10 @@ pub trait Engine: Send + Sync + 'static {
     /// On failure nothing of the sandbox is left.
     async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
+    /// Runs a sandbox again whose processes have ended, on the disk that they left, under the same id. Its memory and its
+    /// processes are new; its main command and its hooks run again. On failure its disk stays.
+    async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError>;
+
     /// Makes a sandbox before anybody asks, with what takes long to start in it started. [`Engine::adopt`] gives it away;
     /// until then a start of the server removes it. On failure nothing of it is left.
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

@@ -12,6 +12,7 @@
 //! DELETE /api/v2/sandboxes/{name}          {name, id, deleted: true}
 //! POST   /api/v2/sandboxes/{name}/pause    Sandbox; fine for a paused one
 //! POST   /api/v2/sandboxes/{name}/resume   Sandbox; fine for a running one
+//! POST   /api/v2/sandboxes/{name}/start    Sandbox; a failed or lost one runs again on its disk; fine for a running one
 //! GET    /api/v2/sandboxes/{name}/usage    {memory_bytes, cpu_nanoseconds, pids, disk_bytes?, oom_kills?, limits}
 //! GET    /api/v2/sandboxes/{name}/steps    as a trajectory's, below
 //! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it is gone
@@ -188,7 +189,7 @@ pub(crate) async fn serve(
                 }
             }
         }
-        ["sandboxes", name, verb @ ("pause" | "resume")] => {
+        ["sandboxes", name, verb @ ("pause" | "resume" | "start")] => {
             require(parts, &[Method::POST])?;
             let name = sandbox_name(name)?;
             read_json::<Nothing>(body).await?;
@@ -209,7 +210,7 @@ pub(crate) async fn serve(
             logs(gateway, context, sandbox_name(name)?).await
         }
         _ => Err(Refusal::not_found(format!("there is no {PATH}{rest}")).hint(
-            "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,usage,logs,steps}",
+            "there are info, templates, images, corpora, workers, quarantine, sandboxes and sandboxes/{name}/{pause,resume,start,usage,logs,steps}",
         )),
     }
 }
@@ -314,7 +315,11 @@ async fn delete(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) ->
 
 async fn turn(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
     let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
-    let way = if verb == "pause" { Turn::Pause } else { Turn::Resume };
+    let way = match verb {
+        "pause" => Turn::Pause,
+        "resume" => Turn::Resume,
+        _ => Turn::Start,
+    };
     let answer = {
         let (gateway, context) = (Arc::clone(gateway), context.clone());
         move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))

@@ -1,4 +1,4 @@
-//! Creating, deleting, pausing and resuming as steps of the sandbox's own trajectory, whichever dialect asks.
+//! Creating, deleting, pausing, resuming and starting again as steps of the sandbox's own trajectory, whichever dialect asks.
 //!
 //! Each runs as a task of its own: a client that leaves never leaves an act without its record. So a create goes on
 //! without its client, even one that still waits for its turn.
@@ -91,9 +91,10 @@ pub(crate) async fn delete(
 pub(crate) enum Turn {
     Pause,
     Resume,
+    Start,
 }
 
-/// Pauses or resumes a sandbox. Fine for one that is so already.
+/// Pauses, resumes or starts a sandbox. Fine for one that is so already.
 pub(crate) async fn turn(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -109,6 +110,7 @@ pub(crate) async fn turn(
         let turned = match turn {
             Turn::Pause => gateway.control.pause(&context.tenant, &name).await,
             Turn::Resume => gateway.control.resume(&context.tenant, &name).await,
+            Turn::Start => gateway.control.start_sandbox(&context.tenant, &name).await,
         };
         match turned {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),

@@ -345,7 +345,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
         begin.upper,
         begin.work
     );
-    // `volatile`: fsync in a sandbox need not wait for the host's disk; after a crash of the host its disk is a record, not a base to go on from.
+    // `volatile`: fsync in a sandbox need not wait for the host's disk. After a crash of the host the last seconds may be missing.
     mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
     // An overlay whose writable layer does not serve comes up read-only without a word.
     rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")

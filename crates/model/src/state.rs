@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 ///        host rebooted: Lost ───────────┴──► (nothing)
 /// ```
 ///
+/// `Failed` and `Lost` become `Running` when the sandbox is started again on its disk.
+///
 /// `Creating` is in the store before the engine is asked, so that a crash leaves a row to clean up after.
 /// `Failed` keeps the reason until it is deleted or its time is up. `Lost` has no processes any more, only a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,7 +51,7 @@ impl SandboxState {
             (Creating, Running | Failed | Deleting)
                 | (Running, Paused | Deleting | Failed | Lost)
                 | (Paused, Running | Deleting | Failed | Lost)
-                | (Failed | Lost, Deleting)
+                | (Failed | Lost, Running | Deleting)
         )
     }
 }

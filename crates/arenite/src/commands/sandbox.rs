@@ -1,4 +1,4 @@
-//! `create`, `ls`, `rm`, `pause`, `resume`: the life of sandboxes.
+//! `create`, `ls`, `rm`, `pause`, `resume`, `start`: the life of sandboxes.
 
 use std::process::ExitCode;
 
@@ -144,6 +144,10 @@ pub(crate) async fn pause(args: NamesArgs) -> Outcome {
 
 pub(crate) async fn resume(args: NamesArgs) -> Outcome {
     transition(args, "resume").await
+}
+
+pub(crate) async fn start(args: NamesArgs) -> Outcome {
+    transition(args, "start").await
 }
 
 async fn transition(args: NamesArgs, verb: &str) -> Outcome {

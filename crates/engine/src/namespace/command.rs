@@ -13,7 +13,7 @@ use arenite_image::Image;
 use super::data_dir::write_shared_file;
 
 const DIRECTORIES: [&str; 3] = ["usr", "usr/local", "usr/local/bin"];
-const PLACE: &str = "usr/local/bin/aio";
+pub(super) const PLACE: &str = "usr/local/bin/aio";
 /// What the place's directories are made with ahead, root being their owner; most images have the same.
 const MODE: u32 = 0o755;
 

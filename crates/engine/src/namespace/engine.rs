@@ -21,7 +21,7 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery};
+use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery, restart};
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, Recovery, Remains, Room, Row, Usage};
 
@@ -32,7 +32,7 @@ const SHORTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// How often an idle launcher is asked whether it still answers.
 const LAUNCHER_CHECK: Duration = Duration::from_secs(2);
 /// How long a killed sandbox may take to end. Only a process stuck in the kernel takes longer.
-const END_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The embedded engine. Cheap to clone.
 #[derive(Clone)]
@@ -204,7 +204,7 @@ impl Shared {
     }
 
     /// Everything between a prepared slot and a running guest. Blocks for a few milliseconds.
-    fn begin(
+    pub(super) fn begin(
         &self,
         slot: &Slot,
         name: &SandboxName,
@@ -228,21 +228,32 @@ impl Shared {
         }
         stages.done("limits");
 
-        let etc = slot.layer.join("upper/etc");
-        write_shared_file(&etc.join("hostname"), format!("{hostname}\n").as_bytes())
-            .and_then(|()| write_shared_file(&etc.join("hosts"), hosts_file(&hostname).as_bytes()))
+        let upper = slot.layer.join("upper");
+        for (name, content) in [("hostname", format!("{hostname}\n")), ("hosts", hosts_file(&hostname))] {
+            match slot.kept {
+                Some(_) => restart::write_etc(&upper, name, content.as_bytes()),
+                None => write_shared_file(&upper.join("etc").join(name), content.as_bytes()),
+            }
             .map_err(|e| at("etc", e))?;
-        let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
-        let extra_ca = match &host.config.extra_ca {
-            Some(file) => Some(ca::layer(host, image, file)?),
-            None => None,
+        }
+        let lower = match &slot.kept {
+            Some(kept) => kept.layers.clone(),
+            None => {
+                let mut lower: Vec<PathBuf> = image.layers.iter().map(|l| l.dir.clone()).collect();
+                if let Some(file) = &host.config.extra_ca {
+                    lower.push(ca::layer(host, image, file)?);
+                }
+                lower
+            }
         };
-        lower.extend(extra_ca);
         let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
         let layers =
             lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
-        let command = command::place(&slot.layer.join("upper"), image).map_err(|e| at("command", e))?;
-        let upper = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
+        let command = match slot.kept {
+            Some(_) => restart::command_place(&upper),
+            None => command::place(&upper, image).map_err(|e| at("command", e))?,
+        };
+        let writable = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
         stages.done("layers");
 
         let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
@@ -262,7 +273,7 @@ impl Shared {
             layers: lower,
             pooled: assignment == Assignment::Pooled,
             memo,
-            revision: 0,
+            revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
         // From here on the layer may hold something, and the record says whose it is.
@@ -273,7 +284,7 @@ impl Shared {
         let given: Vec<BorrowedFd<'_>> = layers
             .iter()
             .map(|l| l.as_fd())
-            .chain([upper.as_fd(), listener.as_fd(), config.as_fd()])
+            .chain([writable.as_fd(), listener.as_fd(), config.as_fd()])
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
             .collect();
         let inherit = ["ARENITE_LISTEN_FD", "ARENITE_CONFIG_FD"].into_iter();
@@ -323,13 +334,17 @@ impl Shared {
 }
 
 /// Times the stages of a create.
-struct Stages {
+pub(super) struct Stages {
     last: Instant,
-    done: Vec<(&'static str, Duration)>,
+    pub(super) done: Vec<(&'static str, Duration)>,
 }
 
 impl Stages {
-    fn done(&mut self, stage: &'static str) {
+    pub(super) fn begin() -> Self {
+        Self { last: Instant::now(), done: Vec::new() }
+    }
+
+    pub(super) fn done(&mut self, stage: &'static str) {
         let now = Instant::now();
         self.done.push((stage, now - self.last));
         self.last = now;
@@ -391,7 +406,7 @@ impl NamespaceEngine {
         assignment: Assignment,
     ) -> Result<Created, EngineError> {
         let shared = self.shared.clone();
-        let mut stages = Stages { last: Instant::now(), done: Vec::new() };
+        let mut stages = Stages::begin();
         let image = shared.image(spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let reserved = shared.state().reserved.remove(id);
@@ -453,6 +468,10 @@ impl Engine for NamespaceEngine {
 
     async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         self.start_sandbox(&row.id, &row.name, Some(row.memo.clone()), spec, Assignment::Assigned).await
+    }
+
+    async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        self.start_again(row, spec).await
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {

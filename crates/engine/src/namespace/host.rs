@@ -240,6 +240,17 @@ impl Host {
         }
     }
 
+    /// Removes what the processes of a sandbox needed, and keeps its disk. Its address may be used again.
+    pub(super) fn end_again(&self, id: &SandboxId, net_index: Option<u32>) {
+        self.end_processes(id.as_str());
+        if let Err(error) = self.remove_cgroups(id.as_str()) {
+            tracing::warn!(%id, %error, "a sandbox's cgroups could not be removed");
+        }
+        if let (Some(network), Some(index)) = (&self.network, net_index) {
+            network.release(index);
+        }
+    }
+
     /// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
     pub(super) fn end_processes(&self, id: &str) {
         // Every process is in the pid namespace of the first; killing that one kills all. What is found here besides is
@@ -274,6 +285,13 @@ impl Host {
 
     /// Removes a sandbox's cgroups and writable layer.
     pub(super) fn remove_objects(&self, id: &str) -> io::Result<()> {
+        let removed = self.remove_cgroups(id);
+        let layer = self.storage.delete_layer(id);
+        removed?;
+        layer.map_err(io::Error::other)
+    }
+
+    fn remove_cgroups(&self, id: &str) -> io::Result<()> {
         // A cgroup stays busy for a moment after its last process has ended.
         let mut removed = self.cgroups.remove(id);
         for _ in 0..100 {
@@ -285,9 +303,7 @@ impl Host {
                 _ => break,
             }
         }
-        let layer = self.storage.delete_layer(id);
-        removed.map_err(io::Error::other)?;
-        layer.map_err(io::Error::other)
+        removed.map_err(io::Error::other)
     }
 }
 

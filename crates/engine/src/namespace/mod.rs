@@ -26,6 +26,7 @@ pub mod network;
 mod program;
 mod record;
 mod recovery;
+mod restart;
 mod slot;
 pub mod storage;
 

@@ -179,6 +179,17 @@ impl Records {
         Ok(listener)
     }
 
+    /// Removes both names of the socket of a guest that has ended.
+    pub(super) fn remove_sockets(&self, id: &SandboxId) -> io::Result<()> {
+        for dir in self.places(id.as_str()) {
+            match fs::remove_file(dir.join(SOCKET)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
         let text = record.encode()?;
         for dir in self.places(record.id.as_str()) {

@@ -10,7 +10,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arenite_isolation::launcher::{IDS, LaunchError, Prepare, Prepared};
@@ -18,7 +18,7 @@ use arenite_isolation::{Report, descriptors};
 use arenite_model::{NetworkMode, Resources, SandboxId};
 
 use super::data_dir::{make_shared_dir, write_shared_file};
-use super::{Host, at, command};
+use super::{Host, at, command, restart};
 use crate::EngineError;
 
 /// How long a stage of the kernel's work may take before the sandbox is given up. Far above what a busy host needs.
@@ -37,9 +37,22 @@ pub(super) struct Slot {
     pub(super) net_index: Option<u32>,
     /// Its writable layer; empty for a build, which brings one.
     pub(super) layer: PathBuf,
+    /// The layer was a sandbox's before.
+    pub(super) kept: Option<Kept>,
     pub(super) first: Prepared,
     pub(super) userns: OwnedFd,
     control: OwnedFd,
+}
+
+/// What a sandbox that runs again has from before.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// The number of its ids, which are its own as long as its record is there.
+    pub(super) uid_index: Option<u32>,
+    /// The directories below its writable layer, the lowest first.
+    pub(super) layers: Vec<PathBuf>,
+    /// How often its record has been written.
+    pub(super) revision: u32,
 }
 
 /// Ranges of host ids for sandboxes: above those that systemd gives to containers (up to 1,879,048,191).
@@ -94,17 +107,34 @@ impl IdRanges {
 
 impl Host {
     /// Prepares a sandbox under an id. On failure nothing of it is left.
-    pub(super) async fn prepare(
-        self: &std::sync::Arc<Self>,
+    pub(super) async fn prepare(self: &Arc<Self>, id: SandboxId, mode: NetworkMode, kvm: bool) -> Result<Slot, EngineError> {
+        self.prepare_on(id, mode, kvm, None).await
+    }
+
+    /// The same for one that is to run again on its disk. On failure the disk stays.
+    pub(super) async fn prepare_again(
+        self: &Arc<Self>,
         id: SandboxId,
         mode: NetworkMode,
         kvm: bool,
+        kept: Kept,
+    ) -> Result<Slot, EngineError> {
+        self.prepare_on(id, mode, kvm, Some(kept)).await
+    }
+
+    async fn prepare_on(
+        self: &Arc<Self>,
+        id: SandboxId,
+        mode: NetworkMode,
+        kvm: bool,
+        kept: Option<Kept>,
     ) -> Result<Slot, EngineError> {
         let limits = self.config.default_resources.clone();
-        let uid_index = if mode == NetworkMode::Host {
-            IdRanges::BUILDS
-        } else {
-            self.ids.take().ok_or_else(|| at("user ids", io::Error::other("all ranges are in use")))?
+        let of_before = kept.as_ref().and_then(|kept| kept.uid_index);
+        let uid_index = match (mode, of_before) {
+            (NetworkMode::Host, _) => IdRanges::BUILDS,
+            (_, Some(index)) => index,
+            _ => self.ids.take().ok_or_else(|| at("user ids", io::Error::other("all ranges are in use")))?,
         };
         let (netns, net_index, gateway) = match mode {
             NetworkMode::Host => (None, None, None),
@@ -115,7 +145,9 @@ impl Host {
                 let net = match self.network()?.prepare().await {
                     Ok(net) => net,
                     Err(error) => {
-                        self.ids.give_back(uid_index);
+                        if of_before.is_none() {
+                            self.ids.give_back(uid_index);
+                        }
                         return Err(at("network", io::Error::other(error)));
                     }
                 };
@@ -124,13 +156,21 @@ impl Host {
         };
         let host = self.clone();
         let blocking = tokio::task::spawn_blocking(move || {
-            let made = host.prepare_blocking(&id, (mode, kvm), &limits, uid_index, netns, gateway);
+            let made = host.prepare_blocking(&id, (mode, kvm), &limits, uid_index, netns, (gateway, kept.is_some()));
             match made {
                 Ok((layer, first, userns, control)) => {
-                    Ok(Slot { id, mode, kvm, limits, uid_index, net_index, layer, first, userns, control })
+                    Ok(Slot { id, mode, kvm, limits, uid_index, net_index, layer, kept, first, userns, control })
                 }
                 Err(error) => {
-                    host.sweep(&id, uid_index, net_index);
+                    match kept {
+                        None => host.sweep(&id, uid_index, net_index),
+                        Some(kept) => {
+                            host.end_again(&id, net_index);
+                            if kept.uid_index.is_none() {
+                                host.ids.give_back(uid_index);
+                            }
+                        }
+                    }
                     Err(error)
                 }
             }
@@ -145,11 +185,12 @@ impl Host {
         limits: &Resources,
         uid_index: u32,
         netns: Option<OwnedFd>,
-        gateway: Option<Ipv4Addr>,
+        (gateway, has_layer): (Option<Ipv4Addr>, bool),
     ) -> Result<(PathBuf, Prepared, OwnedFd, OwnedFd), EngineError> {
         let layer = match mode {
             // A build brings the layer that it makes.
             NetworkMode::Host => None,
+            _ if has_layer => Some(self.kept_layer(id, gateway)?),
             _ => Some(self.writable_layer(id, limits, gateway)?),
         };
         let entrances = self.cgroups.create(id.as_str(), limits).map_err(cgroup)?;
@@ -228,15 +269,25 @@ impl Host {
             self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
         self.storage.mark_unused(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
         let etc = layer.join("upper/etc");
-        let resolver = match gateway {
-            Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
-            None => "# this sandbox has no network\n".to_owned(),
-        };
         make_shared_dir(&etc)
-            .and_then(|()| write_shared_file(&etc.join("resolv.conf"), resolver.as_bytes()))
+            .and_then(|()| write_shared_file(&etc.join("resolv.conf"), resolver(gateway).as_bytes()))
             .and_then(|()| command::make_place(&layer.join("upper")))
             .map_err(|e| at("writable layer", e))?;
         Ok(layer)
+    }
+
+    /// The writable layer that a sandbox left.
+    fn kept_layer(&self, id: &SandboxId, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
+        let layer = self.storage.reuse_layer(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
+        restart::write_etc(&layer.join("upper"), "resolv.conf", resolver(gateway).as_bytes()).map_err(|e| at("etc", e))?;
+        Ok(layer)
+    }
+}
+
+fn resolver(gateway: Option<Ipv4Addr>) -> String {
+    match gateway {
+        Some(gateway) => format!("nameserver {gateway}\noptions timeout:5 attempts:2\n"),
+        None => "# this sandbox has no network\n".to_owned(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::dialect::agentflow;
 /// What a path without a name of its own is counted as.
 const OTHER: &str = "other";
 /// Routes of this server itself.
-const OURS: [&str; 29] = [
+const OURS: [&str; 30] = [
     "/api/v1/sandbox",
     "/api/v1/sandbox/{name}",
     "/api/v1/trajectories",
@@ -27,6 +27,7 @@ const OURS: [&str; 29] = [
     "/api/v2/sandboxes/{name}/logs",
     "/api/v2/sandboxes/{name}/pause",
     "/api/v2/sandboxes/{name}/resume",
+    "/api/v2/sandboxes/{name}/start",
     "/api/v2/sandboxes/{name}/steps",
     "/api/v2/sandboxes/{name}/usage",
     "/api/v2/templates",

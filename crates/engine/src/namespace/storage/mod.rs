@@ -279,6 +279,17 @@ impl Storage {
         make_directory(&path.join("work"), 0o700)
     }
 
+    /// The layer `id` for another overlay, with what was written to it.
+    pub fn reuse_layer(&self, id: &str) -> Result<PathBuf> {
+        self.open_layer(id)?;
+        let path = self.layer_path(id)?;
+        // What the overlay before left there: it was mounted `volatile`, and says so by a directory that keeps others off.
+        let work = path.join("work");
+        tree::remove(&work).map_err(StorageError::io(format!("empty the work directory of layer {id}")))?;
+        make_directory(&work, 0o700)?;
+        Ok(path)
+    }
+
     /// Changes the limit of a layer; below what it uses, every further write fails.
     pub fn set_limit(&self, id: &str, limit_bytes: u64) -> Result<()> {
         if self.kind == StorageKind::Plain {

@@ -1,0 +1,141 @@
+//! Running a sandbox again whose processes have ended, on the disk that it left.
+//!
+//! The disk was the sandbox's: any of its files may be a link that leads anywhere. So nothing here follows a link on it, and
+//! what can't be written without following one is left out.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arenite_image::Image;
+use arenite_model::protocol::Assignment;
+use arenite_model::{SandboxId, SandboxSpec};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, open, openat, openat2, renameat, unlinkat};
+
+use super::engine::{END_LIMIT, Live, NamespaceEngine, Shared, Stages, blocking};
+use super::record::Record;
+use super::slot::{Kept, kill, wait_end};
+use super::{at, ca, command, kvm};
+use crate::{Created, EngineError, Row};
+
+impl NamespaceEngine {
+    pub(super) async fn start_again(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
+        let shared = self.shared.clone();
+        let mut stages = Stages::begin();
+        let image = shared.image(spec)?;
+        let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
+        let (owner, id) = (shared.clone(), row.id.clone());
+        let record = blocking(move || owner.end_rest(&id)).await?;
+        let kept = Kept {
+            uid_index: record.as_ref().map(|record| record.uid_index),
+            revision: record.as_ref().map_or(0, |record| record.revision),
+            layers: layers(&shared, &image, record)?,
+        };
+        let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
+        stages.done("slot");
+        let (row, spec, owner) = (row.clone(), spec.clone(), shared.clone());
+        let (id, pidfd, stages) = blocking(move || {
+            match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, Assignment::Assigned, &mut stages) {
+                Ok(live) => {
+                    let pidfd = live.pidfd.clone();
+                    owner.state().live.insert(row.id.clone(), live);
+                    Ok((row.id, pidfd, stages.done))
+                }
+                Err(error) => {
+                    kill(&slot.first.pidfd);
+                    wait_end(&slot.first.pidfd, END_LIMIT);
+                    owner.host.end_again(&slot.id, slot.net_index);
+                    Err(error)
+                }
+            }
+        })
+        .await?;
+        shared.watch(id, pidfd);
+        Ok(Created { isolation: shared.isolation(), stages })
+    }
+}
+
+impl Shared {
+    /// Ends what is left of the sandbox's processes and gives its address back. Its record and its disk stay.
+    fn end_rest(&self, id: &SandboxId) -> Result<Option<Record>, EngineError> {
+        let live = self.state().live.remove(id);
+        let record = match live {
+            Some(Live { record, pidfd }) => {
+                kill(&pidfd);
+                let _ = self.host.cgroups.set_frozen(id.as_str(), false);
+                if !wait_end(&pidfd, END_LIMIT) {
+                    self.state().live.insert(id.clone(), Live { record, pidfd });
+                    return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
+                }
+                // Only one that this server has seen alive holds its address: those that were lost gave it up at the start.
+                self.host.end_again(id, record.net_index);
+                Some(record)
+            }
+            None => {
+                self.host.end_again(id, None);
+                self.host.records.read(id.as_str()).map_err(|e| at("record", e))?.record
+            }
+        };
+        self.host.records.remove_sockets(id).map_err(|e| at("guest socket", e))?;
+        Ok(record)
+    }
+}
+
+/// The layers below the disk: those on which it was made, even if the image has been built again since.
+fn layers(shared: &Arc<Shared>, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
+    let mut layers = match record {
+        Some(record) => record.layers,
+        None => image.layers.iter().map(|layer| layer.dir.clone()).collect(),
+    };
+    if let Some(missing) = layers.iter().find(|layer| !layer.is_dir()) {
+        return Err(EngineError::Stage {
+            stage: "layers".to_owned(),
+            source: io::Error::new(io::ErrorKind::NotFound, format!("{} is gone", missing.display())),
+            hint: Some("the image was removed or built again; create the sandbox again".to_owned()),
+        });
+    }
+    if let Some(file) = &shared.host.config.extra_ca {
+        let certificates = ca::layer(&shared.host, image, file)?;
+        if !layers.contains(&certificates) {
+            layers.push(certificates);
+        }
+    }
+    Ok(layers)
+}
+
+/// Writes files of `/etc` onto a disk that a sandbox had. One whose `/etc` is no directory any more goes without.
+pub(super) fn write_etc(upper: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let directory = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let upper = open(upper, directory | OFlags::NOFOLLOW, Mode::empty())?;
+    let Ok(etc) = beneath(&upper, "etc", directory) else { return Ok(()) };
+    // A new file in the place of whatever has the name: what was there may be a link, or have other names.
+    let temporary = format!(".arenite-{name}");
+    match unlinkat(&etc, &temporary, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&etc, &temporary, flags, Mode::RUSR | Mode::WUSR)?;
+    fchmod(&file, Mode::from_raw_mode(0o644))?;
+    std::fs::File::from(file).write_all(content)?;
+    match renameat(&etc, &temporary, &etc, name) {
+        // The sandbox made a directory of it.
+        Err(rustix::io::Errno::ISDIR) => Ok(unlinkat(&etc, &temporary, AtFlags::empty())?),
+        other => Ok(other?),
+    }
+}
+
+/// Where the program is mounted as a command, if its place is still there.
+pub(super) fn command_place(upper: &Path) -> Option<String> {
+    let upper = open(upper, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = beneath(&upper, command::PLACE, OFlags::PATH | OFlags::CLOEXEC).ok()?;
+    let about = rustix::fs::fstat(&file).ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(about.st_mode);
+    // An image that brings a program of that name has kept its own.
+    (kind.is_file() && about.st_size == 0).then(|| format!("/{}", command::PLACE))
+}
+
+fn beneath(top: &OwnedFd, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat2(top.as_fd(), path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)?)
+}
