@@ -69,7 +69,8 @@ class Server:
             command += ["--extra-ca", ca]
         return [*command, *self.args, *extra]
 
-    def start(self, extra: tuple[str, ...] = (), wait: float = 90) -> None:
+    def start(self, extra: tuple[str, ...] = (), wait: float = 90, ready: bool = True) -> None:
+        """Returns when it is ready; with `ready` false, when it answers whether it is."""
         assert self.process is None, "the server is already running"
         # ARENITE_* of the caller would reach the server as settings.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ARENITE_")} | self.environment
@@ -89,7 +90,8 @@ class Server:
                 self.process = None
                 raise RuntimeError(f"the server ended with status {status}:\n{self.log_tail()}")
             try:
-                if httpx.get(f"{self.url}/ready", timeout=5).status_code == 200:
+                answer = httpx.get(f"{self.url}/ready", timeout=5)
+                if answer.status_code == 200 or (answer.status_code == 503 and not ready):
                     return
             except httpx.TransportError:
                 pass

@@ -76,6 +76,10 @@ class SmallServer(Server):
                 file.seek(0, os.SEEK_END)
         return filler
 
+    def empty(self) -> None:
+        """Takes back what `fill` did."""
+        (self.data_dir.parent / "filler").unlink(missing_ok=True)
+
     def in_pool(self) -> Path:
         return self.data_dir / "pool"
 

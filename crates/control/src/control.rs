@@ -214,6 +214,12 @@ impl Control {
         Ok(self.core.engine.room().await?)
     }
 
+    /// Why no sandbox could be created now; nothing when one could. Without paths, since anyone may read it. The answer is
+    /// at most about two seconds old.
+    pub async fn problems(&self) -> Arc<[String]> {
+        self.core.problems().await
+    }
+
     /// What becomes of a sandbox if nothing happens before; none when nothing does.
     pub fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
         self.core.next_deadline(id)

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedRwLockReadGuard, broadcast};
 
 use crate::admission::Admission;
 use crate::clock::Clock;
+use crate::health::Health;
 use crate::lease::Activity;
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) quarantine: Quarantine,
     pub(crate) deadlines: Deadlines,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) health: Health,
     pub(crate) tally: Tally,
     pub(crate) changes: broadcast::Sender<Change>,
     pub(crate) stopping: AtomicBool,
@@ -70,6 +72,7 @@ impl Core {
             quarantine: Quarantine::default(),
             deadlines: Deadlines::default(),
             activity: Arc::new(Activity::new(clock)),
+            health: Health::default(),
             tally: Tally::default(),
             changes: broadcast::Sender::new(CHANGES),
             stopping: AtomicBool::new(false),

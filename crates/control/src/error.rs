@@ -80,6 +80,7 @@ impl ControlError {
             Self::Exhausted { .. } | Self::Stopping => ErrorCode::Exhausted,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Engine(source) => source.code(),
+            Self::Store { source: StoreError::Full | StoreError::Locked, .. } => ErrorCode::Exhausted,
             Self::BadEnvironments { .. } | Self::Store { .. } | Self::NewerStore { .. } | Self::StoreInUse { .. } => {
                 ErrorCode::Internal
             }
@@ -114,11 +115,25 @@ impl ControlError {
             Self::Engine(source) => return source.hint(),
             Self::BadTemplate { .. } | Self::BadEnvironments { .. } => "correct the file; it is read again at the next create",
             Self::Exhausted { .. } => "delete sandboxes that are not needed, or retry later",
+            Self::Store { source: StoreError::Full, .. } => {
+                "free space on the disk of the data directory; deletions work meanwhile"
+            }
+            Self::Store { source: StoreError::Locked, .. } => {
+                "end the process that has control.sqlite open, such as a shell of sqlite3; the server goes on by itself"
+            }
+            Self::Store { source: StoreError::ReadOnly, .. } => {
+                "make control.sqlite in the data directory writable; the server opens it again by itself"
+            }
             Self::NewerStore { .. } => "start the newer arenite, or give this one another data directory",
             Self::StoreInUse { .. } => "stop the other server, or give this one another data directory",
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+
+    /// Whether the server itself lacks what the call needs, rather than the caller having met a bound.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::ReadOnly, .. })
     }
 
     /// When a retry makes sense, for `Retry-After`.
@@ -127,6 +142,9 @@ impl ControlError {
             Self::Exhausted { retry_after, .. } => Some(*retry_after),
             Self::Stopping => Some(Duration::from_secs(5)),
             Self::Engine(source) if source.code() == ErrorCode::Exhausted => Some(Duration::from_secs(5)),
+            Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::ReadOnly, .. } => {
+                Some(Duration::from_secs(2))
+            }
             _ => None,
         }
     }

@@ -82,6 +82,7 @@ struct State {
     failures: HashMap<Point, usize>,
     halts: HashMap<Point, Arc<Notify>>,
     room: Option<Room>,
+    problems: Vec<String>,
     guest: Option<Guest>,
     /// What goes on in sandboxes without a call.
     working: HashMap<SandboxId, String>,
@@ -148,6 +149,10 @@ impl FakeEngine {
 
     pub fn set_room(&self, room: Room) {
         self.state().room = Some(room);
+    }
+
+    pub fn set_problems(&self, problems: &[&str]) {
+        self.state().problems = problems.iter().map(|problem| (*problem).to_owned()).collect();
     }
 
     /// The sandbox's guest ends by itself.
@@ -456,6 +461,10 @@ impl Engine for FakeEngine {
             disk_total_bytes: 1 << 40,
             ..Room::default()
         }))
+    }
+
+    async fn health(&self) -> Vec<String> {
+        self.state().problems.clone()
     }
 
     async fn close(&self) {

@@ -60,6 +60,7 @@ mod error;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
 mod farewell;
+mod health;
 mod lease;
 mod life;
 mod memo;

@@ -51,11 +51,9 @@ impl Core {
         entry.close();
         if state != SandboxState::Deleting {
             let deleting = self.in_state(entry, SandboxState::Deleting, None);
+            // A store that can't be written to, as on a full disk, must not keep what would free space.
             if let Err(error) = self.store.update(&deleting).await {
-                if state == SandboxState::Running {
-                    entry.open();
-                }
-                return Err(ControlError::store("remember a deletion")(error));
+                tracing::warn!(id = %entry.id, %error, "a deletion that is under way could not be stored");
             }
             self.show(entry, deleting);
         }

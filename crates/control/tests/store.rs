@@ -212,3 +212,57 @@ async fn a_store_that_is_only_locked_stays_where_it_is() {
     let (store, notes) = reopened(&path).await.unwrap();
     assert_eq!((store.load().await.unwrap().len(), notes.len()), (1, 0));
 }
+
+/// Another process, such as a shell of sqlite3, that holds the database.
+fn lock(path: &std::path::Path) -> rusqlite::Connection {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    db
+}
+
+#[tokio::test]
+async fn what_a_locked_store_owes_is_written_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sqlite");
+    let store = SqliteStore::open(path.clone()).unwrap();
+    let there = sandbox("default", "there");
+    store.insert(&there).await.unwrap();
+    store.check().await.unwrap();
+    let other = lock(&path);
+    let begun = std::time::Instant::now();
+    let error = store.insert(&sandbox("default", "new")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Locked), "{error}");
+    assert!(matches!(store.update(&there).await, Err(StoreError::Locked)));
+    store.remove(&there.id).await.unwrap();
+    assert!(begun.elapsed() < std::time::Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(matches!(store.check().await, Err(StoreError::Locked)));
+    drop(other);
+    // Its name is free again with the first row after the lock.
+    let again = sandbox("default", "there");
+    while store.insert(&again).await.is_err() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let rows = store.load().await.unwrap();
+    assert_eq!(rows.iter().map(|row| &row.id).collect::<Vec<_>>(), [&again.id]);
+    store.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_owed_is_written_without_another_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sqlite");
+    let store = SqliteStore::open(path.clone()).unwrap();
+    let there = sandbox("default", "there");
+    store.insert(&there).await.unwrap();
+    let other = lock(&path);
+    store.remove(&there.id).await.unwrap();
+    drop(other);
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    let rows = || reader.query_row("SELECT count(*) FROM sandboxes", [], |row| row.get::<_, i64>(0)).unwrap();
+    let begun = std::time::Instant::now();
+    while rows() > 0 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}

@@ -104,6 +104,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What is left of the host for more sandboxes.
     async fn room(&self) -> Result<Room, EngineError>;
 
+    /// What keeps it from making sandboxes, in words without paths; nothing when all is well. Quick.
+    async fn health(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The server is going away; sandboxes stay. Prepared but unused things are given back.
     async fn close(&self);
 }

@@ -254,7 +254,8 @@ pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
 async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     let engine = gateway.control.engine();
     let room = engine.room().await.ok();
-    let warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
+    let mut warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
+    warnings.extend(gateway.control.problems().await.iter().cloned());
     Ok(json_response(
         StatusCode::OK,
         &json!({

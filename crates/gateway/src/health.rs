@@ -34,6 +34,14 @@ struct Ready {
     version: &'static str,
 }
 
+/// Why no sandbox can be created now.
+#[derive(Serialize)]
+struct NotReady<'a> {
+    ready: bool,
+    status: &'static str,
+    reasons: &'a [String],
+}
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) async fn serve(
@@ -59,6 +67,11 @@ pub(crate) async fn serve(
             StatusCode::OK,
             &Health { status: "healthy", timestamp: naive(Timestamp::now()), version: VERSION },
         ));
+    }
+    let problems = gateway.control.problems().await;
+    if !problems.is_empty() {
+        let body = NotReady { ready: false, status: "not_ready", reasons: &problems };
+        return Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
     let synthesis = gateway.synthesis.get();
     let (active_workers, total_sessions) = synthesis.map(|synthesis| synthesis.counts()).unwrap_or_default();
@@ -114,6 +127,16 @@ mod tests {
         let ready = server.call("GET", "/ready", Value::Null).await;
         let theirs = r#"{"status":"ready","tools_count":0,"active_workers":0,"total_sessions":0,"sandboxes":1,"#;
         assert!(ready.status == 200 && ready.text.starts_with(theirs), "{}", ready.text);
+        server.engine.set_problems(&["the launcher hangs"]);
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        let not = server.call("GET", "/ready", Value::Null).await;
+        let body = json!({ "ready": false, "status": "not_ready", "reasons": ["the launcher hangs"] });
+        assert_eq!((not.status, &not.json), (503, &body));
+        let info = server.call("GET", "/api/v2/info", Value::Null).await.json;
+        assert_eq!(info["warnings"], json!(["the launcher hangs"]));
+        server.engine.set_problems(&[]);
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        assert_eq!(server.call("GET", "/ready", Value::Null).await.status, 200);
         let head = server.call("HEAD", "/health", Value::Null).await;
         assert_eq!((head.status, head.headers["allow"].to_str().unwrap(), head.text.len()), (405, "GET", 31));
     }

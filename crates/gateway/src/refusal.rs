@@ -87,10 +87,12 @@ impl Refusal {
 
 impl From<ControlError> for Refusal {
     fn from(error: ControlError) -> Self {
+        let refusal = Self::new(error.code(), error.to_string());
         Self {
+            status: if error.is_unavailable() { StatusCode::SERVICE_UNAVAILABLE } else { refusal.status },
             hint: error.hint(),
             retry_after: error.retry_after().map(|d| d.as_secs().max(1)),
-            ..Self::new(error.code(), error.to_string())
+            ..refusal
         }
     }
 }

@@ -79,6 +79,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn check(&self) -> Result<(), StoreError> {
+        self.rows().map(drop)
+    }
+
     async fn close(&self) {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }

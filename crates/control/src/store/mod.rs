@@ -1,8 +1,10 @@
 //! Where sandboxes are remembered across restarts.
 
 mod memory;
+mod reserve;
 mod sqlite;
 mod unreadable;
+mod writer;
 
 use arenite_model::SandboxId;
 use async_trait::async_trait;
@@ -25,12 +27,15 @@ pub trait Store: Send + Sync + 'static {
     /// Writes state, reason, `state_since`, isolation and last use. One that isn't there is left so.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;
-    /// One that isn't there is fine.
+    /// One that isn't there is fine. A removal that can't be written now is written as soon as it can be, before any other
+    /// row; until then only a restart shows the row again.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
     /// What an operator should know of it, in words.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Whether a new row could be written now. Quick, unless another process has locked the store.
+    async fn check(&self) -> Result<(), StoreError>;
     /// Finishes what was asked and lets go of files. Later calls fail.
     async fn close(&self);
 }
@@ -44,6 +49,22 @@ pub enum StoreError {
     Closed,
     #[error("row {id} can't be read: {reason}")]
     BadRow { id: String, reason: String },
+    #[error("another process has locked it")]
+    Locked,
+    #[error("it can only be read")]
+    ReadOnly,
+    #[error("the disk of the data directory is full")]
+    Full,
     #[error("{0}")]
     Database(String),
+}
+
+impl StoreError {
+    /// The same without what only an operator may read, such as paths.
+    pub(crate) fn public(&self) -> String {
+        match self {
+            Self::Database(_) | Self::BadRow { .. } => "the server's log says why".to_owned(),
+            other => other.to_string(),
+        }
+    }
 }

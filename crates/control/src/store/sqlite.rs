@@ -1,23 +1,25 @@
-//! The store in one SQLite file. One thread owns the connection; what waits for it is written in one transaction.
+//! The store in one SQLite file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arenite_model::SandboxId;
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
-use tokio::sync::{mpsc, oneshot};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::writer::Writer;
 use super::{Store, StoreError, unreadable};
 use crate::{ControlError, Sandbox};
 
 /// Writes that wait for the thread; beyond it callers wait to enqueue.
 const QUEUE: usize = 256;
-/// The most that go into one transaction.
-const BATCH: usize = 64;
+/// How long another process may hold the database, such as a shell of `sqlite3`, until a write fails.
+const LOCKED: Duration = Duration::from_millis(700);
 
 /// Each takes the schema from its index to the next. Never edited once released: a new one is appended.
 const MIGRATIONS: [&str; 1] = ["
@@ -42,17 +44,20 @@ const MIGRATIONS: [&str; 1] = ["
 /// Sandboxes in a SQLite file.
 pub struct SqliteStore {
     jobs: mpsc::Sender<Job>,
+    turns: Arc<Semaphore>,
     thread: Mutex<Option<JoinHandle<()>>>,
     notes: Vec<String>,
 }
 
-struct Job {
-    op: Op,
-    reply: oneshot::Sender<Result<Vec<Sandbox>, StoreError>>,
+pub(super) struct Job {
+    pub(super) op: Op,
+    pub(super) reply: oneshot::Sender<Result<Vec<Sandbox>, StoreError>>,
+    _turn: OwnedSemaphorePermit,
 }
 
-enum Op {
+pub(super) enum Op {
     Load,
+    Check,
     Insert(Box<Sandbox>),
     Update(Box<Sandbox>),
     Touch(Vec<(SandboxId, Timestamp)>),
@@ -92,10 +97,10 @@ impl SqliteStore {
         if unreadable::has_orphans(&path).map_err(|e| failed("be opened", format!("{}: {e}", path.display())))? {
             set_aside("its journal is there without it")?;
         }
-        let mut db = match connect(&path) {
+        let mut db = match connect(&path, true) {
             Err(error) if unreadable::is_unreadable(&error) => {
                 set_aside(&error.to_string())?;
-                connect(&path)
+                connect(&path, true)
             }
             other => other,
         }
@@ -104,32 +109,37 @@ impl SqliteStore {
         if let Some(fault) = unreadable::fault(&db).map_err(unopened)? {
             drop(db);
             set_aside(&fault)?;
-            db = connect(&path).map_err(unopened)?;
+            db = connect(&path, true).map_err(unopened)?;
             migrate(&mut db, &path)?;
         }
-        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (jobs, queue) = mpsc::channel();
+        let writer = Writer::new(db, path);
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || {
-                run(db, queue);
+                writer.run(&queue);
                 drop(lock);
             })
             .map_err(|e| failed("start its thread", e.to_string()))?;
-        Ok(Self { jobs, thread: Mutex::new(Some(thread)), notes })
+        Ok(Self { jobs, turns: Arc::new(Semaphore::new(QUEUE)), thread: Mutex::new(Some(thread)), notes })
     }
 
     async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { op, reply }).await.map_err(|_| StoreError::Closed)?;
+        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        self.jobs.send(Job { op, reply, _turn: turn }).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open(path)?;
+/// Opens the database. One that can only be read is opened too, so that its sandboxes are known.
+pub(super) fn connect(path: &Path, may_make: bool) -> rusqlite::Result<Connection> {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, may_make);
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_timeout(LOCKED)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", "NORMAL")?;
-    db.pragma_update(None, "busy_timeout", 5000)?;
     db.pragma_update(None, "cache_size", -1024)?;
     Ok(db)
 }
@@ -172,54 +182,10 @@ fn migrate(db: &mut Connection, path: &Path) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn run(mut db: Connection, mut queue: mpsc::Receiver<Job>) {
-    let mut batch = Vec::new();
-    while let Some(job) = queue.blocking_recv() {
-        batch.push(job);
-        while batch.len() < BATCH
-            && let Ok(job) = queue.try_recv()
-        {
-            batch.push(job);
-        }
-        let close = batch.iter().position(|job| matches!(job.op, Op::Close));
-        if close.is_some() {
-            queue.close();
-        }
-        write(&mut db, &mut batch);
-    }
-    if let Err((_, error)) = db.close() {
-        tracing::warn!(%error, "the store did not close cleanly");
-    }
-}
-
-/// A statement that fails takes back only itself; a commit that fails takes back the batch.
-fn write(db: &mut Connection, batch: &mut Vec<Job>) {
-    let mut answers = Vec::with_capacity(batch.len());
-    let done = if batch.len() == 1 {
-        // By itself a statement is its own transaction, with two round trips fewer.
-        answers.extend(batch.iter().map(|job| apply(db, &job.op)));
-        Ok(())
-    } else {
-        db.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|change| {
-            answers.extend(batch.iter().map(|job| apply(&change, &job.op)));
-            change.commit()
-        })
-    };
-    let mut answers = answers.into_iter();
-    for job in batch.drain(..) {
-        let answer = match &done {
-            Ok(()) => answers.next().unwrap_or(Err(StoreError::Closed)),
-            Err(error) => Err(StoreError::Database(error.to_string())),
-        };
-        // Whoever asked may have gone.
-        let _ = job.reply.send(answer);
-    }
-}
-
-fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
+pub(super) fn apply(db: &Connection, op: &Op) -> Result<Vec<Sandbox>, StoreError> {
     match op {
         Op::Load => return load(db),
-        Op::Close => {}
+        Op::Check | Op::Close => {}
         Op::Insert(sandbox) => {
             db.prepare_cached(
                 "INSERT INTO sandboxes (id, tenant, name, state, reason, template, origin, spec, isolation,
@@ -309,15 +275,6 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|e| StoreError::Database(e.to_string()))
 }
 
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::ConstraintViolation) => Self::Taken,
-            _ => Self::Database(error.to_string()),
-        }
-    }
-}
-
 #[async_trait]
 impl Store for SqliteStore {
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError> {
@@ -342,6 +299,10 @@ impl Store for SqliteStore {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.ask(Op::Check).await.map(drop)
     }
 
     async fn close(&self) {

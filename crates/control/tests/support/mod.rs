@@ -101,5 +101,9 @@ impl Store for HaltingStore {
         Ok(())
     }
 
+    async fn check(&self) -> Result<(), StoreError> {
+        self.rows.check().await
+    }
+
     async fn close(&self) {}
 }

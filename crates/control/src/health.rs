@@ -1,0 +1,66 @@
+//! Whether a sandbox could be created now, and if not, why.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::core::Core;
+
+/// How long one of the parts may take to answer.
+const LIMIT: Duration = Duration::from_secs(1);
+/// How long an answer is good for.
+const AGE: Duration = Duration::from_secs(1);
+
+/// The last answer, and when it was given. Callers that come meanwhile wait for the one that asks.
+#[derive(Default)]
+pub(crate) struct Health {
+    last: Mutex<Option<(Instant, Arc<[String]>)>>,
+}
+
+impl Core {
+    pub(crate) async fn problems(&self) -> Arc<[String]> {
+        let mut last = self.health.last.lock().await;
+        if let Some((at, problems)) = &*last
+            && at.elapsed() < AGE
+        {
+            return Arc::clone(problems);
+        }
+        let (disk, engine, store) = tokio::join!(self.disk_problem(), self.engine_problems(), self.store_problem());
+        let problems: Arc<[String]> = disk.into_iter().chain(engine).chain(store).collect();
+        if last.as_ref().is_none_or(|(_, before)| before[..] != problems[..]) {
+            for problem in problems.iter() {
+                tracing::warn!(%problem, "not ready");
+            }
+        }
+        *last = Some((Instant::now(), Arc::clone(&problems)));
+        problems
+    }
+
+    async fn disk_problem(&self) -> Option<String> {
+        // An engine that gives no answer says so itself.
+        let room = tokio::time::timeout(LIMIT, self.engine.room()).await.ok()?.ok()?;
+        let limits = &self.config.limits;
+        let wanted = limits.disk_reserve_bytes.saturating_add(limits.disk_estimate_bytes);
+        let (available, total) = (room.disk_available_bytes, room.disk_total_bytes);
+        (total > 0 && available < wanted).then(|| {
+            format!("{} MiB of disk are free, and a sandbox needs {} MiB with the reserve", available >> 20, wanted >> 20)
+        })
+    }
+
+    async fn engine_problems(&self) -> Vec<String> {
+        match tokio::time::timeout(LIMIT, self.engine.health()).await {
+            Ok(problems) => problems,
+            Err(_) => vec![format!("the engine gave no answer within {LIMIT:?}")],
+        }
+    }
+
+    async fn store_problem(&self) -> Option<String> {
+        match tokio::time::timeout(LIMIT, self.store.check()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("the store of sandboxes can't be written to: {}", error.public())),
+            Err(_) => Some(format!("the store of sandboxes gave no answer within {LIMIT:?}")),
+        }
+    }
+}

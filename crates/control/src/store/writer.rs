@@ -1,0 +1,252 @@
+//! The thread that owns the connection. What waits for it is written in one transaction.
+//!
+//! A store that fails is not given up. A row whose removal can't be written is *owed*: its sandbox is gone already, so
+//! the removal is written as soon as it can be, before any other row. A connection that can only read is replaced.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use arenite_model::SandboxId;
+use rusqlite::{Connection, ErrorCode, MAIN_DB, TransactionBehavior};
+
+use super::StoreError;
+use super::reserve::Reserve;
+use super::sqlite::{Job, Op, apply, connect};
+use crate::Sandbox;
+
+/// The most that go into one transaction.
+const BATCH: usize = 64;
+/// Between two attempts to write what is owed, or to replace a connection.
+const AGAIN: Duration = Duration::from_secs(1);
+
+type Answer = Result<Vec<Sandbox>, StoreError>;
+
+pub(super) struct Writer {
+    db: Connection,
+    path: PathBuf,
+    reserve: Reserve,
+    /// Rows that are to be removed and could not be.
+    owed: BTreeSet<SandboxId>,
+    /// Why the last write failed, and when.
+    trouble: Option<(StoreError, Instant)>,
+    reopened: Option<Instant>,
+}
+
+impl Writer {
+    pub(super) fn new(db: Connection, path: PathBuf) -> Self {
+        let reserve = Reserve::open(path.with_extension("reserve"));
+        let reads_only = db.is_readonly(MAIN_DB).unwrap_or(false);
+        if reads_only {
+            tracing::error!(path = %path.display(), "the store can only be read: no sandbox can be created");
+        }
+        let trouble = reads_only.then(|| (StoreError::ReadOnly, Instant::now()));
+        Self { db, path, reserve, owed: BTreeSet::new(), trouble, reopened: None }
+    }
+
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        let mut batch = Vec::new();
+        loop {
+            match self.next(queue) {
+                Ok(job) => batch.push(job),
+                Err(RecvTimeoutError::Timeout) => {
+                    // The answer is kept as trouble.
+                    let _ = self.check();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while batch.len() < BATCH
+                && let Ok(job) = queue.try_recv()
+            {
+                batch.push(job);
+            }
+            let closes = batch.iter().any(|job| matches!(job.op, Op::Close));
+            self.serve(&mut batch);
+            if closes {
+                break;
+            }
+        }
+        if let Err((_, error)) = self.db.close() {
+            tracing::warn!(%error, "the store did not close cleanly");
+        }
+    }
+
+    fn next(&self, queue: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
+        match self.trouble {
+            Some(_) => queue.recv_timeout(AGAIN),
+            None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn serve(&mut self, batch: &mut Vec<Job>) {
+        if self.trouble.is_none()
+            && batch.len() > 1
+            && let Some(answers) = self.write_together(batch)
+        {
+            for (job, answer) in batch.drain(..).zip(answers) {
+                // The caller may have gone.
+                let _ = job.reply.send(answer);
+            }
+            return;
+        }
+        for job in batch.drain(..) {
+            let answer = self.write(&job.op);
+            let _ = job.reply.send(answer);
+        }
+    }
+
+    /// All in one transaction; none when something failed and nothing was written. SQLite takes a transaction back at
+    /// some errors of one statement and not at others, so the batch is then written one by one.
+    fn write_together(&mut self, batch: &[Job]) -> Option<Vec<Answer>> {
+        if batch.iter().any(|job| matches!(job.op, Op::Insert(_))) && !self.reserve.take() {
+            return None;
+        }
+        let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate).ok()?;
+        let mut answers = Vec::with_capacity(batch.len());
+        for job in batch {
+            let answer = match job.op {
+                Op::Check => Ok(Vec::new()),
+                _ => apply(&change, &job.op),
+            };
+            if matches!(&answer, Err(error) if !matches!(error, StoreError::Taken)) {
+                return None;
+            }
+            answers.push(answer);
+        }
+        change.commit().ok()?;
+        Some(answers)
+    }
+
+    fn write(&mut self, op: &Op) -> Answer {
+        match op {
+            Op::Close => Ok(Vec::new()),
+            Op::Check => self.check().map(|()| Vec::new()),
+            Op::Load => apply(&self.db, op),
+            Op::Insert(_) => {
+                if self.trouble.is_some() || !self.reserve.is_held() {
+                    self.check()?;
+                }
+                let inserted = apply(&self.db, op);
+                self.note(inserted)
+            }
+            Op::Update(_) | Op::Touch(_) => {
+                self.passable()?;
+                self.write_with_reserve(op)
+            }
+            Op::Remove(id) => {
+                let removed = self.passable().and_then(|()| self.write_with_reserve(op).map(drop));
+                if let Err(error) = removed {
+                    tracing::warn!(%id, %error, "the row of a removed sandbox stays until the store can be written to");
+                    self.owed.insert(id.clone());
+                }
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// An error right after the last attempt to pass another process's lock, each of which takes its time.
+    fn passable(&self) -> Result<(), StoreError> {
+        match &self.trouble {
+            Some((StoreError::Locked, at)) if at.elapsed() < AGAIN => Err(StoreError::Locked),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_with_reserve(&mut self, op: &Op) -> Answer {
+        self.reopen_if_needed();
+        let mut written = apply(&self.db, op);
+        if matches!(written, Err(StoreError::Full)) && self.reserve.release() {
+            written = apply(&self.db, op);
+        }
+        self.note(written)
+    }
+
+    /// Writes what is owed, and sees whether a new row could be written.
+    fn check(&mut self) -> Result<(), StoreError> {
+        self.passable()?;
+        self.reopen_if_needed();
+        let written = self.write_owed();
+        let checked = match written {
+            Ok(()) if self.reserve.take() => Ok(Vec::new()),
+            Ok(()) => Err(StoreError::Full),
+            Err(error) => Err(error),
+        };
+        self.note(checked).map(drop)
+    }
+
+    /// Writes even when nothing is owed: the same version again.
+    fn write_owed(&mut self) -> Result<(), StoreError> {
+        let mut written = try_owed(&mut self.db, &self.owed);
+        if matches!(written, Err(StoreError::Full)) && !self.owed.is_empty() && self.reserve.release() {
+            written = try_owed(&mut self.db, &self.owed);
+        }
+        if written.is_ok() && !self.owed.is_empty() {
+            tracing::info!(rows = self.owed.len(), "removed the rows of sandboxes that were removed before");
+            self.owed.clear();
+        }
+        written
+    }
+
+    /// Remembers whether the store can be written to.
+    fn note(&mut self, answer: Answer) -> Answer {
+        match &answer {
+            Ok(_) if self.owed.is_empty() && self.reserve.is_held() => {
+                if self.trouble.take().is_some() {
+                    tracing::info!("the store can be written to again");
+                }
+            }
+            Ok(_) | Err(StoreError::Taken) => {}
+            Err(error) => {
+                if self.trouble.as_ref().is_none_or(|(before, _)| before.to_string() != error.to_string()) {
+                    tracing::error!(%error, "the store can't be written to");
+                }
+                self.trouble = Some((error.clone(), Instant::now()));
+            }
+        }
+        answer
+    }
+
+    /// A connection to a file that could not be written to when it was opened stays so for good.
+    fn reopen_if_needed(&mut self) {
+        let failed = matches!(self.trouble, Some((StoreError::ReadOnly | StoreError::Database(_), _)));
+        let reads_only = self.db.is_readonly(MAIN_DB).unwrap_or(true);
+        if !(failed || reads_only) || self.reopened.is_some_and(|at| at.elapsed() < AGAIN) {
+            return;
+        }
+        self.reopened = Some(Instant::now());
+        match connect(&self.path, false) {
+            Ok(db) => {
+                let before = std::mem::replace(&mut self.db, db);
+                if let Err((_, error)) = before.close() {
+                    tracing::warn!(%error, "the store's connection that failed did not close cleanly");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the store could not be opened again"),
+        }
+    }
+}
+
+fn try_owed(db: &mut Connection, owed: &BTreeSet<SandboxId>) -> Result<(), StoreError> {
+    let change = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let version: i64 = change.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    change.pragma_update(None, "user_version", version)?;
+    for id in owed {
+        apply(&change, &Op::Remove(id.clone()))?;
+    }
+    change.commit()?;
+    Ok(())
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::ConstraintViolation) => Self::Taken,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked,
+            Some(ErrorCode::ReadOnly) => Self::ReadOnly,
+            Some(ErrorCode::DiskFull) => Self::Full,
+            _ => Self::Database(error.to_string()),
+        }
+    }
+}
