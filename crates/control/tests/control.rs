@@ -188,7 +188,8 @@ async fn what_failed_is_started_again_or_stays_with_its_disk() {
     assert_eq!((failed.state, engine.ids()), (SandboxState::Failed, vec![demo.id.clone()]));
     assert!(failed.reason.unwrap().starts_with("it could not be started again: "));
 
-    let (one, two) = tokio::join!(control.start_sandbox(&tenant(), &demo.name), control.start_sandbox(&tenant(), &demo.name));
+    let tenant_id = tenant();
+    let (one, two) = tokio::join!(control.start_sandbox(&tenant_id, &demo.name), control.start_sandbox(&tenant_id, &demo.name));
     for started in [one.unwrap(), two.unwrap()] {
         assert_eq!((started.state, started.id, started.reason), (SandboxState::Running, demo.id.clone(), None));
     }

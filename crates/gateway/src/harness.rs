@@ -11,6 +11,7 @@ use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
+use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 use crate::{GatewayConfig, api, dialect, health, metrics, pages, trajectories};
@@ -67,7 +68,7 @@ impl Harness {
         };
         let (gateway, context, path) = (&self.gateway, &context, parts.uri.path());
         let answer = match path {
-            _ if path.starts_with("/api/v2") => api::serve(gateway, context, path, &parts, body).await,
+            _ if path.starts_with("/api/v2") => api::serve(gateway, context, &Identity::open(), path, &parts, body).await,
             _ if path.starts_with("/api/v1/sandbox") => dialect::agent_sandbox::serve(gateway, context, path, &parts, body).await,
             _ if path.starts_with("/api/v1/trajectories") => trajectories::serve(gateway, context, path, &parts).await,
             _ if path.ends_with("/v1/openapi.json") => pages::openapi::serve(gateway, context, path, &parts, body).await,

@@ -54,6 +54,11 @@ impl Identity {
         Self { tenant: TenantId::default_tenant(), until: None, shown: Credential::Nothing }
     }
 
+    /// For callers of a server without a key.
+    pub(crate) fn open() -> Self {
+        Self { shown: Credential::Open, ..Self::nobody() }
+    }
+
     pub(super) fn granted(grant: super::Grant, shown: Credential) -> Self {
         Self { tenant: grant.tenant, until: Some(grant.until), shown }
     }
@@ -79,7 +84,7 @@ pub(crate) fn unauthorized() -> Refusal {
 /// Finds out who calls. None: nobody who may.
 pub(crate) fn identify(gateway: &Gateway, host: &Host, parts: &Parts) -> Option<Identity> {
     if !gateway.config.auth.is_required() {
-        return Some(Identity { tenant: TenantId::default_tenant(), until: None, shown: Credential::Open });
+        return Some(Identity::open());
     }
     let session = |word| Some(Identity::granted(gateway.sessions.find(word, host)?, Credential::Session));
     of_headers(gateway, &parts.headers)

@@ -71,6 +71,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("DELETE", "/api/v2/sandboxes/ghost"),
     ("POST", "/api/v2/sandboxes/ghost/pause"),
     ("POST", "/api/v2/sandboxes/ghost/resume"),
+    ("POST", "/api/v2/sandboxes/ghost/start"),
     ("GET", "/api/v2/sandboxes/b/usage"),
     ("GET", "/api/v2/sandboxes/b/steps"),
     ("GET", "/api/v2/sandboxes/b/logs"),
