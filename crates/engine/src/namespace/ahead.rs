@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use arenite_isolation::uts;
-use arenite_model::protocol::{ACTIVITY_PATH, Activity, Assignment, BECOME_PATH, Become, PREPARE_PATH};
+use arenite_model::protocol::{ACTIVITY_PATH, Activity, BECOME_PATH, Become, PREPARE_PATH};
 use arenite_model::{SandboxId, SandboxName, SandboxSpec};
 
 use super::at;
@@ -31,7 +31,7 @@ impl NamespaceEngine {
     pub(super) async fn make_ahead(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
         let id = self.reserve().await?;
         let name: SandboxName = id.as_str().parse().map_err(|error| at("name", io::Error::other(error)))?;
-        self.start_sandbox(&id, &name, None, spec, Assignment::Pooled).await?;
+        self.start_sandbox(&id, &name, None, spec).await?;
         let socket = self.shared.host.records.socket(&id);
         let prepared = blocking(move || tell(&socket, PREPARE_PATH, b"", PREPARE_LIMIT).map_err(|e| at("starting runtimes", e)));
         if let Err(error) = prepared.await {

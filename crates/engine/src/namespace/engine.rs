@@ -203,7 +203,7 @@ impl Shared {
         });
     }
 
-    /// Everything between a prepared slot and a running guest. Blocks for a few milliseconds.
+    /// Everything between a prepared slot and a running guest. Without a memo it is made ahead. Blocks for a few milliseconds.
     pub(super) fn begin(
         &self,
         slot: &Slot,
@@ -211,10 +211,10 @@ impl Shared {
         memo: Option<String>,
         spec: &SandboxSpec,
         image: &Image,
-        assignment: Assignment,
         stages: &mut Stages,
     ) -> Result<Live, EngineError> {
         let host = &self.host;
+        let assignment = if memo.is_some() { Assignment::Assigned } else { Assignment::Pooled };
         let id = &slot.id;
         let hostname = spec.hostname.clone().unwrap_or_else(|| name.to_string());
 
@@ -396,14 +396,13 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 impl NamespaceEngine {
-    /// Creates a sandbox and starts its guest.
+    /// Creates a sandbox and starts its guest. Without a memo it is made ahead.
     pub(super) async fn start_sandbox(
         &self,
         id: &SandboxId,
         name: &SandboxName,
         memo: Option<String>,
         spec: &SandboxSpec,
-        assignment: Assignment,
     ) -> Result<Created, EngineError> {
         let shared = self.shared.clone();
         let mut stages = Stages::begin();
@@ -423,7 +422,7 @@ impl NamespaceEngine {
         stages.done("slot");
         let (name, spec, owner) = (name.clone(), spec.clone(), shared.clone());
         let done = blocking(move || {
-            let begun = owner.begin(&slot, &name, memo, &spec, &image, assignment, &mut stages);
+            let begun = owner.begin(&slot, &name, memo, &spec, &image, &mut stages);
             match begun {
                 Ok(live) => {
                     let (id, pidfd) = (slot.id.clone(), live.pidfd.clone());
@@ -467,7 +466,7 @@ impl Engine for NamespaceEngine {
     }
 
     async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
-        self.start_sandbox(&row.id, &row.name, Some(row.memo.clone()), spec, Assignment::Assigned).await
+        self.start_sandbox(&row.id, &row.name, Some(row.memo.clone()), spec).await
     }
 
     async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {

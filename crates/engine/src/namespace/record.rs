@@ -242,6 +242,12 @@ impl Records {
         Ok(reading)
     }
 
+    /// Whether it has a directory in either place.
+    pub(super) fn has_any(&self, id: &str) -> io::Result<bool> {
+        let [copy, first] = self.places(id);
+        Ok(copy.try_exists()? || first.try_exists()?)
+    }
+
     pub(super) fn remove(&self, id: &str) -> io::Result<()> {
         for dir in self.places(id) {
             match fs::remove_dir_all(dir) {

@@ -121,7 +121,13 @@ impl Shared {
     fn judge(&self, id: &SandboxId, is_known: bool) -> Result<Verdict, EngineError> {
         let text = id.as_str();
         let layer = self.host.storage.layer_use(text).map_err(look_at_storage)?;
-        if layer == LayerUse::Unused && !is_known {
+        // One that was cut off before it got its mark has no directory of a record: a guest's is made before it starts.
+        let is_unused = match layer {
+            LayerUse::Unused => true,
+            LayerUse::Unmounted => !self.host.records.has_any(text).map_err(look(format!("the record of sandbox {id}")))?,
+            LayerUse::Absent | LayerUse::Used => false,
+        };
+        if is_unused && !is_known {
             return Ok(Verdict::Remove(format!("sandbox {id}, prepared and never used")));
         }
         let reading = self.read_record(text)?;

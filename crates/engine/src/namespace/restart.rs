@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arenite_image::Image;
-use arenite_model::protocol::Assignment;
 use arenite_model::{SandboxId, SandboxSpec};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, open, openat, openat2, renameat, unlinkat};
 
@@ -35,8 +34,8 @@ impl NamespaceEngine {
         let slot = shared.host.prepare_again(row.id.clone(), spec.network, kvm, kept).await?;
         stages.done("slot");
         let (row, spec, owner) = (row.clone(), spec.clone(), shared.clone());
-        let (id, pidfd, stages) = blocking(move || {
-            match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, Assignment::Assigned, &mut stages) {
+        let (id, pidfd, stages) =
+            blocking(move || match owner.begin(&slot, &row.name, Some(row.memo), &spec, &image, &mut stages) {
                 Ok(live) => {
                     let pidfd = live.pidfd.clone();
                     owner.state().live.insert(row.id.clone(), live);
@@ -48,9 +47,8 @@ impl NamespaceEngine {
                     owner.host.end_again(&slot.id, slot.net_index);
                     Err(error)
                 }
-            }
-        })
-        .await?;
+            })
+            .await?;
         shared.watch(id, pidfd);
         Ok(Created { isolation: shared.isolation(), stages })
     }

@@ -16,6 +16,8 @@ pub enum LayerUse {
     Absent,
     /// Prepared, and no guest was ever started on it.
     Unused,
+    /// Without the mark, and no overlay is or was mounted on it since it was made or emptied for another start.
+    Unmounted,
     Used,
 }
 
@@ -47,10 +49,10 @@ impl Storage {
             if path.join(UNUSED).try_exists()? {
                 return Ok(LayerUse::Unused);
             }
-            // Cut off before it got its mark. An overlay's first mount leaves a directory in `work` for good.
+            // An overlay's mount leaves a directory in `work` for good.
             match fs::read_dir(path.join("work")) {
-                Ok(mut entries) => Ok(if entries.next().is_none() { LayerUse::Unused } else { LayerUse::Used }),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LayerUse::Unused),
+                Ok(mut entries) => Ok(if entries.next().is_none() { LayerUse::Unmounted } else { LayerUse::Used }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LayerUse::Unmounted),
                 Err(error) => Err(error),
             }
         };
