@@ -269,6 +269,9 @@ def test_what_no_record_explains_is_kept_until_it_is_adopted_or_removed(fresh: S
     fresh.restart()
     assert fresh.states() == {"sound": "running", "one": "lost"} and disk.exists()
     sound.is_as_before(fresh)
+    started = arenite(fresh, "start", "one")
+    assert started.returncode == 0, started
+    assert LiveSandbox(fresh.url, "one").output("echo $SECRET; cat /root/kept") == "one\nkept in one"
     assert httpx.delete(f"{fresh.url}/api/v2/sandboxes/one", timeout=60).status_code == 200
     assert not disk.exists()
 

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arenite_engine::Remains;
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::clock::later;
 use crate::core::{Core, detached};
 use crate::memo::{self, Memo};
 use crate::recovery::state_of;
@@ -102,13 +104,10 @@ impl Core {
             let is_lost = !core.engine.remains(&id).await?.has_record;
             let row = core.row_of(&held, tenant, &id, name, is_lost)?;
             // The row first, as in a create: a crash from here on leaves a sandbox in quarantine with its row.
-            let is_renamed = held.memo.as_ref().is_none_or(|memo| memo.name != row.name);
-            if held.has_row && is_renamed {
+            if held.has_row {
                 core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
             }
-            if !held.has_row || is_renamed {
-                core.store.insert(&row).await.map_err(ControlError::store("remember an adopted sandbox"))?;
-            }
+            core.store.insert(&row).await.map_err(ControlError::store("remember an adopted sandbox"))?;
             let adopted = core.bounded("the adoption", &row.name, core.engine.take_back(&memo::row(&row))).await;
             let adopted = match adopted {
                 Ok(adopted) => adopted,
@@ -169,6 +168,8 @@ impl Core {
             None if is_lost && row.name.is_default() => named_as(id),
             None => row.name,
         };
+        // It may have been up long ago, and would end it at once.
+        row.expires_at = row.spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds)));
         let registry = self.registry();
         let is_taken = registry.by_name(&row.tenant, &row.name).is_some()
             || registry.claim(&row.tenant, &row.name).is_some()

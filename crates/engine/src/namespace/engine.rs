@@ -124,7 +124,7 @@ impl Shared {
                 Ok(slot) => {
                     pause = Duration::from_millis(100);
                     if let Err(slot) = self.keep(slot) {
-                        self.discard(slot).await;
+                        self.discard(*slot).await;
                         return;
                     }
                 }
@@ -153,10 +153,10 @@ impl Shared {
     }
 
     /// Puts a slot among the ready ones; gives it back when the engine has been closed meanwhile.
-    fn keep(&self, slot: Slot) -> Result<(), Slot> {
+    fn keep(&self, slot: Slot) -> Result<(), Box<Slot>> {
         let mut state = self.state();
         if state.closed {
-            return Err(slot);
+            return Err(Box::new(slot));
         }
         state.ready.push_back(slot);
         Ok(())
