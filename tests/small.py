@@ -9,12 +9,13 @@ import re
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from arenite_server import Server
+from arenite_server import Server, binary
 from sandboxes import LiveSandbox
 
 MIB = 1 << 20
@@ -113,17 +114,34 @@ def small_server(tmp: Path, mib: int = 900, args: tuple[str, ...] = (), pool: st
     try:
         server.start()
         tiny_image(server.in_pool())
+        # What is still to be written would be lost when a test fills the disk.
+        subprocess.run(["sync", "-f", str(server.in_pool())], check=True)
         yield server
     finally:
-        (top / "filler").unlink(missing_ok=True)
-        try:
-            if server.process is None:
-                server.start()
-            server.delete_all_sandboxes()
-            server.stop()
-        finally:
-            if server.process is not None:
-                server.kill()
-            subprocess.run(["umount", str(server.in_pool())], capture_output=True)
-            subprocess.run(["umount", str(top)], check=False)
-            disk.unlink(missing_ok=True)
+        tidy(server, top)
+        disk.unlink(missing_ok=True)
+
+
+def tidy(server: SmallServer, top: Path) -> None:
+    """Leaves no mount, loop device or process, whatever state a test left the server in."""
+    server.empty()
+    for image in (server.data_dir / "pool.img", server.data_dir / "control.sqlite"):
+        subprocess.run(["chattr", "-i", str(image)], capture_output=True)
+    try:
+        if server.process is None:
+            server.start(ready=False)
+        server.delete_all_sandboxes()
+        server.stop()
+    except Exception:
+        if server.process is not None:
+            server.kill()
+        subprocess.run([str(binary()), "recover-storage", "--data-dir", str(server.data_dir)], capture_output=True)
+        raise
+    finally:
+        subprocess.run(["umount", "--lazy", str(server.in_pool())], capture_output=True)
+        for _ in range(50):
+            if subprocess.run(["umount", str(top)], capture_output=True).returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            subprocess.run(["umount", "--lazy", str(top)], check=False)

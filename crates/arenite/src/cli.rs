@@ -111,6 +111,8 @@ pub(crate) enum Command {
     Rag(RagCommand),
     /// Speak MCP on standard input and output, for desktop clients
     Mcp(McpArgs),
+    /// Mount a storage pool again that an error of the disk made read-only
+    RecoverStorage(RecoverStorageArgs),
     /// Check what this host can do
     Doctor(DoctorArgs),
     /// Run the server inside a sandbox; started by Arenite itself
@@ -385,6 +387,18 @@ pub(crate) struct NamesArgs {
     pub(crate) sandboxes: Vec<SandboxName>,
     #[command(flatten)]
     pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server must be stopped. Processes of sandboxes are ended; their disks are kept. A pool that can be written to is left as
+it is.
+
+Example:
+  sudo arenite recover-storage")]
+pub(crate) struct RecoverStorageArgs {
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
 }
 
 /// Where this host's images are.

@@ -60,6 +60,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             let (_, matches) = matches.subcommand().expect("the parser found a command");
             serve::run(*args, matches)
         }
+        Command::RecoverStorage(args) => commands::storage::recover(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Image(ImageCommand::Build(args)) => commands::image::build(&args),
         Command::Image(ImageCommand::Ls(args)) => commands::image::ls(&args),

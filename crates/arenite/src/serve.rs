@@ -215,6 +215,7 @@ async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -
 async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngine, Failure> {
     let mut namespace = namespace_config(&config.data_dir)?;
     namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
+    namespace.storage.floor_bytes = Some(config.disk_reserve.0 / 2);
     namespace.prepared = config.pool_size as usize;
     namespace.extra_ca = config.extra_ca.clone();
     let network = &mut namespace.network;

@@ -133,7 +133,11 @@ impl ControlError {
 
     /// Whether the server itself lacks what the call needs, rather than the caller having met a bound.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Store { source: StoreError::Full | StoreError::Locked | StoreError::ReadOnly, .. })
+        match self {
+            Self::Store { source, .. } => matches!(source, StoreError::Full | StoreError::Locked | StoreError::ReadOnly),
+            Self::Engine(source) => matches!(**source, EngineError::Storage { .. }),
+            _ => false,
+        }
     }
 
     /// When a retry makes sense, for `Retry-After`.

@@ -228,6 +228,9 @@ pub enum EngineError {
     InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
+    /// The storage of sandboxes' disks can't be used.
+    #[error("{reason}")]
+    Storage { reason: String, hint: Option<String> },
     #[error("{what} took longer than {limit:?}")]
     Timeout { what: &'static str, limit: Duration },
     #[error("could not reach the guest of sandbox {id}: {source}")]
@@ -258,7 +261,9 @@ impl EngineError {
                 ErrorCode::Exhausted
             }
             Self::Stage { .. } | Self::Dial { .. } => ErrorCode::SandboxFailed,
-            Self::Host { .. } | Self::InUse { .. } | Self::Descriptors { .. } | Self::Look { .. } => ErrorCode::Internal,
+            Self::Storage { .. } | Self::Host { .. } | Self::InUse { .. } | Self::Descriptors { .. } | Self::Look { .. } => {
+                ErrorCode::Internal
+            }
         }
     }
 
@@ -275,7 +280,7 @@ impl EngineError {
             _ if self.code() == ErrorCode::Exhausted => {
                 Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())
             }
-            Self::Stage { hint, .. } => hint.clone(),
+            Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
             Self::InUse { .. } => Some(
                 "use that server, or end it first; arenite serve --take-over puts this one in its place without refusing a connection"
                     .to_owned(),

@@ -42,7 +42,7 @@ impl Drop for DataDir {
 }
 
 fn pool_of(mib: u64) -> StorageConfig {
-    StorageConfig { size_bytes: Some(mib * MIB), mode: PoolMode::Auto }
+    StorageConfig { size_bytes: Some(mib * MIB), mode: PoolMode::Auto, floor_bytes: None }
 }
 
 /// Writes until it fails; the bytes that went through and the error.
@@ -248,7 +248,7 @@ fn a_data_directory_on_a_btrfs_with_quotas_needs_no_image() {
 #[test]
 fn plain_directories_say_so_and_are_removed_however_deep() {
     let data = DataDir::new();
-    let off = StorageConfig { size_bytes: None, mode: PoolMode::Off };
+    let off = StorageConfig { size_bytes: None, mode: PoolMode::Off, floor_bytes: None };
     let storage = Storage::open(data.path(), &off).unwrap();
     assert_eq!(storage.kind(), StorageKind::Plain);
     assert!(!storage.kind().disk_limit_enforced());

@@ -19,6 +19,7 @@ const SYNC: c_ulong = 0x9408;
 const RESIZE: c_ulong = 0x5000_9403;
 const INO_LOOKUP: c_ulong = 0xd000_9412;
 const FS_INFO: c_ulong = 0x8400_941f;
+const TREE_SEARCH: c_ulong = 0xd000_9411;
 const QUOTA_CTL: c_ulong = 0xc010_9428;
 const QGROUP_CREATE: c_ulong = 0x4010_942a;
 const QGROUP_LIMIT: c_ulong = 0x8030_942b;
@@ -26,7 +27,15 @@ const QGROUP_LIMIT: c_ulong = 0x8030_942b;
 const QUOTA_CTL_ENABLE: u64 = 1;
 const QUOTA_CTL_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
+const LIMIT_MAX_EXCLUSIVE: u64 = 2;
+const CHUNK_TREE: u64 = 3;
+const FIRST_CHUNK: u64 = 256;
+const CHUNK_ITEM: u32 = 228;
+const CHUNK_SYSTEM: u64 = 2;
+const CHUNK_METADATA: u64 = 4;
 const SUBVOL_READ_ONLY: u64 = 1 << 1;
+/// What one search may answer.
+const SEARCH_BYTES: usize = 3992;
 /// Names in `btrfs_ioctl_vol_args_v2`, with their NUL.
 const NAME_V2: usize = 4040;
 /// Names in `btrfs_ioctl_vol_args`, with their NUL.
@@ -66,6 +75,19 @@ struct QgroupLimit {
     max_referenced: u64,
     max_exclusive: u64,
     reserved: [u64; 2],
+}
+
+#[repr(C)]
+struct TreeSearch {
+    tree: u64,
+    object: (u64, u64),
+    offset: (u64, u64),
+    transaction: (u64, u64),
+    kind: (u32, u32),
+    items: u32,
+    unused: u32,
+    unused_more: [u64; 4],
+    found: [u8; SEARCH_BYTES],
 }
 
 #[repr(C)]
@@ -131,18 +153,87 @@ fn quota_control(on: BorrowedFd<'_>, command: u64) -> io::Result<()> {
     unsafe { control(on, QUOTA_CTL, &raw mut args) }
 }
 
-/// Limits what the subvolume that `subvolume` is opened on may refer to. Beyond it, writes fail with `EDQUOT`.
+/// Limits what the subvolume that `subvolume` is opened on may refer to. Beyond it, writes fail with `EDQUOT`. What it has
+/// alone is limited to the same, where [`hold`] leaves the limit as it is.
 pub fn limit(subvolume: BorrowedFd<'_>, max_bytes: u64) -> io::Result<()> {
-    let mut args = QgroupLimit {
-        // 0 means the quota group of the subvolume that the descriptor is in.
-        id: 0,
-        flags: LIMIT_MAX_REFERENCED,
-        max_referenced: max_bytes,
-        max_exclusive: 0,
-        reserved: [0; 2],
-    };
+    // 0 means the quota group of the subvolume that the descriptor is in.
+    set_limit(subvolume, 0, LIMIT_MAX_REFERENCED | LIMIT_MAX_EXCLUSIVE, max_bytes)
+}
+
+/// Limits what the subvolume with this id may refer to, and nothing else of its quota group. `on` is anything in the
+/// file system.
+pub fn hold(on: BorrowedFd<'_>, subvolume: u64, max_bytes: u64) -> io::Result<()> {
+    set_limit(on, subvolume, LIMIT_MAX_REFERENCED, max_bytes)
+}
+
+/// Limits what the subvolume with this id may have alone.
+pub fn limit_exclusive(on: BorrowedFd<'_>, subvolume: u64, max_bytes: u64) -> io::Result<()> {
+    set_limit(on, subvolume, LIMIT_MAX_EXCLUSIVE, max_bytes)
+}
+
+fn set_limit(on: BorrowedFd<'_>, id: u64, flags: u64, max_bytes: u64) -> io::Result<()> {
+    let mut args = QgroupLimit { id, flags, max_referenced: max_bytes, max_exclusive: max_bytes, reserved: [0; 2] };
     // SAFETY: the argument is a live `btrfs_ioctl_qgroup_limit_args`.
-    unsafe { control(subvolume, QGROUP_LIMIT, &raw mut args) }
+    unsafe { control(on, QGROUP_LIMIT, &raw mut args) }
+}
+
+/// Where on the device of a file system with one device its metadata is: offsets and lengths in bytes.
+pub fn metadata_ranges(on: BorrowedFd<'_>) -> io::Result<Vec<(u64, u64)>> {
+    let mut ranges = Vec::new();
+    let mut from = 0;
+    loop {
+        let mut search = TreeSearch {
+            tree: CHUNK_TREE,
+            object: (FIRST_CHUNK, FIRST_CHUNK),
+            offset: (from, u64::MAX),
+            transaction: (0, u64::MAX),
+            kind: (CHUNK_ITEM, CHUNK_ITEM),
+            items: u32::MAX,
+            unused: 0,
+            unused_more: [0; 4],
+            found: [0; SEARCH_BYTES],
+        };
+        // SAFETY: the argument is a live `btrfs_ioctl_search_args`.
+        unsafe { control(on, TREE_SEARCH, &raw mut search)? };
+        if search.items == 0 {
+            return Ok(ranges);
+        }
+        let mut rest = &search.found[..];
+        for _ in 0..search.items {
+            let (logical, chunk) = read_item(&mut rest).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+            read_chunk(chunk, &mut ranges).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+            from = logical.saturating_add(1);
+        }
+    }
+}
+
+/// The next item of a search: its offset in the tree, and its bytes.
+fn read_item<'a>(rest: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
+    const HEADER: usize = 32;
+    let offset = u64_at(rest, 16)?;
+    let length = u32::from_ne_bytes(rest.get(28..HEADER)?.try_into().ok()?) as usize;
+    let item = rest.get(HEADER..HEADER + length)?;
+    *rest = &rest[HEADER + length..];
+    Some((offset, item))
+}
+
+/// Adds the ranges of a chunk that holds metadata, each copy of it.
+fn read_chunk(chunk: &[u8], ranges: &mut Vec<(u64, u64)>) -> Option<()> {
+    const STRIPES: usize = 48;
+    const STRIPE: usize = 32;
+    let (length, kind) = (u64_at(chunk, 0)?, u64_at(chunk, 24)?);
+    if kind & (CHUNK_METADATA | CHUNK_SYSTEM) == 0 {
+        return Some(());
+    }
+    let stripes = u16::from_le_bytes(chunk.get(44..46)?.try_into().ok()?);
+    for stripe in 0..usize::from(stripes) {
+        ranges.push((u64_at(chunk, STRIPES + stripe * STRIPE + 8)?, length));
+    }
+    Some(())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// Removes the quota group `id` that a deleted subvolume left behind.
@@ -212,6 +303,7 @@ const _: () = {
     assert!(size_of::<QuotaControl>() == 16);
     assert!(size_of::<QgroupCreate>() == 16);
     assert!(size_of::<QgroupLimit>() == 48);
+    assert!(size_of::<TreeSearch>() == 4096);
     assert!(size_of::<InodeLookup>() == 4096);
     assert!(size_of::<FileSystemInfo>() == 1024);
 };

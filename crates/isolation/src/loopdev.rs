@@ -128,6 +128,22 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
+    /// The device that stands at this path.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), device: open(path)? })
+    }
+
+    /// Whether it holds this very file, whatever its path is now.
+    pub fn holds(&self, image: &File) -> io::Result<bool> {
+        let wanted = fstat(image)?;
+        let mut info = EMPTY;
+        // SAFETY: the argument is a live `loop_info64` for the kernel to fill.
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), GET_STATUS64, &raw mut info) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(info.device == wanted.st_dev && info.inode == wanted.st_ino)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

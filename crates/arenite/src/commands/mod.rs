@@ -10,6 +10,7 @@ pub(crate) mod rag;
 mod replay;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
+pub(crate) mod storage;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;
 pub(crate) mod vm;

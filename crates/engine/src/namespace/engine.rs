@@ -454,6 +454,12 @@ impl Engine for NamespaceEngine {
     }
 
     async fn reserve(&self) -> Result<SandboxId, EngineError> {
+        let host = self.shared.host.clone();
+        blocking(move || {
+            let checked = host.storage.check_writable();
+            checked.map_err(|error| EngineError::Storage { hint: error.hint(), reason: error.to_string() })
+        })
+        .await?;
         let ready = self.shared.state().ready.pop_front();
         self.shared.taken.notify_one();
         let slot = match ready {
@@ -611,6 +617,17 @@ impl Engine for NamespaceEngine {
             disk_available_bytes,
             disk_total_bytes,
         })
+    }
+
+    async fn health(&self) -> Vec<String> {
+        let host = self.shared.host.clone();
+        // A disk that hangs must not keep a thread that serves.
+        let problems = tokio::task::spawn_blocking(move || {
+            let mut problems = host.storage.problems();
+            problems.extend(host.launcher_problem());
+            problems
+        });
+        problems.await.unwrap_or_else(|error| vec![format!("the engine could not be asked: {error}")])
     }
 
     async fn close(&self) {

@@ -253,34 +253,7 @@ impl Host {
 
     /// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
     pub(super) fn end_processes(&self, id: &str) {
-        // Every process is in the pid namespace of the first; killing that one kills all. What is found here besides is
-        // from a set-up that was cut off, or has just been forked.
-        for round in 0..200 {
-            let pids = self.cgroups.processes(id);
-            if pids.is_empty() {
-                return;
-            }
-            let pidfds: Vec<OwnedFd> = pids
-                .iter()
-                .filter_map(|pid| rustix::process::Pid::from_raw(*pid))
-                .filter_map(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
-                .collect();
-            // A number read a moment ago may have a new owner: only who is still in the cgroup is killed.
-            let still = self.cgroups.processes(id);
-            for (pid, pidfd) in pids.iter().zip(&pidfds) {
-                if still.contains(pid) {
-                    kill(pidfd);
-                }
-            }
-            let _ = self.cgroups.set_frozen(id, false);
-            for pidfd in &pidfds {
-                wait_end(pidfd, Duration::from_millis(200));
-            }
-            if round > 3 {
-                // Only zombies that their parent has not reaped yet, or processes stuck in the kernel.
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
+        end_processes(&self.cgroups, id);
     }
 
     /// Removes a sandbox's cgroups and writable layer.
@@ -304,6 +277,38 @@ impl Host {
             }
         }
         removed.map_err(io::Error::other)
+    }
+}
+
+/// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
+pub(super) fn end_processes(cgroups: &Cgroups, id: &str) {
+    // Every process is in the pid namespace of the first; killing that one kills all. What is found here besides is
+    // from a set-up that was cut off, or has just been forked.
+    for round in 0..200 {
+        let pids = cgroups.processes(id);
+        if pids.is_empty() {
+            return;
+        }
+        let pidfds: Vec<OwnedFd> = pids
+            .iter()
+            .filter_map(|pid| rustix::process::Pid::from_raw(*pid))
+            .filter_map(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+            .collect();
+        // A number read a moment ago may have a new owner: only who is still in the cgroup is killed.
+        let still = cgroups.processes(id);
+        for (pid, pidfd) in pids.iter().zip(&pidfds) {
+            if still.contains(pid) {
+                kill(pidfd);
+            }
+        }
+        let _ = cgroups.set_frozen(id, false);
+        for pidfd in &pidfds {
+            wait_end(pidfd, Duration::from_millis(200));
+        }
+        if round > 3 {
+            // Only zombies that their parent has not reaped yet, or processes stuck in the kernel.
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

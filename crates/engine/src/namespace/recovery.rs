@@ -88,6 +88,11 @@ impl Shared {
         if start_time(record.pid)? != Some(record.start_time) || wait_end(&pidfd, Duration::ZERO) {
             return ended;
         }
+        // A copy of a data directory has the records of its original's sandboxes.
+        let ours = self.host.cgroups.try_processes(record.id.as_str()).map_err(|error| error.source)?;
+        if !ours.contains(&record.pid) {
+            return Ok(Err("its processes belong to another data directory".to_owned()));
+        }
         Ok(Ok(Arc::new(pidfd)))
     }
 

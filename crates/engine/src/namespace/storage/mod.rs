@@ -20,6 +20,7 @@
 //! It gets a pool image like any other file system, not copied on write itself.
 
 mod error;
+mod guard;
 mod mark;
 mod pool;
 mod tree;
@@ -37,6 +38,7 @@ use rustix::fs::{FlockOperation, flock, fstatfs, statvfs};
 use serde::Serialize;
 
 pub use self::error::StorageError;
+use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
 use super::record;
 
@@ -47,6 +49,9 @@ pub struct StorageConfig {
     /// free space, at most 256 GiB.
     pub size_bytes: Option<u64>,
     pub mode: PoolMode,
+    /// Free bytes of the host's file system below which sandboxes' writes are held, so that the pool stays whole. None: they
+    /// are not, and nothing watches.
+    pub floor_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,6 +99,8 @@ pub struct Storage {
     mounted: bool,
     notes: Vec<String>,
     discarded: AtomicU64,
+    /// What keeps a full disk from breaking the pool.
+    guard: Option<Guard>,
     /// Shared by all processes that use the storage: a server, a build, commands.
     users: Option<File>,
 }
@@ -112,9 +119,10 @@ impl Storage {
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|e| StorageError::io(format!("lock {}", data_dir.display()))(e.into()))?;
         let mut storage = Self::find_or_make(data_dir, config, &lock)?;
-        storage.users = storage.mounted.then(|| storage.join_users()).transpose()?;
+        storage.users = storage.mounted.then(|| join_users(&storage.data_dir)).transpose()?;
         make_directory(&storage.root.join("uppers"), 0o700)?;
         make_directory(&storage.root.join("snapshots"), 0o700)?;
+        storage.guard = storage.start_guard(config.floor_bytes)?;
         storage.empty_trash();
         storage.remove_stale_qgroups();
         Ok(storage)
@@ -127,7 +135,7 @@ impl Storage {
             notes.push("disk limits are not enforced: the pool is turned off".to_owned());
             return Self::plain(data_dir, plain, notes);
         }
-        if pool::exists(&data_dir) {
+        if pool::exists(&data_dir)? {
             return Self::pool(data_dir, config, notes);
         }
         if plain.exists() {
@@ -149,6 +157,7 @@ impl Storage {
                 mounted: false,
                 notes,
                 discarded: AtomicU64::new(0),
+                guard: None,
                 users: None,
             });
         }
@@ -167,6 +176,9 @@ impl Storage {
 
     fn pool(data_dir: PathBuf, config: &StorageConfig, mut notes: Vec<String>) -> Result<Self> {
         let root = pool::mount(&data_dir, config.size_bytes, &mut notes)?;
+        if pool::is_read_only(&root) {
+            return Err(StorageError::ReadOnly { data_dir });
+        }
         let top = open_directory(&root)?;
         let kind = enable_quotas(&top).inspect_err(|_| {
             let _ = pool::unmount(&root);
@@ -185,6 +197,7 @@ impl Storage {
             mounted: true,
             notes,
             discarded: AtomicU64::new(0),
+            guard: None,
             users: None,
         })
     }
@@ -207,6 +220,7 @@ impl Storage {
             mounted: false,
             notes,
             discarded: AtomicU64::new(0),
+            guard: None,
             users: None,
         })
     }
@@ -214,6 +228,9 @@ impl Storage {
     /// Unmounts the pool, and with it frees its loop device, when nothing uses it: no other process that opened it, no
     /// sandbox. Call it last; a storage that is used again is opened again.
     pub fn release(&self) {
+        if let Some(guard) = &self.guard {
+            guard.stop();
+        }
         let Some(users) = &self.users else { return };
         // No other process may open the pool while this one looks.
         let Ok(lock) = File::open(&self.data_dir) else { return };
@@ -228,17 +245,48 @@ impl Storage {
         let _ = flock(users, FlockOperation::Unlock);
     }
 
+    /// Allocates what the pool's metadata needs, and begins to watch the disk.
+    fn start_guard(&self, floor: Option<u64>) -> Result<Option<Guard>> {
+        let (true, Some(qgroups)) = (self.mounted, &self.qgroups) else { return Ok(None) };
+        let image = pool::image(&self.data_dir);
+        let Some(floor) = floor else {
+            if let Err(error) = guard::reserve_metadata(&self.root, &image, &mut Vec::new()) {
+                tracing::warn!(%error, "a full disk could break the storage pool");
+            }
+            return Ok(None);
+        };
+        let watched =
+            Watched { root: self.root.clone(), image, data_dir: self.data_dir.clone(), qgroups: qgroups.clone(), floor };
+        Guard::start(watched).map(Some)
+    }
+
+    /// # Errors
+    /// A pool that can only be read, or whose writes are held. Finding that they still are takes a moment.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.mounted && pool::is_read_only(&self.root) {
+            return Err(StorageError::ReadOnly { data_dir: self.data_dir.clone() });
+        }
+        match &self.guard {
+            Some(guard) if guard.still_holds() => Err(StorageError::Held),
+            _ => Ok(()),
+        }
+    }
+
+    /// What keeps layers from being made or written, in words without paths.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.mounted {
+            problems.extend(pool::problem(&self.data_dir, &self.root));
+        }
+        if self.guard.as_ref().is_some_and(Guard::holds) {
+            problems.push(StorageError::Held.to_string());
+        }
+        problems
+    }
+
     /// Whether the engine keeps a record of any sandbox.
     fn has_sandboxes(&self) -> bool {
         record::has_sandboxes(&self.data_dir)
-    }
-
-    fn join_users(&self) -> Result<File> {
-        let path = self.data_dir.join("pool.lock");
-        let what = || format!("lock {}", path.display());
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(StorageError::io(what()))?;
-        flock(&file, FlockOperation::LockShared).map_err(|e| StorageError::io(what())(e.into()))?;
-        Ok(file)
     }
 
     /// The top of the storage; images and their layers live on it too.
@@ -451,6 +499,25 @@ impl Storage {
             }
         }
     }
+}
+
+/// Takes the pool of `data_dir` off its mount point and waits until its loop device is free. What was done, in words.
+///
+/// # Errors
+/// [`StorageError::Used`] when processes outside of sandboxes keep it.
+pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
+    let lock = join_users(data_dir)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|e| StorageError::io("lock the pool, which another arenite command uses")(e.into()))?;
+    pool::detach(data_dir)
+}
+
+fn join_users(data_dir: &Path) -> Result<File> {
+    let path = data_dir.join("pool.lock");
+    let what = || format!("lock {}", path.display());
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(StorageError::io(what()))?;
+    flock(&file, FlockOperation::LockShared).map_err(|e| StorageError::io(what())(e.into()))?;
+    Ok(file)
 }
 
 /// The kind of a data directory that lies on a btrfs whose quotas somebody has enabled.

@@ -3,28 +3,87 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use arenite_isolation::{btrfs, loopdev};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Result, StorageError, is_btrfs, make_directory, open_directory, space};
 
+/// How long what was unmounted may take to be free.
+const DETACH_LIMIT: Duration = Duration::from_secs(15);
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_DEFAULT_BYTES: u64 = 256 << 30;
-/// Where the UUID stands in the first superblock.
-const UUID_OFFSET: u64 = 0x1_0000 + 0x20;
 /// `discard=async` gives freed space back to the host in the background: the image shrinks again.
 const MOUNT_OPTIONS: &std::ffi::CStr = c"discard=async";
 
-pub(super) fn exists(data_dir: &Path) -> bool {
-    image(data_dir).exists()
+/// Whether there is a pool.
+///
+/// # Errors
+/// A pool whose image is gone, mounted or not: another must not be made in its place.
+pub(super) fn exists(data_dir: &Path) -> Result<bool> {
+    let (image, root, mark) = (image(data_dir), data_dir.join("pool"), mark(data_dir));
+    if image.exists() {
+        return Ok(true);
+    }
+    if let Some(device) = mounted_device(&root) {
+        return Err(StorageError::ImageGone { image, root, moved: backing_file(&device) });
+    }
+    if mark.exists() {
+        return Err(StorageError::ImageMissing { image, mark });
+    }
+    Ok(false)
 }
 
-fn image(data_dir: &Path) -> PathBuf {
+pub(super) fn image(data_dir: &Path) -> PathBuf {
     data_dir.join("pool.img")
+}
+
+/// Says that a pool was made here, in case its image is missing one day.
+fn mark(data_dir: &Path) -> PathBuf {
+    data_dir.join("pool.made")
+}
+
+/// The block device that is mounted on `root`.
+fn mounted_device(root: &Path) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let escaped = root.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    mounts.lines().rev().find_map(|line| {
+        let (place, source) = line.split_once(" - ")?;
+        let mut source = source.split(' ');
+        let is_ours = place.split(' ').nth(4)? == escaped && source.next()? == "btrfs";
+        is_ours.then(|| source.next().map(PathBuf::from))?
+    })
+}
+
+/// Where the file that a loop device holds is now; none when it was deleted.
+fn backing_file(device: &Path) -> Option<PathBuf> {
+    let name = device.file_name()?;
+    let text = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
+    let path = PathBuf::from(text.trim_end_matches('\n'));
+    path.exists().then_some(path)
+}
+
+/// What is wrong with the mounted pool, in words without paths.
+pub(super) fn problem(data_dir: &Path, root: &Path) -> Option<String> {
+    let top = match open_directory(root) {
+        Ok(top) if is_btrfs(&top) => top,
+        _ => return Some("the storage pool is not mounted".to_owned()),
+    };
+    if top.metadata().is_ok_and(|about| about.ino() != btrfs::SUBVOLUME_INODE) || mounted_device(root).is_none() {
+        return Some("the storage pool is not mounted".to_owned());
+    }
+    if is_read_only(root) {
+        return Some("the storage pool is read-only; stop the server and run: arenite recover-storage".to_owned());
+    }
+    (!image(data_dir).exists()).then(|| "the file of the storage pool was removed or moved".to_owned())
+}
+
+pub(super) fn is_read_only(root: &Path) -> bool {
+    rustix::fs::statvfs(root).is_ok_and(|about| about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 /// Makes the image file and the file system in it. It gets its name when it is complete.
@@ -79,6 +138,7 @@ pub(super) fn remove_image(data_dir: &Path) {
     if let Err(error) = fs::remove_file(image(data_dir)) {
         tracing::warn!(%error, "the unused pool image stays");
     }
+    let _ = fs::remove_file(mark(data_dir));
 }
 
 /// Mounts the existing image on `data_dir/pool`, if it is not there already, and returns that path.
@@ -93,6 +153,16 @@ pub(super) fn mount(data_dir: &Path, size_bytes: Option<u64>, notes: &mut Vec<St
     }
     if !is_mounted(&root, &file)? {
         mount_image(&path, &file, &root)?;
+    }
+    let mark = mark(data_dir);
+    if !mark.exists() {
+        // A full disk is no reason to serve nothing.
+        if let Err(error) = fs::write(&mark, "A storage pool was made here, in pool.img.\n") {
+            tracing::warn!(%error, path = %mark.display(), "it could not be noted that there is a storage pool");
+        }
+    }
+    if is_read_only(&root) {
+        return Ok(root);
     }
     let top = open_directory(&root)?;
     if grown {
@@ -119,17 +189,12 @@ fn grow_image(file: &File, size_bytes: Option<u64>, notes: &mut Vec<String>) -> 
     Ok(true)
 }
 
-/// Whether `root` is a mount of the file system in `image`, by its UUID.
+/// Whether `root` is a mount of this very image. Its UUID doesn't tell: that of a copy is the same.
 fn is_mounted(root: &Path, image: &File) -> Result<bool> {
-    let top = open_directory(root)?;
-    if !is_btrfs(&top) {
-        return Ok(false);
-    }
-    let mut wanted = [0; 16];
-    image.read_exact_at(&mut wanted, UUID_OFFSET).map_err(StorageError::io("read the pool image"))?;
-    let inode = top.metadata().map_err(StorageError::io("look at the pool"))?.ino();
-    let found = btrfs::file_system_id(top.as_fd()).map_err(StorageError::io("ask for the file system's id"))?;
-    Ok(inode == btrfs::SUBVOLUME_INODE && found == wanted)
+    let Some(device) = mounted_device(root) else { return Ok(false) };
+    loopdev::LoopDevice::at(&device)
+        .and_then(|device| device.holds(image))
+        .map_err(StorageError::io(format!("look at {}", device.display())))
 }
 
 fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
@@ -149,10 +214,49 @@ fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
         MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV,
         MOUNT_OPTIONS,
     )
-    .map_err(|e| StorageError::io(format!("mount {} on {}", path.display(), root.display()))(e.into()))
+    .map_err(|e| match e {
+        // Before 6.7: another device with this UUID is mounted.
+        rustix::io::Errno::EXIST => StorageError::Copy { image: path.to_owned() },
+        e => StorageError::io(format!("mount {} on {}", path.display(), root.display()))(e.into()),
+    })
 }
 
 pub(super) fn unmount(root: &Path) -> Result<()> {
     rustix::mount::unmount(root, UnmountFlags::empty())
         .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
+}
+
+/// Unmounts the pool from wherever this process can reach it, and waits until nothing uses the image's loop device.
+pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
+    let (path, root) = (image(data_dir), data_dir.join("pool"));
+    let file = File::open(&path).map_err(StorageError::io(format!("open {}", path.display())))?;
+    let mut done = Vec::new();
+    while is_mounted(&root, &file)? {
+        // Files that are still open keep the file system and not the mount point.
+        if unmount(&root).is_err() {
+            rustix::mount::unmount(&root, UnmountFlags::DETACH)
+                .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))?;
+        }
+        done.push(format!("unmounted {}", root.display()));
+    }
+    let begun = Instant::now();
+    loop {
+        let found = loopdev::LoopDevice::find(&file).map_err(StorageError::io("look through the loop devices"))?;
+        let Some(device) = found.map(|device| device.path().to_owned()) else {
+            return Ok(done);
+        };
+        if begun.elapsed() > DETACH_LIMIT {
+            return Err(StorageError::Used { pids: users(&device), device });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Processes that have the device mounted in a mount namespace of theirs.
+fn users(device: &Path) -> Vec<u32> {
+    let wanted = format!(" {} ", device.display());
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let uses = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| mounts.contains(&wanted));
+    pids.filter(uses).collect()
 }
