@@ -37,11 +37,16 @@ impl Sandboxes for NoSandboxes {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
+    // SQLite takes an empty file for a database without tables.
+    let database = dir.path().join("empty.sqlite");
+    std::fs::write(&database, "")?;
+    let configuration = serde_json::json!({ "databases": { "empty": database } });
+    let configuration = configuration.as_object().cloned().unwrap_or_default();
     let setup = Setup {
         dir: dir.path().join("workers"),
         recorder: Recorder::open(dir.path().join("trajectories"), Limits::default())?,
         sandboxes: Arc::new(NoSandboxes),
-        backends: vec![Arc::new(Text2Sql::new(&Map::new(), &[], Places::default()))],
+        backends: vec![Arc::new(Text2Sql::new(&configuration, &[], Places::default()))],
         session_ttl: Duration::from_secs(300),
         wish: Wish::default(),
     };

@@ -31,13 +31,16 @@ const SLOW: usize = 4;
 pub(super) fn configuration(work: &Path) -> Result<std::path::PathBuf, Failure> {
     let ours = "sandbox.server.backends.resources";
     let plugins = repository().join("tests/agentflow/plugins");
+    // SQLite takes an empty file for a database without tables.
+    let database = work.join("empty.sqlite");
+    std::fs::write(&database, "").attempt(|| format!("could not write {}", database.display()))?;
     let configuration = json!({
         "resources": {
             "bash": { "backend_class": format!("{ours}.bash.BashBackend") },
             "slow": { "backend_class": "demo_backends.SlowBackend", "path": [&plugins] },
             "demo": { "backend_class": "demo_backends.DemoBackend", "path": [&plugins] },
         },
-        "apis": { "text2sql": {} },
+        "apis": { "text2sql": { "databases": { "empty": database } } },
     });
     let file = work.join("agentflow.json");
     std::fs::write(&file, configuration.to_string()).attempt(|| format!("could not write {}", file.display()))?;
