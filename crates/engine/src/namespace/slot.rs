@@ -38,7 +38,7 @@ pub(super) struct Slot {
     /// Its writable layer; empty for a build, which brings one.
     pub(super) layer: PathBuf,
     /// The layer was a sandbox's before.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<Box<Kept>>,
     pub(super) first: Prepared,
     pub(super) userns: OwnedFd,
     control: OwnedFd,
@@ -119,7 +119,7 @@ impl Host {
         kvm: bool,
         kept: Kept,
     ) -> Result<Slot, EngineError> {
-        self.prepare_on(id, mode, kvm, Some(kept)).await
+        self.prepare_on(id, mode, kvm, Some(Box::new(kept))).await
     }
 
     async fn prepare_on(
@@ -127,7 +127,7 @@ impl Host {
         id: SandboxId,
         mode: NetworkMode,
         kvm: bool,
-        kept: Option<Kept>,
+        kept: Option<Box<Kept>>,
     ) -> Result<Slot, EngineError> {
         let limits = self.config.default_resources.clone();
         let of_before = kept.as_ref().and_then(|kept| kept.uid_index);
