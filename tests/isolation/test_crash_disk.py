@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from arenite_server import binary
+from isolation.rounds import kills_on_a_small_disk
 from sandboxes import LiveSandbox
 from small import MIB, SmallServer, small_server
 
@@ -294,3 +295,8 @@ def test_a_copied_data_directory_is_served_beside_its_original(fresh: SmallServe
             copy.stop()
         subprocess.run(["umount", str(copy.in_pool())], capture_output=True)
         shutil.rmtree(copy.data_dir)
+
+
+@pytest.mark.timeout(300)
+def test_random_kills_on_a_small_disk_lose_nothing(fresh: SmallServer) -> None:
+    kills_on_a_small_disk(fresh, 6)

@@ -10,8 +10,9 @@ from agentflow.rollouts import rolled_out
 from arenite_server import Server
 from isolation.browsers import browsers_side_by_side
 from isolation.kills import killed_under_load
-from isolation.rounds import random_kills
+from isolation.rounds import kills_on_a_small_disk, random_kills
 from isolation.test_many import made_used_deleted
+from small import small_server
 
 TURNS = int(os.environ.get("ARENITE_SOAK_SANDBOXES", "1000"))
 KILLS = int(os.environ.get("ARENITE_SOAK_KILLS", "200"))
@@ -31,6 +32,13 @@ def test_a_thousand_sandboxes_in_turn_leave_nothing(server: Server) -> None:
 @pytest.mark.timeout(14400)
 def test_two_hundred_random_kills_leak_nothing(server: Server) -> None:
     random_kills(server, KILLS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_forty_random_kills_on_a_small_disk_lose_nothing(tmp_path: Path) -> None:
+    with small_server(tmp_path) as server:
+        kills_on_a_small_disk(server, 40)
 
 
 @pytest.mark.soak

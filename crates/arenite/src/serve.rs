@@ -85,8 +85,12 @@ fn start_log(config: &Config) -> Result<(), Failure> {
             .hint("write a level, or one for each part: info,arenite_engine=debug")
             .exit_code(2)
     })?;
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    // It reports a line that can't be written with a macro that panics when stderr is a file on a full disk.
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match config.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

@@ -21,7 +21,7 @@
 //! * **running**: can be leased. A lease is an atomic count on the entry, so it costs no lock that a change would hold.
 //! * **paused**: frozen. The next lease wakes it, once for all who wait.
 //! * **deleting**: in the store before the engine destroys anything; the row goes last. A destroy that fails is tried
-//!   again every ten seconds.
+//!   again every ten seconds. A store that can't be written to does not keep a sandbox: its row is removed later.
 //! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
 //!   is up, or for [`ControlConfig::lost_keep`]. A `default` in such a state is destroyed and made anew by the next call.
 //!

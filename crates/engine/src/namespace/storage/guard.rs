@@ -67,7 +67,9 @@ pub(super) struct Watched {
 
 impl Guard {
     pub(super) fn start(watched: Watched) -> Result<Self> {
-        let shared = Arc::new(Shared { watched, holds: AtomicBool::new(false), turn: Mutex::default(), changed: Condvar::new() });
+        // A server before may have left a hold.
+        let holds = AtomicBool::new(watched.groups().iter().any(|group| group.held_limit().is_some()));
+        let shared = Arc::new(Shared { watched, holds, turn: Mutex::default(), changed: Condvar::new() });
         let thread = {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
@@ -120,8 +122,6 @@ impl Shared {
 
     fn run(&self) {
         let mut known = Vec::new();
-        // A server before may have left a hold.
-        let mut released = false;
         let mut failed = false;
         loop {
             {
@@ -135,21 +135,18 @@ impl Shared {
             // With some room beyond the floor, so that it doesn't go back and forth.
             let is_enough = free >= self.watched.floor + self.watched.floor / 4;
             let done = if is_low || (held && !is_enough) {
-                released = false;
                 self.watched.hold().map(|layers| {
                     if !self.holds.swap(true, Ordering::Relaxed) {
                         tracing::error!(free, layers, "the disk is nearly full: sandboxes' writes are held until there is room");
                     }
                 })
-            } else if released {
-                Ok(())
-            } else {
+            } else if held {
                 self.watched.release().map(|()| {
-                    released = true;
-                    if self.holds.swap(false, Ordering::Relaxed) {
-                        tracing::info!(free, "the disk has room again: sandboxes can write");
-                    }
+                    self.holds.store(false, Ordering::Relaxed);
+                    tracing::info!(free, "the disk has room again: sandboxes can write");
                 })
+            } else {
+                Ok(())
             };
             if let Err(error) = reserved.and(done) {
                 if !std::mem::replace(&mut failed, true) {
@@ -202,10 +199,13 @@ impl Watched {
 
     fn release(&self) -> Result<()> {
         let top = open_directory(&self.root)?;
+        // What was written right before the hold may have failed, and overlayfs mounts no volatile overlay until that
+        // error was reported to somebody.
+        if let Err(error) = rustix::fs::syncfs(&top) {
+            tracing::warn!(%error, "data that sandboxes wrote when the disk was full is lost");
+        }
         for group in self.groups() {
-            if let (Some(referenced), Some(limit)) = (group.max_referenced, group.max_exclusive)
-                && referenced != limit
-            {
+            if let Some(limit) = group.held_limit() {
                 set(&group, btrfs::hold(top.as_fd(), group.id, limit))?;
             }
         }
@@ -227,6 +227,11 @@ struct Group {
 }
 
 impl Group {
+    /// What it may have when it is not held, if it is.
+    fn held_limit(&self) -> Option<u64> {
+        self.max_exclusive.filter(|limit| self.max_referenced.is_some_and(|referenced| referenced != *limit))
+    }
+
     fn read(path: &Path) -> Option<Self> {
         let id: u64 = path.file_name()?.to_str()?.strip_prefix("0_")?.parse().ok()?;
         let number = |name| read_number(&path.join(name));
