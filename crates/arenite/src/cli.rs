@@ -218,6 +218,9 @@ pub(crate) struct CreateArgs {
     /// Its host name [default: its name]
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
+    /// A directory of the host that the server declares, and where to mount it
+    #[arg(long, short, value_name = "NAME:PATH[:ro]")]
+    pub(crate) volume: Vec<String>,
     /// A port that it means to serve
     #[arg(long, short, value_name = "PORT")]
     pub(crate) port: Vec<u16>,

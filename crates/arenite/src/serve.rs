@@ -3,6 +3,7 @@
 mod handover;
 mod listeners;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -185,6 +186,7 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
         default_resources: Resources::default(),
         open_files: OPEN_FILES,
         extra_ca: None,
+        volumes: BTreeMap::new(),
     })
 }
 
@@ -222,6 +224,7 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngi
     namespace.storage.floor_bytes = Some(config.disk_reserve.0 / 2);
     namespace.prepared = config.pool_size as usize;
     namespace.extra_ca = config.extra_ca.clone();
+    namespace.volumes = config.volume.iter().map(|v| (v.name.clone(), v.volume())).collect();
     let network = &mut namespace.network;
     network.subnet = config.subnet.and_then(|range| match range.address {
         IpAddr::V4(address) => Ipv4Net::new(address, range.prefix).ok(),

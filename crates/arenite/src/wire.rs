@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use arenite_model::VolumeMount;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -30,6 +31,8 @@ pub(crate) struct Create {
     pub(crate) resources: Resources,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<VolumeMount>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]

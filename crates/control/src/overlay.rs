@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec};
+use arenite_model::{IdlePolicy, ImageName, NetworkMode, Resources, SandboxSpec, VolumeMount};
 use serde::{Deserialize, Serialize};
 
 /// A partial spec. What is set replaces; `env` and `labels` are merged key by key.
@@ -16,6 +16,7 @@ pub struct SpecOverlay {
     pub hostname: Option<String>,
     pub resources: ResourcesOverlay,
     pub network: Option<NetworkMode>,
+    pub volumes: Option<Vec<VolumeMount>>,
     pub ports: Option<Vec<u16>>,
     /// Seconds; 0: unlimited.
     pub timeout_seconds: Option<u64>,
@@ -42,6 +43,7 @@ impl SpecOverlay {
         set(&mut spec.image, &self.image);
         set(&mut spec.args, &self.args);
         set(&mut spec.network, &self.network);
+        set(&mut spec.volumes, &self.volumes);
         set(&mut spec.ports, &self.ports);
         set(&mut spec.idle_policy, &self.idle_policy);
         if self.workdir.is_some() {

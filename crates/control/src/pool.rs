@@ -25,7 +25,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// What can't be changed any more when a sandbox is given away.
 fn core_of(spec: &SandboxSpec) -> SandboxSpec {
-    SandboxSpec { resources: spec.resources.clone(), network: spec.network, ..SandboxSpec::of_image(spec.image.clone()) }
+    let volumes = spec.volumes.clone();
+    SandboxSpec { resources: spec.resources.clone(), network: spec.network, volumes, ..SandboxSpec::of_image(spec.image.clone()) }
 }
 
 /// Those that wait.

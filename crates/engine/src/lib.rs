@@ -219,6 +219,8 @@ pub struct Room {
 pub enum EngineError {
     #[error("image {image:?} is not built here")]
     NoImage { image: String },
+    #[error("there is no volume {name:?}")]
+    NoVolume { name: String, known: Vec<String> },
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
     /// A stage of the set-up failed. `stage` names it, such as `overlay` or `cgroup memory`.
@@ -253,6 +255,7 @@ impl EngineError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NoImage { .. } | Self::NotFound { .. } => ErrorCode::NotFound,
+            Self::NoVolume { .. } => ErrorCode::InvalidRequest,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::Stage { source, .. } | Self::Dial { source, .. } | Self::Host { source, .. }
@@ -281,6 +284,10 @@ impl EngineError {
                 Some("delete sandboxes that are not needed, or raise the server's limit: LimitNOFILE, or ulimit -n".to_owned())
             }
             Self::Stage { hint, .. } | Self::Storage { hint, .. } => hint.clone(),
+            Self::NoVolume { known, .. } if known.is_empty() => {
+                Some("the operator declares volumes: arenite serve --volume NAME=DIR[:ro]".to_owned())
+            }
+            Self::NoVolume { known, .. } => Some(format!("declared volumes: {}", known.join(", "))),
             Self::InUse { .. } => Some(
                 "use that server, or end it first; arenite serve --take-over puts this one in its place without refusing a connection"
                     .to_owned(),

@@ -22,6 +22,7 @@
 //! DELETE /api/v2/quarantine/{id}           {id, deleted: true}
 //!
 //! Create   {name?, template?, image?, args?, env?, workdir?, hostname?, labels?, network?: "none"|"open", ports?,
+//!           volumes?: [{name, path, read_only?}],
 //!           resources?: {memory_bytes?, cpu_millis?, pids?, disk_bytes?, shm_bytes?},
 //!           timeout_seconds?, idle_timeout_seconds? (0: never), idle_policy?: "delete"|"pause"}
 //! Sandbox  {id, name, state, reason, template, spec, isolation, origin, created_at, last_used_at, state_since,
@@ -54,7 +55,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arenite_control::{CreateRequest, ResourcesOverlay, Sandbox, SpecOverlay};
-use arenite_model::{ErrorCode, IdlePolicy, ImageName, NetworkMode, SandboxName};
+use arenite_model::{ErrorCode, IdlePolicy, ImageName, NetworkMode, SandboxName, VolumeMount};
 use axum::body::Body;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
@@ -96,6 +97,7 @@ struct Create {
     labels: Option<BTreeMap<String, String>>,
     resources: Option<ResourcesOverlay>,
     network: Option<NetworkMode>,
+    volumes: Option<Vec<VolumeMount>>,
     ports: Option<Vec<u16>>,
     timeout_seconds: Option<u64>,
     idle_timeout_seconds: Option<u64>,
@@ -125,6 +127,7 @@ impl Create {
                 hostname: self.hostname,
                 resources: self.resources.unwrap_or_default(),
                 network: self.network,
+                volumes: self.volumes,
                 ports: self.ports,
                 timeout_seconds: self.timeout_seconds,
                 idle_timeout_seconds: self.idle_timeout_seconds,

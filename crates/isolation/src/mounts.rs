@@ -9,6 +9,8 @@ const OPEN_TREE_CLONE: libc::c_uint = 1;
 const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
 const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
 #[repr(C)]
@@ -23,6 +25,8 @@ struct MountAttr {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attributes<'a> {
     pub read_only: bool,
+    /// Neither set-user-id programs nor device files work on it.
+    pub restricted: bool,
     /// Show ids as this user namespace maps them.
     pub idmap: Option<BorrowedFd<'a>>,
 }
@@ -49,6 +53,9 @@ pub fn detached(path: &Path, attributes: Attributes<'_>) -> io::Result<OwnedFd> 
     let mut attr = MountAttr { set: 0, clear: 0, propagation: 0, userns: 0 };
     if attributes.read_only {
         attr.set |= MOUNT_ATTR_RDONLY;
+    }
+    if attributes.restricted {
+        attr.set |= MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     }
     if let Some(userns) = attributes.idmap {
         attr.set |= MOUNT_ATTR_IDMAP;

@@ -299,13 +299,14 @@ fn begin_with(
         let tree = detached_from(staged.program.as_fd()).at("command")?;
         attach(tree.as_fd(), Path::new(command)).at("command")?;
     }
+    leave_old_root(staged.old_root.as_fd()).at("old root")?;
+    // Only now: `/..` in a link of the image leads to whatever is stacked on the root.
     for (bind, mount) in begin.binds.iter().zip(&binds) {
         let target = Path::new(&bind.target);
         fs::create_dir_all(target.parent().unwrap_or(target)).at("bind")?;
         if bind.directory { make_dir(&bind.target) } else { fs::File::create(target).map(drop) }.at("bind")?;
         attach(mount.as_fd(), target).at("bind")?;
     }
-    leave_old_root(staged.old_root.as_fd()).at("old root")?;
     if begin.shm_bytes != PREPARED_SHM {
         let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
         mount("shm", "/dev/shm", "tmpfs", flags, &format!("size={}", begin.shm_bytes)).at("shm")?;

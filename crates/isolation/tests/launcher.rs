@@ -97,7 +97,9 @@ fn test() {
     rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
 
     let userns = File::open(format!("/proc/{}/ns/user", first.pid)).unwrap();
-    let mapped = |path: &Path, read_only| detached(path, Attributes { read_only, idmap: Some(userns.as_fd()) }).unwrap();
+    let mapped = |path: &Path, read_only| {
+        detached(path, Attributes { read_only, idmap: Some(userns.as_fd()), ..Attributes::default() }).unwrap()
+    };
     let (mut output, answer) = std::io::pipe().unwrap();
     let answer = OwnedFd::from(answer);
     let (lowest, lower, upper_mount) = (mapped(&lowest, true), mapped(&lower, true), mapped(&upper, false));
@@ -187,7 +189,7 @@ fn owner(pid: i32) -> u32 {
 /// The first half of a sandbox, with the socket that it listens on.
 fn prepared(launcher: &Launcher, programs: &Path, entrances: &Entrances, kvm: bool) -> (Prepared, OwnedFd) {
     let (control, theirs) = descriptors::packet_pair().unwrap();
-    let programs = detached(programs, Attributes { read_only: true, idmap: None }).unwrap();
+    let programs = detached(programs, Attributes { read_only: true, ..Attributes::default() }).unwrap();
     let given: Vec<BorrowedFd<'_>> = [theirs.as_fd(), programs.as_fd()]
         .into_iter()
         .chain(entrances.guest.iter().chain(&entrances.work).map(|f| f.as_fd()))

@@ -12,5 +12,5 @@ mod state;
 
 pub use code::ErrorCode;
 pub use id::{IdError, ImageName, SandboxId, SandboxName, TenantId};
-pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError};
+pub use spec::{IdlePolicy, NetworkMode, Resources, SandboxSpec, SpecError, VolumeMount};
 pub use state::SandboxState;

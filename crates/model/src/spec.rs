@@ -78,6 +78,44 @@ pub enum IdlePolicy {
     Pause,
 }
 
+/// A directory of the host in a sandbox.
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeMount {
+    /// The name that the operator declared it under.
+    pub name: String,
+    /// Where it is in the sandbox.
+    pub path: String,
+    /// Also where the operator lets sandboxes write.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+impl VolumeMount {
+    /// What the server or the system has at these places, or below them, stays visible.
+    const RESERVED: [&str; 9] = ["/proc", "/sys", "/dev", "/etc", "/run", "/usr", "/bin", "/lib", "/var/log/arenite"];
+
+    fn check(&self) -> Result<(), SpecError> {
+        let invalid = |reason: String| Err(SpecError::Invalid { field: "volumes", reason });
+        let path = self.path.as_str();
+        let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+        let is_normal = path.len() <= 1024 && path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain));
+        if !is_normal {
+            return invalid(format!("the path {path:?} is not absolute and normalised, such as /home/gem/project"));
+        }
+        if let Some(reserved) = Self::RESERVED.iter().find(|reserved| overlap(path, reserved)) {
+            return invalid(format!("nothing may be mounted at {path}: the sandbox needs its own {reserved}"));
+        }
+        Ok(())
+    }
+}
+
+/// One of the two is the other, or below it.
+fn overlap(a: &str, b: &str) -> bool {
+    let below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    below(a, b) || below(b, a)
+}
+
 /// What a sandbox is asked to be. Everything here has its effect or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
@@ -98,6 +136,9 @@ pub struct SandboxSpec {
     pub resources: Resources,
     #[serde(default)]
     pub network: NetworkMode,
+    /// Directories of the host, of those that the operator has declared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// Ports that the sandbox means to serve: told to people and previews, never opened on the host.
     #[serde(default)]
     pub ports: Vec<u16>,
@@ -126,6 +167,7 @@ pub enum SpecError {
 impl SandboxSpec {
     /// The bound on `env` and `args` together, in bytes.
     pub const MAX_ENV_BYTES: usize = 128 << 10;
+    pub const MAX_VOLUMES: usize = 16;
 
     /// A spec with defaults for everything but the image.
     pub fn of_image(image: ImageName) -> Self {
@@ -137,6 +179,7 @@ impl SandboxSpec {
             hostname: None,
             resources: Resources::default(),
             network: NetworkMode::default(),
+            volumes: Vec::new(),
             ports: Vec::new(),
             timeout_seconds: None,
             idle_timeout_seconds: None,
@@ -183,6 +226,16 @@ impl SandboxSpec {
             && (host.is_empty() || host.len() > 63 || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
         {
             return invalid("hostname", "use 1 to 63 letters, digits and hyphens");
+        }
+        if self.volumes.len() > Self::MAX_VOLUMES {
+            return invalid("volumes", "give at most 16");
+        }
+        for (number, volume) in self.volumes.iter().enumerate() {
+            volume.check()?;
+            if let Some(other) = self.volumes[..number].iter().find(|other| overlap(&volume.path, &other.path)) {
+                let reason = format!("{} and {} overlap", other.path, volume.path);
+                return Err(SpecError::Invalid { field: "volumes", reason });
+            }
         }
         if self.ports.contains(&0) || self.ports.len() > 64 {
             return invalid("ports", "give at most 64 ports from 1 to 65535");

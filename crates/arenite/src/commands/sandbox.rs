@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use arenite_model::VolumeMount;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -39,6 +40,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
             Network::None => "none",
             Network::Open => "open",
         }),
+        volumes: args.volume.iter().map(|text| volume(text)).collect::<Result<_, _>>()?,
         ports: args.port,
         timeout_seconds: args.timeout.map(|t| t.0.as_secs()),
         idle_timeout_seconds: args.idle_timeout.map(|t| t.0.as_secs()),
@@ -62,6 +64,19 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
         eprintln!("it ends in {}", ends_in(deadline, Timestamp::now()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `NAME:PATH`, with `:ro` for reading only.
+fn volume(text: &str) -> Result<VolumeMount, Failure> {
+    let (rest, read_only) = text.strip_suffix(":ro").map_or((text, false), |rest| (rest, true));
+    match rest.split_once(':') {
+        Some((name, path)) if path.starts_with('/') => {
+            Ok(VolumeMount { name: name.to_owned(), path: path.to_owned(), read_only })
+        }
+        _ => Err(Failure::new(format!("{text:?} is no volume"))
+            .hint("write --volume NAME:PATH[:ro] with a name that arenite serve --volume declares, such as data:/home/gem/data")
+            .exit_code(2)),
+    }
 }
 
 pub(crate) async fn ls(args: LsArgs) -> Outcome {

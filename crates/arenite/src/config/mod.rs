@@ -17,7 +17,7 @@ use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size};
+use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
 
 /// Where the file is looked for when none is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
@@ -132,6 +132,9 @@ settings! {
     /// Resolvers that answer the sandboxes' name look-ups [default: those of /etc/resolv.conf]
     #[arg(long, env = "ARENITE_RESOLVER", value_name = "IP[:PORT]", value_delimiter = ',')]
     resolver: Vec<Resolver>,
+    /// Directory of the host that sandboxes may mount by this name, :ro for reading only; may be given several times
+    #[arg(long, env = "ARENITE_VOLUME", value_name = "NAME=DIR[:ro]", value_delimiter = ',')]
+    volume: Vec<VolumeOf>,
     /// PEM file of certificate authorities that sandboxes trust besides their image's, for networks that intercept TLS
     #[arg(long, env = "ARENITE_EXTRA_CA", value_name = "FILE")]
     extra_ca: PathBuf,
@@ -210,6 +213,7 @@ pub(crate) struct Config {
     pub(crate) allow: Vec<AddressRange>,
     /// Empty: those of the host.
     pub(crate) resolver: Vec<Resolver>,
+    pub(crate) volume: Vec<VolumeOf>,
     pub(crate) extra_ca: Option<PathBuf>,
     pub(crate) max_sandboxes: u32,
     pub(crate) max_concurrent_creates: u32,
@@ -254,6 +258,7 @@ impl Settings {
             deny: Some(Vec::new()),
             allow: Some(Vec::new()),
             resolver: Some(Vec::new()),
+            volume: Some(Vec::new()),
             extra_ca: None,
             max_sandboxes: count(limits.max_sandboxes),
             max_concurrent_creates: count(limits.max_concurrent_creates),
@@ -366,6 +371,7 @@ impl Settings {
             deny: all.deny.expect(complete),
             allow: all.allow.expect(complete),
             resolver: all.resolver.expect(complete),
+            volume: all.volume.expect(complete),
             extra_ca: all.extra_ca.map(absolute),
             max_sandboxes: all.max_sandboxes.expect(complete),
             max_concurrent_creates: all.max_concurrent_creates.expect(complete),
@@ -425,6 +431,12 @@ impl Config {
         if pooled > 256 {
             let rule = "its numbers add up to 256 at most";
             return Err(ConfigError::Refused { setting: "pool", given: pooled.to_string(), rule });
+        }
+        for (number, volume) in self.volume.iter().enumerate() {
+            if self.volume[..number].iter().any(|other| other.name == volume.name) {
+                let rule = "each name is declared once";
+                return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
+            }
         }
         if let Some(subnet) = self.subnet.filter(|s| !s.address.is_ipv4() || s.prefix != 16) {
             let rule = "it is a whole IPv4 /16, such as 10.209.0.0/16";

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use arenite_engine::namespace::Volume;
 use serde::{Deserialize, Serialize};
 
 /// Gives a type that has `FromStr` and `Display` the same text in TOML.
@@ -101,6 +103,45 @@ impl FromStr for PoolOf {
 impl fmt::Display for PoolOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.number)
+    }
+}
+
+/// A directory of the host and the name that sandboxes ask for it by: `data=/srv/data`, `code=/srv/code:ro`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct VolumeOf {
+    pub(crate) name: String,
+    dir: PathBuf,
+    read_only: bool,
+}
+
+as_text!(VolumeOf);
+
+impl VolumeOf {
+    pub(crate) fn volume(&self) -> Volume {
+        Volume { dir: self.dir.clone(), read_only: self.read_only }
+    }
+}
+
+impl FromStr for VolumeOf {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("{text:?} is no volume: write a name and an absolute directory, such as data=/srv/data or data=/srv/data:ro")
+        };
+        let (name, dir) = text.split_once('=').ok_or_else(bad)?;
+        let (dir, read_only) = dir.strip_suffix(":ro").map_or((dir, false), |dir| (dir, true));
+        let is_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if name.is_empty() || name.len() > 63 || !name.bytes().all(is_name) || !dir.starts_with('/') {
+            return Err(bad());
+        }
+        Ok(Self { name: name.to_owned(), dir: dir.into(), read_only })
+    }
+}
+
+impl fmt::Display for VolumeOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}{}", self.name, self.dir.display(), if self.read_only { ":ro" } else { "" })
     }
 }
 

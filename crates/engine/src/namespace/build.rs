@@ -102,7 +102,9 @@ impl Builder {
         let scratch = self.host.records.dir(&format!("build-{}", slot.id));
         let running = Running { host: self.host.clone(), slot, scratch };
         let slot = &running.slot;
-        let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
+        let mapped = |dir: &PathBuf, read_only| {
+            mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()), ..Attributes::default() })
+        };
         let layers = step
             .lower
             .iter()
@@ -130,7 +132,7 @@ impl Builder {
         }
         let bound: Vec<OwnedFd> = files
             .iter()
-            .map(|(file, _)| mounts::detached(&file.canonicalize()?, Attributes { read_only: true, idmap: None }))
+            .map(|(file, _)| mounts::detached(&file.canonicalize()?, Attributes { read_only: true, ..Attributes::default() }))
             .collect::<io::Result<_>>()
             .map_err(|e| at("build files", e))?;
 

@@ -21,7 +21,7 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery, restart};
+use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery, restart, volumes};
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, Recovery, Remains, Room, Row, Usage};
 
@@ -246,7 +246,9 @@ impl Shared {
                 lower
             }
         };
-        let mapped = |dir: &PathBuf, read_only| mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()) });
+        let mapped = |dir: &PathBuf, read_only| {
+            mounts::detached(dir, Attributes { read_only, idmap: Some(slot.userns.as_fd()), ..Attributes::default() })
+        };
         let layers =
             lower.iter().map(|dir| mapped(dir, true)).collect::<Result<Vec<_>, _>>().map_err(|e| at("id-mapped layer", e))?;
         let command = match slot.kept {
@@ -254,6 +256,7 @@ impl Shared {
             None => command::place(&upper, image).map_err(|e| at("command", e))?,
         };
         let writable = mapped(&slot.layer, false).map_err(|e| at("id-mapped writable layer", e))?;
+        let binds = volumes::mounts(&host.config.volumes, spec, slot.userns.as_fd())?;
         stages.done("layers");
 
         let listener = host.records.bind(id).map_err(|e| at("guest socket", e))?;
@@ -286,6 +289,7 @@ impl Shared {
             .map(|l| l.as_fd())
             .chain([writable.as_fd(), listener.as_fd(), config.as_fd()])
             .chain(counters.iter().map(|(_, file)| file.as_fd()))
+            .chain(binds.iter().map(|(_, tree)| tree.as_fd()))
             .collect();
         let inherit = ["ARENITE_LISTEN_FD", "ARENITE_CONFIG_FD"].into_iter();
         let inherit = inherit.chain(counters.iter().map(|(counter, _)| counter.variable())).map(str::to_owned).collect();
@@ -300,7 +304,7 @@ impl Shared {
             inherit,
             scratch: Vec::new(),
             command,
-            binds: Vec::new(),
+            binds: binds.iter().map(|(bind, _)| bind.clone()).collect(),
         };
         slot.begin(&begin, &given)?;
         stages.done("start");
@@ -407,6 +411,7 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
+        volumes::find_all(&shared.host.config.volumes, spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let reserved = shared.state().reserved.remove(id);
         let slot = match reserved {

@@ -1,5 +1,6 @@
 //! What all sandboxes of one installation share: the launcher, cgroups, storage, networks, ids, images.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use super::program::Program;
 use super::record::Records;
 use super::slot::{IdRanges, cgroup, kill, wait_end};
 use super::storage::{Storage, StorageConfig};
+use super::volumes::{self, Volume};
 use crate::EngineError;
 
 /// A launcher that keeps a request waiting for longer is shown as a problem. A little later it is replaced.
@@ -42,6 +44,8 @@ pub struct NamespaceConfig {
     pub open_files: u64,
     /// Certificates in PEM that sandboxes trust besides their image's.
     pub extra_ca: Option<PathBuf>,
+    /// Directories of the host that sandboxes may ask for, by name.
+    pub volumes: BTreeMap<String, Volume>,
 }
 
 pub(super) struct Host {
@@ -108,6 +112,7 @@ impl Host {
             });
         }
         config.data_dir = data_dir::open(&config.data_dir)?;
+        volumes::check(&mut config.volumes, &config.data_dir)?;
         // A socket's path has at most 107 bytes.
         if config.data_dir.as_os_str().len() > 70 {
             return Err(EngineError::Unsupported {

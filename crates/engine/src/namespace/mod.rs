@@ -30,6 +30,7 @@ mod recovery;
 mod restart;
 mod slot;
 pub mod storage;
+mod volumes;
 
 pub use build::{Builder, WithKvm};
 pub use engine::NamespaceEngine;
@@ -39,3 +40,4 @@ pub use kvm::{KvmVerdict, MACHINE_LABEL, kvm_opens};
 pub use lock::{LockHolder, ServerLock};
 pub use record::{RecordedSandbox, RecordsError, recorded_sandboxes};
 pub use recover_storage::recover_storage;
+pub use volumes::Volume;

@@ -53,7 +53,7 @@ impl Program {
     /// A mount of the directory in which it has that name, which is made again if it was removed.
     pub(super) fn mount(&self) -> io::Result<OwnedFd> {
         self.named()?;
-        mounts::detached(&self.dir, Attributes { read_only: true, idmap: None })
+        mounts::detached(&self.dir, Attributes { read_only: true, ..Attributes::default() })
     }
 
     fn named(&self) -> io::Result<PathBuf> {

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, open, openat, open
 use super::engine::{END_LIMIT, Live, NamespaceEngine, Shared, Stages, blocking};
 use super::record::Record;
 use super::slot::{Kept, kill, wait_end};
-use super::{at, ca, command, kvm};
+use super::{at, ca, command, kvm, volumes};
 use crate::{Created, EngineError, Row};
 
 impl NamespaceEngine {
@@ -23,6 +23,7 @@ impl NamespaceEngine {
         let shared = self.shared.clone();
         let mut stages = Stages::begin();
         let image = shared.image(spec)?;
+        volumes::find_all(&shared.host.config.volumes, spec)?;
         let kvm = kvm::is_for(&image, &shared.host.config.data_dir);
         let (owner, id) = (shared.clone(), row.id.clone());
         let record = blocking(move || owner.end_rest(&id)).await?;

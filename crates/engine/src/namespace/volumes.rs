@@ -1,0 +1,122 @@
+//! Directories of the host that the operator declares for sandboxes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use arenite_isolation::Bind;
+use arenite_isolation::mounts::{self, Attributes};
+use arenite_model::SandboxSpec;
+
+use crate::EngineError;
+
+/// A declared directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    pub dir: PathBuf,
+    pub read_only: bool,
+}
+
+/// Makes the paths real and refuses what can't be shared safely.
+pub(super) fn check(volumes: &mut BTreeMap<String, Volume>, data_dir: &Path) -> Result<(), EngineError> {
+    for (name, volume) in volumes {
+        let refuse =
+            |reason: String| EngineError::Unsupported { what: format!("the volume {name} ({})", volume.dir.display()), reason };
+        let dir = volume.dir.canonicalize().map_err(|error| refuse(error.to_string()))?;
+        let is_dir = fs::metadata(&dir).map_err(|error| refuse(error.to_string()))?.is_dir();
+        if !is_dir {
+            return Err(refuse("it is not a directory".to_owned()));
+        }
+        if dir.starts_with(data_dir) || data_dir.starts_with(&dir) {
+            return Err(refuse("it overlaps the data directory, which holds all sandboxes' files".to_owned()));
+        }
+        if !volume.read_only && !is_closed(&dir).map_err(|error| refuse(error.to_string()))? {
+            return Err(refuse(format!(
+                "other users of the host can enter it, and would run set-user-id programs that a sandbox leaves there; close it or a directory above it (chown root {0} && chmod 700 {0}), or declare it with :ro",
+                dir.display()
+            )));
+        }
+        volume.dir = dir;
+    }
+    Ok(())
+}
+
+/// Whether only root gets into the directory: it or one above it lets nobody else in.
+fn is_closed(dir: &Path) -> io::Result<bool> {
+    for part in dir.ancestors() {
+        let about = fs::metadata(part)?;
+        if about.uid() == 0 && about.mode() & 0o077 == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The mounts that a spec asks for, and where they go. Their files keep the ids that they have on the host: 0 to 65535 are
+/// the same numbers in the sandbox.
+pub(super) fn mounts(
+    volumes: &BTreeMap<String, Volume>,
+    spec: &SandboxSpec,
+    userns: BorrowedFd<'_>,
+) -> Result<Vec<(Bind, OwnedFd)>, EngineError> {
+    spec.volumes
+        .iter()
+        .map(|mount| {
+            let volume = volumes.get(&mount.name).ok_or_else(|| unknown(volumes, &mount.name))?;
+            let read_only = volume.read_only || mount.read_only;
+            let attributes = Attributes { read_only, restricted: true, idmap: Some(userns) };
+            let tree = mounts::detached(&volume.dir, attributes).map_err(|error| EngineError::Stage {
+                stage: format!("volume {}", mount.name),
+                hint: (error.kind() == io::ErrorKind::InvalidInput)
+                    .then(|| format!("the file system of {} can't map ids: ext4, XFS and btrfs can", volume.dir.display())),
+                source: error,
+            })?;
+            Ok((Bind { target: mount.path.clone(), directory: true }, tree))
+        })
+        .collect()
+}
+
+/// Refuses names that are not declared, before anything is made.
+pub(super) fn find_all(volumes: &BTreeMap<String, Volume>, spec: &SandboxSpec) -> Result<(), EngineError> {
+    match spec.volumes.iter().find(|mount| !volumes.contains_key(&mount.name)) {
+        Some(mount) => Err(unknown(volumes, &mount.name)),
+        None => Ok(()),
+    }
+}
+
+fn unknown(volumes: &BTreeMap<String, Volume>, name: &str) -> EngineError {
+    EngineError::NoVolume { name: name.to_owned(), known: volumes.keys().cloned().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_closed_directories_are_writable_and_none_overlaps_the_data_directory() {
+        let top = tempfile::tempdir().unwrap();
+        let (data, open) = (top.path().join("data"), top.path().join("open"));
+        for dir in [&data, &open] {
+            fs::create_dir(dir).unwrap();
+        }
+        fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let declared = |dir: &Path, read_only| {
+            let mut volumes = BTreeMap::from([("v".to_owned(), Volume { dir: dir.to_owned(), read_only })]);
+            check(&mut volumes, &data).map_err(|error| error.to_string())
+        };
+        assert!(declared(&data, true).unwrap_err().contains("data directory"));
+        assert!(declared(top.path(), true).unwrap_err().contains("data directory"));
+        assert!(declared(&top.path().join("missing"), true).is_err());
+        declared(&open, true).unwrap();
+        if fs::metadata(&open).unwrap().uid() == 0 && !is_closed(top.path()).unwrap() {
+            assert!(declared(&open, false).unwrap_err().contains("chmod 700"));
+            fs::set_permissions(&open, fs::Permissions::from_mode(0o700)).unwrap();
+            declared(&open, false).unwrap();
+        }
+    }
+}
