@@ -1,10 +1,12 @@
-"""Directories of the host in sandboxes: those that the operator declares, and nothing beside them."""
+"""Directories and ports of the host in sandboxes: those that the operator opens, and nothing beside them."""
 
 from __future__ import annotations
 
 import os
+import socketserver
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,9 +34,26 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
+class Greeting(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.wfile.write(f"hello, {self.client_address[0]}\n".encode())
+
+
 @pytest.fixture(scope="module")
-def small(host: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    declared = ("--volume", f"shared={host}/shared", "--volume", f"library={host}/library:ro")
+def services() -> Iterator[tuple[int, int]]:
+    """The ports of two services on the host's loopback."""
+    servers = [socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield servers[0].server_address[1], servers[1].server_address[1]
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def small(host: Path, services: tuple[int, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
+    declared = ("--volume", f"shared={host}/shared", "--volume", f"library={host}/library:ro", "--host-port", str(services[0]))
     with small_server(tmp_path_factory.mktemp("small"), args=declared) as server:
         yield server
 
@@ -155,3 +174,30 @@ def test_what_cannot_be_shared_safely_is_refused_at_the_start(tmp_path: Path, de
         command = [str(binary()), "serve", "--listen", "127.0.0.1:0", "--agentflow-listen", "off", "--data-dir", str(data)]
         done = subprocess.run([*command, "--volume", text], capture_output=True, text=True, timeout=60)
         assert done.returncode != 0 and reason in done.stderr, done.stderr
+
+
+def greeting(sandbox: LiveSandbox, name: str, port: int) -> str:
+    return sandbox.output(f"exec 3<>/dev/tcp/{name}/{port} && cat <&3; exit 0")
+
+
+def test_an_opened_port_is_reached_by_the_hosts_names(fresh: SmallServer, services: tuple[int, int]) -> None:
+    opened, closed = services
+    sandbox = fresh.create("caller")
+    for name in ("host.docker.internal", "host.arenite.internal"):
+        answer = greeting(sandbox, name, opened)
+        assert answer.startswith("hello, ") and not answer.endswith("127.0.0.1"), answer
+        assert "hello" not in greeting(sandbox, name, closed)
+        assert "hello" not in greeting(sandbox, name, fresh.port)
+    assert "hello" not in greeting(sandbox, "127.0.0.1", opened)
+    alone = fresh.create("alone", network="none")
+    assert "hello" not in greeting(alone, "host.docker.internal", opened)
+    # After a restart too, for sandboxes of before it.
+    fresh.restart()
+    assert greeting(sandbox, "host.docker.internal", opened).startswith("hello, ")
+
+
+def test_no_port_of_the_server_itself_can_be_opened(tmp_path: Path) -> None:
+    for port in ("8080", "18890", "53", "0"):
+        words = [str(binary()), "serve", "--listen", "127.0.0.1:8080", "--data-dir", str(tmp_path), "--host-port", port, "--validate"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+        assert done.returncode != 0 and "no port of this server" in done.stderr, (port, done)

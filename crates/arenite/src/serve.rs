@@ -232,6 +232,7 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngi
     });
     network.denied.extend(config.deny.iter().filter_map(net));
     network.allowed = config.allow.iter().filter_map(net).collect();
+    network.host_ports = config.host_port.clone();
     network.resolvers = (!config.resolver.is_empty()).then(|| config.resolver.iter().map(|r| r.0).collect());
     NamespaceEngine::start(namespace, lock).await.map_err(|error| failed("the engine could not start", &error, error.hint()))
 }

@@ -135,6 +135,9 @@ settings! {
     /// Directory of the host that sandboxes may mount by this name, :ro for reading only; may be given several times
     #[arg(long, env = "ARENITE_VOLUME", value_name = "NAME=DIR[:ro]", value_delimiter = ',')]
     volume: Vec<VolumeOf>,
+    /// TCP port of the host's 127.0.0.1 that sandboxes reach at host.docker.internal; may be given several times
+    #[arg(long, env = "ARENITE_HOST_PORT", value_name = "PORT", value_delimiter = ',')]
+    host_port: Vec<u16>,
     /// PEM file of certificate authorities that sandboxes trust besides their image's, for networks that intercept TLS
     #[arg(long, env = "ARENITE_EXTRA_CA", value_name = "FILE")]
     extra_ca: PathBuf,
@@ -214,6 +217,7 @@ pub(crate) struct Config {
     /// Empty: those of the host.
     pub(crate) resolver: Vec<Resolver>,
     pub(crate) volume: Vec<VolumeOf>,
+    pub(crate) host_port: Vec<u16>,
     pub(crate) extra_ca: Option<PathBuf>,
     pub(crate) max_sandboxes: u32,
     pub(crate) max_concurrent_creates: u32,
@@ -259,6 +263,7 @@ impl Settings {
             allow: Some(Vec::new()),
             resolver: Some(Vec::new()),
             volume: Some(Vec::new()),
+            host_port: Some(Vec::new()),
             extra_ca: None,
             max_sandboxes: count(limits.max_sandboxes),
             max_concurrent_creates: count(limits.max_concurrent_creates),
@@ -372,6 +377,7 @@ impl Settings {
             allow: all.allow.expect(complete),
             resolver: all.resolver.expect(complete),
             volume: all.volume.expect(complete),
+            host_port: all.host_port.expect(complete),
             extra_ca: all.extra_ca.map(absolute),
             max_sandboxes: all.max_sandboxes.expect(complete),
             max_concurrent_creates: all.max_concurrent_creates.expect(complete),
@@ -437,6 +443,11 @@ impl Config {
                 let rule = "each name is declared once";
                 return Err(ConfigError::Refused { setting: "volume", given: volume.to_string(), rule });
             }
+        }
+        let ours = |port: u16| self.listen.iter().copied().chain(agentflow).any(|address| address.port() == port);
+        if let Some(&port) = self.host_port.iter().find(|&&port| matches!(port, 0 | 53) || ours(port)) {
+            let rule = "it is from 1 to 65535, not 53, where sandboxes' names are answered, and no port of this server";
+            return Err(ConfigError::Refused { setting: "host_port", given: port.to_string(), rule });
         }
         if let Some(subnet) = self.subnet.filter(|s| !s.address.is_ipv4() || s.prefix != 16) {
             let rule = "it is a whole IPv4 /16, such as 10.209.0.0/16";

@@ -70,6 +70,38 @@ fn open_reaches_the_outside_and_nothing_private() {
 }
 
 #[test]
+fn ports_of_the_host_are_open_where_the_operator_says_so() {
+    on_a_host(|outside| async move {
+        let opened = NetworkConfig { host_ports: vec![9998, 9996], ..config("port") };
+        let network = Network::open(opened).await.unwrap();
+        let net = network.prepare().await.unwrap();
+        let other = network.prepare().await.unwrap();
+        serve(Ipv4Addr::LOCALHOST, 9998);
+        serve(Ipv4Addr::LOCALHOST, 9999);
+        serve(Ipv4Addr::UNSPECIFIED, 9996);
+        in_net(&other.netns, || serve(Ipv4Addr::UNSPECIFIED, 9998));
+        in_net(&net.netns, || {
+            assert_eq!(ask_address((net.gateway, 9998)).unwrap(), net.address, "the service sees who calls");
+            assert_eq!(ask_address((net.gateway, 9996)).unwrap(), net.address);
+            assert_refused((net.gateway, 9999));
+            assert_refused((WAN, 9996));
+            assert_refused((Ipv4Addr::LOCALHOST, 9998));
+            assert_refused((other.address, 9998));
+        });
+        in_net(&outside.netns, || {
+            for to in [(net.gateway, 9998), (WAN, 9998)] {
+                assert!(TcpStream::connect_timeout(&to.into(), Duration::from_millis(400)).is_err(), "{to:?}");
+            }
+        });
+        network.close(false).await;
+        drop(network);
+        let network = Network::open(config("port")).await.unwrap();
+        network.adopt(&[net.index, other.index]).await;
+        in_net(&net.netns, || assert_refused((net.gateway, 9998)));
+    });
+}
+
+#[test]
 fn a_sandbox_cannot_lie_about_its_address() {
     on_a_host(|outside| async move {
         let network = Network::open(config("spoof")).await.unwrap();

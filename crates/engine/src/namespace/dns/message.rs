@@ -1,5 +1,7 @@
 //! As much of DNS messages as forwarding needs: is it a question, which one, and is this its answer.
 
+use std::net::Ipv4Addr;
+
 pub(super) const HEADER: usize = 12;
 /// A query with its options is far smaller.
 pub(super) const MAX_QUERY: usize = 4096;
@@ -15,12 +17,17 @@ const RECURSION_DESIRED: u8 = 0x01;
 const RECURSION_AVAILABLE: u8 = 0x80;
 const RCODE: u8 = 0x0f;
 
+const TYPE_A: u16 = 1;
+const CLASS_IN: u16 = 1;
+/// How long clients may keep an answer of our own, in seconds.
+const OWN_TTL: u32 = 60;
 const TYPE_OPT: u16 = 41;
 /// Transfers of whole zones come as many messages.
 const TYPES_OF_TRANSFER: [u16; 2] = [251, 252];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rcode {
+    NoError = 0,
     ServerFailure = 2,
     NotImplemented = 4,
     Refused = 5,
@@ -94,6 +101,39 @@ impl Query {
             question.copy_from_slice(&self.bytes[HEADER..self.question_end]);
         }
         answer
+    }
+
+    /// Whether the question is about this name, in any spelling.
+    pub(super) fn asks_for(&self, name: &str) -> bool {
+        let mut rest = &self.bytes[HEADER..self.question_end - 4];
+        let mut labels = name.split('.');
+        while let [length, tail @ ..] = rest {
+            let Some((label, after)) = tail.split_at_checked(usize::from(*length)) else { return false };
+            if *length == 0 {
+                return labels.next().is_none();
+            }
+            if !labels.next().is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(label)) {
+                return false;
+            }
+            rest = after;
+        }
+        false
+    }
+
+    /// An answer of our own: the address, or no record where another kind is asked for.
+    pub(super) fn answer(&self, address: Ipv4Addr) -> Vec<u8> {
+        let mut bytes = empty_answer(&self.bytes[..self.question_end], Rcode::NoError);
+        if number(&self.bytes, self.question_end - 4) == Some(TYPE_A) {
+            bytes[7] = 1;
+            // A pointer to the name of the question.
+            bytes.extend([0xc0, HEADER as u8]);
+            bytes.extend(TYPE_A.to_be_bytes());
+            bytes.extend(CLASS_IN.to_be_bytes());
+            bytes.extend(OWN_TTL.to_be_bytes());
+            bytes.extend([0, 4]);
+            bytes.extend(address.octets());
+        }
+        bytes
     }
 
     /// An answer without records.
@@ -180,6 +220,21 @@ mod tests {
         bytes[..2].copy_from_slice(&id);
         bytes[2] |= RESPONSE;
         bytes
+    }
+
+    #[test]
+    fn names_of_our_own_are_answered_with_an_address() {
+        let asked = Query::parse(&query("Host.Docker.internal", 1)).unwrap();
+        assert!(asked.asks_for("host.docker.internal"));
+        for other in ["docker.internal", "host.docker.internal.com", "host.docker", "ghost.docker.internal", ""] {
+            assert!(!asked.asks_for(other), "{other}");
+        }
+        let answer = asked.answer(Ipv4Addr::new(10, 209, 0, 1));
+        assert!(asked.is_answered_by(&answer, [0xab, 0xcd]));
+        assert_eq!((answer[3] & RCODE, number(&answer, 6)), (0, Some(1)));
+        assert!(answer.ends_with(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 209, 0, 1]));
+        let other_kind = Query::parse(&query("host.docker.internal", 28)).unwrap().answer(Ipv4Addr::LOCALHOST);
+        assert_eq!((other_kind[3] & RCODE, number(&other_kind, 6)), (0, Some(0)), "the name is there, without an IPv6 address");
     }
 
     #[test]

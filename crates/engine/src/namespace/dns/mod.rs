@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use self::message::{Fault, MAX_QUERY, Query, Rcode, is_refusal};
 pub(super) use self::resolvers::Resolvers;
+use super::network::HOST_NAMES;
 
 const QUERIES: Bound = Bound { of_one: 128, of_all: 1024 };
 const CONNECTIONS: Bound = Bound { of_one: 8, of_all: 256 };
@@ -56,20 +57,28 @@ pub(super) struct Forwarder {
 struct Shared {
     resolvers: Resolvers,
     clients: Ipv4Net,
+    /// What [`HOST_NAMES`] stand for; none: they are names like all others.
+    host: Option<Ipv4Addr>,
     queries: Arc<Load>,
     connections: Arc<Load>,
 }
 
 impl Forwarder {
-    /// Listens on `address` by UDP and TCP, for clients in `clients`.
-    pub(super) async fn start(address: SocketAddr, clients: Ipv4Net, resolvers: Resolvers) -> io::Result<Self> {
+    /// Listens on `address` by UDP and TCP, for clients in `clients`. `host` is what it answers for [`HOST_NAMES`].
+    pub(super) async fn start(
+        address: SocketAddr,
+        clients: Ipv4Net,
+        resolvers: Resolvers,
+        host: Option<Ipv4Addr>,
+    ) -> io::Result<Self> {
         let udp = UdpSocket::bind(address).await?;
         // A burst from many sandboxes waits here. Best effort: it needs CAP_NET_ADMIN.
         if let Err(error) = set_socket_recv_buffer_size_force(&udp, RECEIVE_BUFFER) {
             tracing::debug!(%error, "the buffer for queries keeps its size");
         }
         let tcp = TcpListener::bind(address).await?;
-        let shared = Arc::new(Shared { resolvers, clients, queries: Load::new(QUERIES), connections: Load::new(CONNECTIONS) });
+        let shared =
+            Arc::new(Shared { resolvers, clients, host, queries: Load::new(QUERIES), connections: Load::new(CONNECTIONS) });
         let tasks = vec![tokio::spawn(serve_udp(Arc::new(udp), shared.clone())), tokio::spawn(serve_tcp(tcp, shared.clone()))];
         Ok(Self { shared, tasks: Mutex::new(tasks) })
     }
@@ -203,6 +212,11 @@ impl Shared {
 
     /// The answer of the first resolver that has one, ready for the client.
     async fn resolve(&self, query: &Query, transport: Transport) -> Vec<u8> {
+        if let Some(host) = self.host
+            && HOST_NAMES.iter().any(|name| query.asks_for(name))
+        {
+            return query.answer(host);
+        }
         let resolvers = self.resolvers.current();
         let mut refusal = None;
         let attempts = async {

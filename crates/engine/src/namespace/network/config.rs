@@ -23,6 +23,9 @@ pub const DENIED: &[(&str, &str)] = &[
     ("::/0", "all of IPv6"),
 ];
 
+/// What sandboxes call the host, where the operator opens ports of it.
+pub const HOST_NAMES: [&str; 2] = ["host.docker.internal", "host.arenite.internal"];
+
 /// How sandboxes are connected.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
@@ -32,6 +35,8 @@ pub struct NetworkConfig {
     pub denied: Vec<IpNet>,
     /// Exceptions to `denied`. The host itself and other sandboxes stay closed.
     pub allowed: Vec<IpNet>,
+    /// TCP ports of the host's 127.0.0.1 that sandboxes reach at [`HOST_NAMES`].
+    pub host_ports: Vec<u16>,
     /// Where names are asked for; none: the host's `/etc/resolv.conf`, read again when it changes.
     pub resolvers: Option<Vec<SocketAddr>>,
     /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all that is made on the host.
@@ -45,6 +50,7 @@ impl Default for NetworkConfig {
             subnet: None,
             denied: DENIED.iter().map(|(net, _)| net.parse().expect("the list holds networks")).collect(),
             allowed: Vec::new(),
+            host_ports: Vec::new(),
             resolvers: None,
             tag: String::new(),
         }

@@ -14,6 +14,8 @@
 //! - Out goes IPv4 only. A sandbox has `::1` and no other IPv6, and what speaks IPv6 on its link is dropped.
 //! - What a sandbox may reach is said by [`NetworkConfig`]; the host itself and other sandboxes it never may, but for
 //!   the forwarder's port 53. Refusals are answered, so that a program fails at once instead of waiting.
+//! - Ports of the host's loopback that the operator opens are reached at the gateway's address, under the names of
+//!   [`HOST_NAMES`]. The kernel translates the address, so the service sees the sandbox's address and not its own host's.
 //! - Nothing here needs the server: when it is killed, living sandboxes keep their network, and only names are not
 //!   answered until the next start, which finds everything by the tag. A namespace ends with its last process, and its
 //!   link, route and neighbour entry with it.
@@ -41,7 +43,7 @@ use ipnet::Ipv4Net;
 use tokio::sync::Semaphore;
 
 use self::addresses::Addresses;
-pub use self::config::{DENIED, NetworkConfig};
+pub use self::config::{DENIED, HOST_NAMES, NetworkConfig};
 pub use self::error::NetworkError;
 use self::rtnl::{End, Link, Mac, Rtnl};
 use super::dns::{Forwarder, Resolvers};
@@ -80,6 +82,8 @@ struct Shared {
     tag: String,
     subnet: Ipv4Net,
     mtu: u32,
+    /// Whether sandboxes reach ports of the host's loopback.
+    opens_host: bool,
     addresses: Mutex<Addresses>,
     notes: Vec<String>,
     _claim: subnet::Claim,
@@ -101,10 +105,13 @@ impl Network {
     /// [`Self::adopt`].
     pub async fn open(config: NetworkConfig) -> Result<Self> {
         let resolvers = Resolvers::new(config.resolvers.clone());
+        let opens_host = !config.host_ports.is_empty();
         let shared = blocking(move || Shared::open(&config)).await?;
         let address = SocketAddr::from((gateway_of(shared.subnet), 53));
-        let forwarder =
-            Forwarder::start(address, shared.subnet, resolvers).await.map_err(|source| NetworkError::Dns { address, source })?;
+        let host = opens_host.then(|| gateway_of(shared.subnet));
+        let forwarder = Forwarder::start(address, shared.subnet, resolvers, host)
+            .await
+            .map_err(|source| NetworkError::Dns { address, source })?;
         Ok(Self { shared: Arc::new(shared), forwarder, making: Semaphore::new(PREPARED_AT_ONCE) })
     }
 
@@ -155,7 +162,14 @@ impl Network {
         self.shared.addresses().take(in_use);
         let in_use: HashSet<u32> = in_use.iter().copied().collect();
         let shared = self.shared.clone();
-        blocking(move || shared.remove_links(|index| !in_use.contains(&index))).await.unwrap_or_else(|error| {
+        blocking(move || {
+            for index in &in_use {
+                shared.open_host(&link_name(&shared.tag, *index))?;
+            }
+            shared.remove_links(|index| !in_use.contains(&index))
+        })
+        .await
+        .unwrap_or_else(|error| {
             tracing::warn!(%error, "links of ended sandboxes stay; their addresses are not used again");
             Vec::new()
         })
@@ -224,7 +238,7 @@ impl Shared {
         let claim = subnet::claim(&mut host, found.as_ref(), config.subnet)?;
         let subnet = claim.subnet;
         // The policy stands before anything can be connected.
-        let counted = rules::install(&tag, subnet, &config.denied, &config.allowed)?;
+        let counted = rules::install(&rules::Rules { tag: &tag, subnet, config })?;
         set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
         let mut notes = Vec::new();
         if !counted {
@@ -238,6 +252,7 @@ impl Shared {
         }
         Ok(Self {
             mtu: default_mtu(&mut host)?,
+            opens_host: !config.host_ports.is_empty(),
             tag,
             subnet,
             addresses: Mutex::new(Addresses::new()),
@@ -287,7 +302,13 @@ impl Shared {
             // a while on a busy host. Asking for the link makes that happen now (kernel 6.8); else a first answer is lost.
             host.link(&outside).map(|_| ()).map_err(NetworkError::netlink(format!("ask for the link {outside}")))
         })?;
+        self.open_host(&outside)?;
         Ok(PreparedNet { netns, address, index, gateway })
+    }
+
+    /// Lets what comes over a sandbox's link be translated to the host's loopback. What the rules don't translate stays out.
+    fn open_host(&self, link: &str) -> Result<()> {
+        if self.opens_host { set(&format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1") } else { Ok(()) }
     }
 
     fn remove_all(&self) -> Result<()> {

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{NetworkError, Result, gateway_name, gateway_of, interface_prefix};
+use super::{NetworkConfig, NetworkError, Result, gateway_name, gateway_of, interface_prefix};
 
 const PROGRAM: &str = "nft";
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -23,19 +23,27 @@ pub(super) fn table(tag: &str) -> String {
 /// that tracks them is shared by the whole host.
 const MAX_CONNECTIONS: u32 = 4096;
 
+/// What the rules are made from.
+pub(super) struct Rules<'a> {
+    pub(super) tag: &'a str,
+    pub(super) subnet: Ipv4Net,
+    pub(super) config: &'a NetworkConfig,
+}
+
 /// Puts the rules in place of whatever the table held. Returns false when this kernel can't count connections.
-pub(super) fn install(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet]) -> Result<bool> {
-    match apply(&text(tag, subnet, denied, allowed, true)) {
+pub(super) fn install(rules: &Rules<'_>) -> Result<bool> {
+    match apply(&text(rules, true)) {
         Err(NetworkError::Rules { message }) => {
             tracing::debug!(message, "trying rules without a count of connections");
-            apply(&text(tag, subnet, denied, allowed, false)).map(|()| false)
+            apply(&text(rules, false)).map(|()| false)
         }
         other => other.map(|()| true),
     }
 }
 
 /// The rules as `nft -f` reads them.
-fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted: bool) -> String {
+fn text(rules: &Rules<'_>, counted: bool) -> String {
+    let Rules { tag, subnet, config } = *rules;
     let table = table(tag);
     let sandboxes = format!("\"{}*\"", interface_prefix(tag));
     let bridge = format!("\"{}\"", gateway_name(tag));
@@ -45,10 +53,20 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
     } else {
         String::new()
     };
+    let ports: Vec<String> = config.host_ports.iter().map(u16::to_string).collect();
+    let (to_host, from_host) = if ports.is_empty() {
+        (String::new(), String::new())
+    } else {
+        let ports = ports.join(", ");
+        (
+            format!("iifname {sandboxes} ip daddr {gateway} tcp dport {{ {ports} }} dnat ip to 127.0.0.1"),
+            format!("ip daddr 127.0.0.1 tcp dport {{ {ports} }} ct status dnat accept"),
+        )
+    };
     let mut out = String::new();
     // `table` before `delete` makes it exist, so that the delete never fails.
     let _ = writeln!(out, "table inet {table}\ndelete table inet {table}\ntable inet {table} {{");
-    for (name, list) in [("denied", denied), ("allowed", allowed)] {
+    for (name, list) in [("denied", &config.denied), ("allowed", &config.allowed)] {
         let nets: Vec<String> = list
             .iter()
             .filter_map(|n| match n {
@@ -79,6 +97,13 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
     type filter hook prerouting priority raw; policy accept;
     iifname {sandboxes} meta nfproto != ipv4 drop
     iifname {sandboxes} fib saddr . iif oif missing drop
+    # The links of sandboxes lead to the host's loopback where ports of it are open, and then only by translation.
+    iifname {sandboxes} ip daddr 127.0.0.0/8 drop
+  }}
+
+  chain host_ports {{
+    type nat hook prerouting priority dstnat - 10; policy accept;
+    {to_host}
   }}
 
   chain from_sandbox {{
@@ -109,6 +134,7 @@ fn text(tag: &str, subnet: Ipv4Net, denied: &[IpNet], allowed: &[IpNet], counted
     {limit}
     ip daddr {gateway} udp dport 53 accept
     ip daddr {gateway} tcp dport 53 accept
+    {from_host}
     ct state established,related accept
     goto refuse
   }}
