@@ -395,7 +395,12 @@ impl StepLog for FileLog {
             if !state.open.remove(&outcome.step) {
                 return Ok(());
             }
-            self.append_outcome(log, state, &mut outcome)
+            let written = self.append_outcome(log, state, &mut outcome);
+            // A step that outlived its sandbox has opened the file again.
+            if state.ended && state.open.is_empty() {
+                self.close(state);
+            }
+            written
         })
     }
 

@@ -382,6 +382,16 @@ fn an_outcome_after_the_end_keeps_the_end() {
     assert_eq!(list.len(), 1);
     assert!(list[0].ended);
     assert_eq!(all(&recorder, "s1")[0].outcome, Some(OutcomeKind::Ok));
+    let is_open = || {
+        let mut open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        open.any(|path| path.starts_with(dir.path()) && path.extension().is_some_and(|extension| extension == "jsonl"))
+    };
+    // What brings it to the disk holds it for a moment.
+    let begun = std::time::Instant::now();
+    while is_open() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "the file stays open");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// Steps of a log with blobs, whose answers say how the calls went.
