@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,14 @@ class SmallServer(Server):
 
     def in_pool(self) -> Path:
         return self.data_dir / "pool"
+
+
+def within(seconds: float, what: str, done: Callable[[], object]) -> None:
+    """Waits until it is done."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -6,39 +6,14 @@ import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from arenite_server import binary
 from isolation.rounds import kills_on_a_small_disk
 from sandboxes import LiveSandbox
-from small import MIB, SmallServer, small_server
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    with small_server(tmp_path_factory.mktemp("small")) as server:
-        yield server
-
-
-@pytest.fixture
-def fresh(small: SmallServer) -> Iterator[SmallServer]:
-    """The small server, running, without sandboxes and with room on its disk."""
-    if small.process is None:
-        small.start()
-    small.delete_all_sandboxes()
-    yield small
-    small.empty()
-
-
-def within(seconds: float, what: str, done: Callable[[], bool]) -> float:
-    """How long it took until it was done."""
-    begun = time.monotonic()
-    while not done():
-        assert time.monotonic() - begun < seconds, f"after {seconds} s still not: {what}"
-        time.sleep(0.05)
-    return time.monotonic() - begun
+from small import MIB, SmallServer, within
 
 
 def create(server: SmallServer, name: str) -> httpx.Response:

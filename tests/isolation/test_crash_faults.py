@@ -6,31 +6,14 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from arenite_server import Server, binary
 from sandboxes import LiveSandbox
-from small import SmallServer, small_server
+from small import SmallServer
 
 NOBODY = 65534
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    with small_server(tmp_path_factory.mktemp("small")) as server:
-        yield server
-
-
-@pytest.fixture
-def fresh(small: SmallServer) -> Iterator[SmallServer]:
-    """The small server, running and without sandboxes."""
-    if small.process is None:
-        small.start()
-    small.delete_all_sandboxes()
-    yield small
 
 
 def test_a_program_that_is_replaced_goes_on_to_make_sandboxes(

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,25 +19,10 @@ import leaks
 import pytest
 from arenite_server import binary
 from sandboxes import LiveSandbox
-from small import SmallServer, limited_descriptors, open_descriptors, small_server, tiny_image
+from small import SmallServer, limited_descriptors, open_descriptors, tiny_image, within
 
 #: How long an answer of the launcher is awaited, and a moment for what follows.
 REPLACED = 5 + 3
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    with small_server(tmp_path_factory.mktemp("small")) as server:
-        yield server
-
-
-@pytest.fixture
-def fresh(small: SmallServer) -> Iterator[SmallServer]:
-    """The small server, running and without sandboxes."""
-    if small.process is None:
-        small.start()
-    small.delete_all_sandboxes()
-    yield small
 
 
 def launcher(server: SmallServer) -> int | None:
@@ -53,18 +38,11 @@ def stopped_launcher(server: SmallServer) -> int:
     """The server's launcher, stopped while it waits for its next request."""
     # The prepared sandbox is ready by then, so that the launcher is idle.
     time.sleep(0.5)
-    until(lambda: launcher(server), 5, "there is no launcher")
+    within(5, "there is a launcher", lambda: launcher(server))
     pid = launcher(server)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     return pid
-
-
-def until(condition: object, limit: float, what: str) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def gone(pid: int) -> bool:
@@ -85,7 +63,7 @@ def test_creates_do_not_wait_for_a_launcher_that_hangs(fresh: SmallServer) -> No
 
 def test_a_hung_launcher_is_replaced_before_anybody_asks(fresh: SmallServer) -> None:
     hung = stopped_launcher(fresh)
-    until(lambda: gone(hung) and launcher(fresh), 2 + REPLACED, "it was not replaced")
+    within(2 + REPLACED, "it is replaced", lambda: gone(hung) and launcher(fresh))
     started = time.monotonic()
     for number in range(3):
         assert fresh.create(f"later-{number}").output("echo made") == "made"
@@ -134,7 +112,7 @@ def test_nothing_is_left_of_what_a_lost_launcher_was_making(fresh: SmallServer) 
                 create.result()
         fresh.delete_all_sandboxes()
     leaks.settle(before, fresh)
-    until(lambda: not half_made(), 10, f"processes of sandboxes that nobody knows: {half_made()}")
+    within(10, f"the half-made sandboxes are gone: {half_made()}", lambda: not half_made())
 
 
 def half_made() -> list[str]:
@@ -182,7 +160,7 @@ def test_few_descriptors_refuse_creates_and_then_calls_but_never_deletes(fresh: 
         for caller in callers:
             caller.close()
     # Connections that clients closed are closed here a moment later.
-    until(lambda: fresh.create(f"later-{time.monotonic_ns()}").output("echo made") == "made", 10, "no create works again")
+    within(10, "creates work again", lambda: fresh.create(f"later-{time.monotonic_ns()}").output("echo made") == "made")
 
 
 def test_without_any_descriptor_health_is_still_answered(fresh: SmallServer) -> None:
@@ -201,7 +179,7 @@ def test_without_any_descriptor_health_is_still_answered(fresh: SmallServer) -> 
     for connection in silent:
         connection.close()
     # The server sees a moment later that it has descriptors again.
-    until(lambda: httpx.post(f"{kept.url}/v1/bash/exec", json={"command": "true"}, timeout=10).status_code == 200, 10, "calls are refused")
+    within(10, "calls are taken", lambda: httpx.post(f"{kept.url}/v1/bash/exec", json={"command": "true"}, timeout=10).status_code == 200)
     assert kept.output("echo there") == "there"
 
 
@@ -217,7 +195,7 @@ def state(server: SmallServer, sandbox: LiveSandbox) -> str:
 
 def fail(server: SmallServer, sandbox: LiveSandbox) -> None:
     os.kill(first_process(server, sandbox), signal.SIGKILL)
-    until(lambda: state(server, sandbox) == "failed", 10, "it did not fail")
+    within(10, "it failed", lambda: state(server, sandbox) == "failed")
 
 
 def lose(server: SmallServer, sandbox: LiveSandbox) -> None:
@@ -250,7 +228,7 @@ def test_a_sandbox_that_ended_starts_again_with_its_files(
         assert sandbox.output("cat /root/file; echo $COLOUR; cat /etc/hostname; test -e /bin/touch || echo removed").split() == [
             "kept", "ochre", "quarry", "removed",
         ]
-        until(lambda: sandbox.output("cat /root/runs").split() == ["run"] * (round + 1), 10, "the main command did not run again")
+        within(10, "the main command ran again", lambda: sandbox.output("cat /root/runs").split() == ["run"] * (round + 1))
         assert sandbox.output("aio --help > /dev/null; echo aio") == "aio"
         assert neighbour.output("echo there") == "there"
     after = sandbox.details()

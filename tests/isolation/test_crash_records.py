@@ -14,18 +14,12 @@ import httpx
 import pytest
 from arenite_server import binary
 from sandboxes import LiveSandbox
-from small import SmallServer, small_server
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    with small_server(tmp_path_factory.mktemp("small")) as server:
-        yield server
+from small import SmallServer
 
 
 @pytest.fixture
 def fresh(small: SmallServer) -> Iterator[SmallServer]:
-    """The small server, running and without sandboxes."""
+    """The small server, running, without sandboxes and with an empty quarantine."""
     if small.process is None:
         small.start()
     clear(small)

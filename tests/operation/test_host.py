@@ -7,7 +7,6 @@ import socketserver
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import httpx
 import pytest
 from arenite_server import binary
 from sandboxes import LiveSandbox
-from small import SmallServer, small_server
+from small import SmallServer, small_server, within
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +131,7 @@ def test_they_are_there_again_after_a_start(fresh: SmallServer) -> None:
     assert sandbox.output("cat /root/project/from-host") == "from the host"
     pid = (fresh.data_dir / "run" / sandbox.id / "sandbox.json").read_text().split('"pid":', 1)[1].split(",", 1)[0]
     os.kill(int(pid), 9)
-    deadline = time.monotonic() + 10
-    while fresh.states()["lasting"] != "failed":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    within(10, "it failed", lambda: fresh.states()["lasting"] == "failed")
     httpx.post(f"{fresh.url}/api/v2/sandboxes/lasting/start", timeout=60).raise_for_status()
     assert sandbox.output("cat /root/project/from-host") == "from the host"
 
