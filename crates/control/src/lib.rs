@@ -23,7 +23,7 @@
 //! * **deleting**: in the store before the engine destroys anything; the row goes last. A destroy that fails is tried
 //!   again every ten seconds. A store that can't be written to does not keep a sandbox: its row is removed later.
 //! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
-//!   is up, or for [`ControlConfig::lost_keep`]. A `default` in such a state is destroyed and made anew by the next call.
+//!   is up, or for [`ControlConfig::lost_keep`]. The next call removes a `default` in such a state and creates another.
 //!
 //! One lock for each sandbox owns all changes of its state, and each change runs as a task of its own, so that a client
 //! that leaves never leaves one half done. Readers get snapshots and take no such lock.
@@ -31,7 +31,7 @@
 //! # After a crash
 //!
 //! [`Control::start`] hands all settled rows to the engine, which finds those sandboxes again. Rows still creating or
-//! deleting are cleaned up and removed. Whatever the engine did not find is lost. Idle time starts anew with the server,
+//! deleting are cleaned up and removed. Whatever the engine did not find is lost. Idle time restarts with the server,
 //! since nobody could call while it was down; life time does not.
 //!
 //! The engine keeps a memo of each row too (`memo`). Its sandboxes that no row names get their rows back from these, so a

@@ -1,7 +1,7 @@
 //! Whether a writable layer has ever held anything of a sandbox.
 //!
-//! A prepared layer has a file beside `upper`, which is removed before the guest starts. So after a crash a layer that
-//! nothing was written into is told from one whose sandbox is merely not known.
+//! A prepared layer has a file beside `upper`, which is removed before the guest starts. After a crash, a layer with that
+//! file is empty, and a layer without it may belong to a sandbox whose record was lost.
 
 use std::fs;
 use std::io;
