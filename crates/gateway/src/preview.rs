@@ -23,7 +23,7 @@ use crate::guard::{self, Host, HostKind};
 use crate::own_host;
 use crate::path::decode_segment;
 use crate::refusal::Refusal;
-use crate::target::{self, Whom};
+use crate::target::{self, SandboxRef};
 
 pub(crate) const PORT_HEADER: HeaderName = HeaderName::from_static("x-aio-proxy-port");
 
@@ -31,7 +31,7 @@ pub(crate) const PORT_HEADER: HeaderName = HeaderName::from_static("x-aio-proxy-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Preview {
     pub(crate) port: u16,
-    pub(crate) whom: Whom,
+    pub(crate) sandbox_ref: SandboxRef,
     /// As the program gets it, still encoded.
     pub(crate) path: String,
     /// What was taken off the path.
@@ -62,24 +62,24 @@ struct Leading<'a> {
 pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Option<Preview>, Refusal> {
     if let HostKind::Preview { port, id } = host {
         // Without an id it is always `default`: a page there could name any other sandbox in a header.
-        let whom = match id {
-            Some(id) => Whom::Id(id.clone()),
+        let sandbox_ref = match id {
+            Some(id) => SandboxRef::Id(id.clone()),
             None => target::named(&HeaderMap::new())?,
         };
         let path = if raw.starts_with('/') { raw.to_owned() } else { "/".to_owned() };
-        return Ok(Some(Preview { port: *port, whom, path, prefix: String::new(), place: Place::Own }));
+        return Ok(Some(Preview { port: *port, sandbox_ref, path, prefix: String::new(), place: Place::Own }));
     }
     let place = if let HostKind::Sandbox(_) = host { Place::Sandbox } else { Place::Server };
     let Some(Leading { name, rest }) = leading(raw, place == Place::Server) else { return Ok(None) };
-    let whom = || match (host, &name) {
-        (HostKind::Sandbox(id), _) => Ok(Whom::Id(id.clone())),
-        (_, Some(name)) => Ok(Whom::Name(name.clone())),
+    let sandbox_ref = || match (host, &name) {
+        (HostKind::Sandbox(id), _) => Ok(SandboxRef::Id(id.clone())),
+        (_, Some(name)) => Ok(SandboxRef::Name(name.clone())),
         _ => target::named(headers),
     };
     let outer = name.as_ref().map_or_else(String::new, |name| format!("/sandbox/{name}"));
     if let Some(port) = in_header(headers)? {
         let (path, prefix) = (if rest.is_empty() { "/" } else { rest }.to_owned(), outer);
-        return Ok(Some(Preview { port, whom: whom()?, path, prefix, place }));
+        return Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path, prefix, place }));
     }
     let Some((way, after_way)) = segment(rest) else { return Ok(None) };
     if way != "proxy" && way != "absproxy" {
@@ -94,7 +94,7 @@ pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Op
         "proxy" => (after, format!("{outer}/proxy/{port}")),
         _ => (rest, outer),
     };
-    Ok(Some(Preview { port, whom: whom()?, path: path.to_owned(), prefix, place }))
+    Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path: path.to_owned(), prefix, place }))
 }
 
 /// The next segment, decoded, and what comes after it; slashes that stand together are one. None: it can't be read, or there
@@ -205,17 +205,17 @@ mod tests {
 
     fn found(path: &str, headers: &[(&str, &str)], host: &HostKind) -> Option<(u16, String, String, String)> {
         let preview = find_at(path, headers, host).unwrap()?;
-        let whom = match preview.whom {
-            Whom::Name(name) => name.to_string(),
-            Whom::Id(id) => id.to_string(),
+        let sandbox_ref = match preview.sandbox_ref {
+            SandboxRef::Name(name) => name.to_string(),
+            SandboxRef::Id(id) => id.to_string(),
         };
-        Some((preview.port, whom, preview.path, preview.prefix))
+        Some((preview.port, sandbox_ref, preview.path, preview.prefix))
     }
 
     #[test]
     fn every_way_leads_to_its_port() {
         let server = HostKind::Server;
-        for (path, port, whom, seen, prefix) in [
+        for (path, port, sandbox_ref, seen, prefix) in [
             ("/proxy/3000/", 3000, "default", "/", "/proxy/3000"),
             ("/proxy/3000", 3000, "default", "", "/proxy/3000"),
             ("/proxy/3000/a%2Fb//c/../d?x=%2F", 3000, "default", "/a%2Fb//c/../d", "/proxy/3000"),
@@ -226,7 +226,7 @@ mod tests {
             ("/sandbox/demo/absproxy/80/x", 80, "demo", "/absproxy/80/x", "/sandbox/demo"),
             ("/proxy/3000/sandbox/b/proxy/1/", 3000, "default", "/sandbox/b/proxy/1/", "/proxy/3000"),
         ] {
-            let wanted = Some((port, whom.to_owned(), seen.to_owned(), prefix.to_owned()));
+            let wanted = Some((port, sandbox_ref.to_owned(), seen.to_owned(), prefix.to_owned()));
             assert_eq!(found(path, &[], &server), wanted, "{path}");
         }
         let by_header = |path| found(path, &[("x-aio-proxy-port", "3000")], &server).unwrap();

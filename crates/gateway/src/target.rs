@@ -15,14 +15,14 @@ const PREFIX: &str = "/sandbox/";
 
 /// What names the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Whom {
+pub(crate) enum SandboxRef {
     Name(SandboxName),
     Id(SandboxId),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    pub(crate) whom: Whom,
+    pub(crate) sandbox_ref: SandboxRef,
     /// The path as the sandbox knows it.
     pub(crate) path: Path,
     /// What was taken off the path: `/sandbox/{name}`, or nothing.
@@ -41,33 +41,33 @@ impl Target {
 /// First match wins: the path, the header, the host, `default`.
 pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<Target, Refusal> {
     if let HostKind::Sandbox(id) = host {
-        return Ok(Target { whom: Whom::Id(id.clone()), path: path.clone(), prefix: String::new(), own_host: true });
+        return Ok(Target { sandbox_ref: SandboxRef::Id(id.clone()), path: path.clone(), prefix: String::new(), own_host: true });
     }
     if let Some(rest) = path.decoded.strip_prefix(PREFIX) {
         let name = rest.split('/').next().unwrap_or_default();
         return Ok(Target {
-            whom: Whom::Name(parse(name)?),
+            sandbox_ref: SandboxRef::Name(parse(name)?),
             path: path.after_segments(2),
             prefix: format!("{PREFIX}{name}"),
             own_host: false,
         });
     }
-    Ok(Target { whom: named(headers)?, path: path.clone(), prefix: String::new(), own_host: false })
+    Ok(Target { sandbox_ref: named(headers)?, path: path.clone(), prefix: String::new(), own_host: false })
 }
 
 /// Whether a path of the server's own host leads into this sandbox, for a request with these headers, and to nothing else.
-pub(crate) fn is_path_of(whom: &Whom, path: &str, headers: &HeaderMap) -> bool {
+pub(crate) fn is_path_of(sandbox_ref: &SandboxRef, path: &str, headers: &HeaderMap) -> bool {
     if let Ok(Some(preview)) = preview::find(path, headers, &HostKind::Server) {
-        return preview.whom == *whom;
+        return preview.sandbox_ref == *sandbox_ref;
     }
     let Ok(path) = Path::parse(path) else { return false };
     // The terminal's page is the gateway's, and sandboxes lead there: an agent's page starts its program and opens it.
     matches!(route::owner(&path.decoded), Owner::Guest | Owner::Terminal)
-        && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.whom == *whom)
+        && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.sandbox_ref == *sandbox_ref)
 }
 
 /// The sandbox that the header names, else `default`.
-pub(crate) fn named(headers: &HeaderMap) -> Result<Whom, Refusal> {
+pub(crate) fn named(headers: &HeaderMap) -> Result<SandboxRef, Refusal> {
     let name = match headers.get(HEADER) {
         Some(value) => {
             let text = value.to_str().map_err(|_| Refusal::bad_request(format!("the header {HEADER} is no text")))?;
@@ -75,7 +75,7 @@ pub(crate) fn named(headers: &HeaderMap) -> Result<Whom, Refusal> {
         }
         None => parse(SandboxName::DEFAULT)?,
     };
-    Ok(Whom::Name(name))
+    Ok(SandboxRef::Name(name))
 }
 
 fn parse(name: &str) -> Result<SandboxName, Refusal> {
@@ -83,18 +83,18 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
 }
 
 /// Holds the sandbox for the call, woken or made if need be.
-pub(crate) async fn lease(control: &Control, tenant: &TenantId, whom: &Whom) -> Result<Lease, Refusal> {
-    match whom {
-        Whom::Name(name) => Ok(control.lease(tenant, name).await?),
-        Whom::Id(id) => Ok(control.lease_by_id(tenant, id).await?),
+pub(crate) async fn lease(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
+    match sandbox_ref {
+        SandboxRef::Name(name) => Ok(control.lease(tenant, name).await?),
+        SandboxRef::Id(id) => Ok(control.lease_by_id(tenant, id).await?),
     }
 }
 
 /// The sandbox as it is: neither woken nor made.
-pub(crate) async fn look_up(control: &Control, tenant: &TenantId, whom: &Whom) -> Result<Sandbox, Refusal> {
-    match whom {
-        Whom::Name(name) => Ok(control.get(tenant, name).await?),
-        Whom::Id(id) => {
+pub(crate) async fn look_up(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Sandbox, Refusal> {
+    match sandbox_ref {
+        SandboxRef::Name(name) => Ok(control.get(tenant, name).await?),
+        SandboxRef::Id(id) => {
             let all = control.list(tenant).await?;
             all.into_iter().find(|sandbox| sandbox.id == *id).ok_or_else(|| ControlError::NoSuchId { id: id.clone() }.into())
         }
@@ -123,11 +123,11 @@ mod tests {
         ] {
             let got = find(&Path::parse(path).unwrap(), &headers, host);
             let got = got.as_ref().map_err(|refusal| refusal.code).map(|target| {
-                let whom = match &target.whom {
-                    Whom::Name(name) => name.as_str(),
-                    Whom::Id(id) => id.as_str(),
+                let sandbox_ref = match &target.sandbox_ref {
+                    SandboxRef::Name(name) => name.as_str(),
+                    SandboxRef::Id(id) => id.as_str(),
                 };
-                (whom, target.path.raw.as_str(), target.prefix.as_str(), target.own_host)
+                (sandbox_ref, target.path.raw.as_str(), target.prefix.as_str(), target.own_host)
             });
             assert_eq!(got, wanted, "{path}");
         }

@@ -85,7 +85,7 @@ pub(crate) async fn serve_steps(
     parts: &Parts,
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
-    let sandbox = target::look_up(&gateway.control, &context.tenant, &target.whom).await?;
+    let sandbox = target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     let path = target.path.decoded.strip_prefix("/steps").unwrap_or_default();
     let rest: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
     of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await

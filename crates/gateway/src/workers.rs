@@ -23,7 +23,7 @@ use crate::path::Path;
 use crate::preview::{self, Preview};
 use crate::proxy;
 use crate::refusal::Refusal;
-use crate::target::{Target, Whom};
+use crate::target::{SandboxRef, Target};
 use crate::timing::Timing;
 
 const DIALECT: &str = "agentflow";
@@ -121,11 +121,11 @@ fn request(wish: &Wish, labels: BTreeMap<String, String>) -> Result<CreateReques
     })
 }
 
-fn whom(name: &str) -> Result<Whom, String> {
-    name.parse().map(Whom::Name).map_err(|error: arenite_model::IdError| error.to_string())
+fn sandbox_ref(name: &str) -> Result<SandboxRef, String> {
+    name.parse().map(SandboxRef::Name).map_err(|error: arenite_model::IdError| error.to_string())
 }
 
-/// Where and as whom a worker's calls are made.
+/// Where and as which caller a worker's calls are made.
 fn asks(caller: &Caller) -> (Host, Identity) {
     let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
     (host, Identity { tenant: caller.tenant.clone(), ..Identity::nobody() })
@@ -180,7 +180,7 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn call(&self, caller: &Caller, name: &str, path: &str, body: Option<&Value>) -> Result<GuestAnswer, String> {
         let gateway = self.gateway()?;
-        let whom = whom(name)?;
+        let sandbox_ref = sandbox_ref(name)?;
         let (method, bytes) = match body {
             Some(body) => ("POST", serde_json::to_vec(body).map_err(|error| error.to_string())?),
             None => ("GET", Vec::new()),
@@ -191,7 +191,8 @@ impl Sandboxes for WorkerSandboxes {
         if body.is_some() {
             parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let target = Target { whom, path: Path::parse(parts.uri.path()).map_err(said)?, prefix: String::new(), own_host: false };
+        let target =
+            Target { sandbox_ref, path: Path::parse(parts.uri.path()).map_err(said)?, prefix: String::new(), own_host: false };
         let (host, who) = asks(caller);
         let mut timing = Timing::start();
         let (context, bytes) = (context(caller), Body::from(bytes));
@@ -203,7 +204,7 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn send(&self, caller: &Caller, name: &str, request: GuestRequest<'_>) -> Result<(u16, Vec<u8>), String> {
         let gateway = self.gateway()?;
-        let whom = whom(name)?;
+        let sandbox_ref = sandbox_ref(name)?;
         let mut head = Request::builder().method(request.method).uri(request.path).header(HOST, "localhost");
         if let Some(kind) = request.content_type {
             head = head.header(CONTENT_TYPE, kind);
@@ -211,7 +212,7 @@ impl Sandboxes for WorkerSandboxes {
         let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
         // The program is spoken to as on a host of its own: nothing is redirected or put into its pages.
         let (path, prefix) = (request.path.to_owned(), String::new());
-        let preview = Preview { port: request.port, whom, path, prefix, place: preview::Place::Own };
+        let preview = Preview { port: request.port, sandbox_ref, path, prefix, place: preview::Place::Own };
         let (host, who) = asks(caller);
         let mut timing = Timing::start();
         let (context, body) = (context(caller), Body::from(request.body));

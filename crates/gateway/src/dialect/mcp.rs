@@ -24,7 +24,7 @@ use crate::guard::Host;
 use crate::path::Path;
 use crate::proxy;
 use crate::refusal::Refusal;
-use crate::target::{self, Target, Whom};
+use crate::target::{self, SandboxRef, Target};
 use crate::timing::Timing;
 
 const DIALECT: &str = "mcp";
@@ -72,9 +72,9 @@ pub(crate) async fn serve(
     body: Body,
 ) -> Result<Response<Body>, Refusal> {
     let endpoint = endpoint(&target.path.decoded).ok_or_else(|| Refusal::not_found("there is nothing at this path"))?;
-    let is_default = matches!(&target.whom, Whom::Name(name) if name.is_default());
+    let is_default = matches!(&target.sandbox_ref, SandboxRef::Name(name) if name.is_default());
     if !is_default {
-        target::look_up(&gateway.control, &context.tenant, &target.whom).await?;
+        target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     }
     // Its turn ends here: the call that it makes of it takes one of its own.
     let (bytes, _) = match parts.method {
@@ -98,13 +98,13 @@ impl Tools for Hub {
 
     async fn list(&self, Caller(call): Caller) -> Result<Vec<Tool>, Error> {
         if !call.is_root() {
-            return tools_of(&call, call.target.whom.clone(), &call.target.prefix).await;
+            return tools_of(&call, call.target.sandbox_ref.clone(), &call.target.prefix).await;
         }
         let mut tools = lifecycle_tools(&call.gateway);
         // Looking at the tools makes no sandbox, and wakes none.
-        let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.whom).await;
+        let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.sandbox_ref).await;
         let mut theirs = match there {
-            Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.whom.clone(), "").await?,
+            Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.sandbox_ref.clone(), "").await?,
             _ => arenite_guest::tool_descriptions(),
         };
         // A sandbox may call its tools what it likes.
@@ -119,32 +119,38 @@ impl Tools for Hub {
         {
             return told;
         }
-        in_sandbox(&call, call.target.whom.clone(), &call.target.prefix, &name, &arguments, news.as_ref()).await
+        in_sandbox(&call, call.target.sandbox_ref.clone(), &call.target.prefix, &name, &arguments, news.as_ref()).await
     }
 }
 
 /// Passes a request on to a sandbox's guest.
-async fn forward(call: &Call, whom: Whom, prefix: &str, request: http::Request<bytes::Bytes>) -> Result<Response<Body>, Refusal> {
+async fn forward(
+    call: &Call,
+    sandbox_ref: SandboxRef,
+    prefix: &str,
+    request: http::Request<bytes::Bytes>,
+) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
-    let target = Target { whom, path: Path::parse(parts.uri.path())?, prefix: prefix.to_owned(), own_host: call.target.own_host };
+    let target =
+        Target { sandbox_ref, path: Path::parse(parts.uri.path())?, prefix: prefix.to_owned(), own_host: call.target.own_host };
     let mut timing = Timing::start();
     proxy::forward(&call.gateway, &call.context, &call.host, &call.who, &target, &mut parts, Body::from(body), &mut timing).await
 }
 
-async fn tools_of(call: &Call, whom: Whom, prefix: &str) -> Result<Vec<Tool>, Error> {
-    let answer = forward(call, whom, prefix, hub_request(None, false)).await;
+async fn tools_of(call: &Call, sandbox_ref: SandboxRef, prefix: &str) -> Result<Vec<Tool>, Error> {
+    let answer = forward(call, sandbox_ref, prefix, hub_request(None, false)).await;
     read_list(answer.map_err(|refusal| Error::internal_error(said(&refusal), None))?).await
 }
 
 async fn in_sandbox(
     call: &Call,
-    whom: Whom,
+    sandbox_ref: SandboxRef,
     prefix: &str,
     tool: &str,
     arguments: &JsonObject,
     news: Option<&mpsc::Sender<String>>,
 ) -> Told {
-    match forward(call, whom, prefix, hub_request(Some((tool, arguments)), news.is_some())).await {
+    match forward(call, sandbox_ref, prefix, hub_request(Some((tool, arguments)), news.is_some())).await {
         Ok(answer) => read_answer(answer, news).await,
         Err(refusal) => Ok(failed(said(&refusal))),
     }
@@ -252,7 +258,7 @@ async fn details(call: &Call, name: &str) -> Done {
 
 /// A sandbox's tools as indented JSON.
 async fn tools_text(call: &Call, name: &SandboxName) -> String {
-    match tools_of(call, Whom::Name(name.clone()), &format!("{PREFIX}{name}")).await {
+    match tools_of(call, SandboxRef::Name(name.clone()), &format!("{PREFIX}{name}")).await {
         Ok(tools) => serde_json::to_string_pretty(&tools).unwrap_or_default(),
         Err(error) => format!("failed to get tools, retry with getSandbox: {}", error.message),
     }
@@ -276,7 +282,7 @@ async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<Stri
         Err(_) => return Ok(failed(format!("sandbox {} not found\nHint: listSandbox tells all", shown(&execute.sandbox_name)))),
     };
     let prefix = format!("{PREFIX}{name}");
-    let told = in_sandbox(call, Whom::Name(name), &prefix, &execute.tool_name, &arguments, news).await;
+    let told = in_sandbox(call, SandboxRef::Name(name), &prefix, &execute.tool_name, &arguments, news).await;
     // The tool that the protocol knows is there; the one in its arguments is not.
     told.or_else(|error| Ok(failed(format!("{}\nHint: getSandbox tells the sandbox's tools", error.message))))
 }

@@ -18,7 +18,7 @@ use crate::own_host;
 use crate::path::Path;
 use crate::refusal::Refusal;
 use crate::request::require;
-use crate::target::{self, Target, Whom};
+use crate::target::{self, SandboxRef, Target};
 
 pub(super) static PAGE: Page = Page::new(
     include_str!("../../../../web/dashboard.html"),
@@ -60,16 +60,16 @@ pub(crate) async fn serve(
 
 /// Looked at, and neither woken nor made, but for the one that every call makes.
 async fn of(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
-    match target::look_up(&gateway.control, &context.tenant, &target.whom).await {
-        Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.whom) => {
-            Ok(target::lease(&gateway.control, &context.tenant, &target.whom).await?.sandbox.as_ref().clone())
+    match target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await {
+        Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.sandbox_ref) => {
+            Ok(target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?.sandbox.as_ref().clone())
         }
         other => other,
     }
 }
 
-fn is_default(whom: &Whom) -> bool {
-    matches!(whom, Whom::Name(name) if name.as_str() == SandboxName::DEFAULT)
+fn is_default(sandbox_ref: &SandboxRef) -> bool {
+    matches!(sandbox_ref, SandboxRef::Name(name) if name.as_str() == SandboxName::DEFAULT)
 }
 
 /// Where the console is, as this client reaches the server.

@@ -100,7 +100,7 @@ pub(crate) async fn forward(
     timing: &mut Timing,
 ) -> Result<Response<Body>, Refusal> {
     let upgrade = tunnel::is_wanted(parts);
-    let lease = target::lease(&gateway.control, &context.tenant, &target.whom).await?;
+    let lease = target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     timing.mark("wake");
     if let Some(answer) = own_host::of_program(gateway, context, host, target, parts, who, &lease.sandbox.id)? {
         return Ok(answer);
@@ -168,7 +168,7 @@ pub(crate) async fn forward(
         record.failed(Some(answer.status().as_u16()), refusal.message.clone());
         return Err(refusal);
     }
-    let owns = |path: &str| target::is_path_of(&target.whom, path, &parts.headers);
+    let owns = |path: &str| target::is_path_of(&target.sandbox_ref, path, &parts.headers);
     let redirected = Redirected {
         path: parts.uri.path(),
         origin: context.outer_origin(),

@@ -38,7 +38,7 @@ pub(crate) async fn forward(
     timing: &mut Timing,
 ) -> Result<Response<Body>, Refusal> {
     preview.check()?;
-    let lease = target::lease(&gateway.control, &context.tenant, &preview.whom).await?;
+    let lease = target::lease(&gateway.control, &context.tenant, &preview.sandbox_ref).await?;
     timing.mark("wake");
     let id = &lease.sandbox.id;
     if let Some(answer) = preview.to_own_host(gateway, context, host, parts, who, id)? {
@@ -88,7 +88,7 @@ pub(crate) async fn forward(
     timing.mark("tool");
     let (head, body) = answer.into_parts();
     let bodiless = parts.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
-    let owns = |path: &str| target::is_path_of(&preview.whom, path, &parts.headers);
+    let owns = |path: &str| target::is_path_of(&preview.sandbox_ref, path, &parts.headers);
     let redirected = Redirected {
         path: parts.uri.path(),
         origin: context.outer_origin(),

@@ -146,11 +146,11 @@ fn location(value: &HeaderValue, context: &Context, preview: &Preview) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Whom;
+    use crate::target::SandboxRef;
 
     fn preview(place: Place, prefix: &str) -> Preview {
-        let whom = Whom::Name("a".parse().unwrap());
-        Preview { port: 3000, whom, path: "/".to_owned(), prefix: prefix.to_owned(), place }
+        let sandbox_ref = SandboxRef::Name("a".parse().unwrap());
+        Preview { port: 3000, sandbox_ref, path: "/".to_owned(), prefix: prefix.to_owned(), place }
     }
 
     fn context(base_url: &str) -> Context {

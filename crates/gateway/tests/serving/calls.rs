@@ -1,4 +1,4 @@
-//! Calls: to whom they go, who may make them, what is recorded.
+//! Calls: which sandbox they reach, who may make them, what is recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

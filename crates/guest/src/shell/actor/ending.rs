@@ -13,11 +13,11 @@ use crate::shell::stop::{self, Means, Stop};
 use crate::shell::types::ShellStatus;
 
 /// Which processes of a command a signal is for.
-pub(super) enum Whom {
+pub(super) enum SignalScope {
     /// Those in the foreground, and what it started besides; its shell gets ^C.
-    Everyone,
+    WholeCommand,
     /// The command is over.
-    LeftBehind,
+    Leftovers,
 }
 
 const NEW_SHELL: &str = "the session goes on with a new shell in the same directory; variables, functions and options are gone";
@@ -39,22 +39,22 @@ impl Actor {
                     pty.interrupt();
                 }
             }
-            Means::Terminate => self.signal_command(Signal::TERM, Whom::Everyone),
-            Means::Kill => self.signal_command(Signal::KILL, Whom::Everyone),
+            Means::Terminate => self.signal_command(Signal::TERM, SignalScope::WholeCommand),
+            Means::Kill => self.signal_command(Signal::KILL, SignalScope::WholeCommand),
             Means::KillShell => self.kill_shell(),
         }
     }
 
-    pub(super) fn signal_command(&mut self, signal: Signal, whom: Whom) {
+    pub(super) fn signal_command(&mut self, signal: Signal, scope: SignalScope) {
         let (Some(pty), Some(child)) = (&self.pty, &self.child) else {
             return;
         };
         let command = stop::Target {
             shell: child.pid,
             marker: child.marker.clone(),
-            foreground: match whom {
-                Whom::Everyone => pty.foreground().map(|group| group.as_raw_nonzero().get()),
-                Whom::LeftBehind => None,
+            foreground: match scope {
+                SignalScope::WholeCommand => pty.foreground().map(|group| group.as_raw_nonzero().get()),
+                SignalScope::Leftovers => None,
             },
             since: self.since,
         };

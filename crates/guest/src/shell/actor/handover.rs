@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::ending::Whom;
+use super::ending::SignalScope;
 use super::{ANSWER_PATIENCE, ATTEMPTS, Actor, CLEAR_AGAIN, MAX_SETTLE, SETTLE, Stage};
 use crate::process::Moment;
 use crate::shell::driver;
@@ -162,7 +162,7 @@ impl Actor {
                 };
                 if self.stop.is_some() {
                     // What it left behind is a part of it.
-                    self.signal_command(Signal::KILL, Whom::LeftBehind);
+                    self.signal_command(Signal::KILL, SignalScope::Leftovers);
                     // A signal may still be on its way to the shell, and must not meet the next command.
                     self.cleared = Instant::now();
                     self.enter(Stage::Settling, Some(SETTLE));
