@@ -164,7 +164,7 @@ pub(crate) struct Step {
     #[serde(default)]
     pub(crate) origin: String,
     #[serde(default)]
-    pub(crate) result: Option<arenite_trajectory::ToolResult>,
+    pub(crate) result: Option<arenite_trajectory::StepResult>,
     pub(crate) action: String,
     pub(crate) started_at: jiff::Timestamp,
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! Which steps of a trajectory are wanted.
 
-use crate::{Origin, OutcomeKind, Step, ToolResult, TrajectoryError};
+use crate::{Origin, OutcomeKind, Step, StepResult, TrajectoryError};
 
 /// Steps by who caused them, and by how they went. The default takes all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl Filter {
         if step.outcome == Some(OutcomeKind::Damaged) {
             return true;
         }
-        let failed = || matches!(step.result, Some(ToolResult::Failed(_)));
-        let succeeded = || step.result == Some(ToolResult::Succeeded);
+        let failed = || matches!(step.result, Some(StepResult::Failed(_)));
+        let succeeded = || step.result == Some(StepResult::Succeeded);
         self.origins.as_ref().is_none_or(|origins| origins.contains(&step.origin))
             && self.failed.is_none_or(|wanted| if wanted { failed() } else { succeeded() })
     }

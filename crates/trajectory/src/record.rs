@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Origin {
 /// Whether a call did what it was asked, by its answer. [`OutcomeKind`] says whether an answer came at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ToolResult {
+pub enum StepResult {
     Succeeded,
     Failed(Failure),
 }
@@ -135,7 +135,7 @@ pub struct Work {
     pub tokens: Option<Box<RawValue>>,
 }
 
-/// How the transport of a step went; its [`ToolResult`] is read from the answer.
+/// How the transport of a step went; its [`StepResult`] is read from the answer.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The answer's HTTP status, where there was an answer.
@@ -206,7 +206,7 @@ pub struct PartOfStep {
     pub action: String,
     pub outcome: OutcomeKind,
     pub status: Option<u16>,
-    pub result: Option<ToolResult>,
+    pub result: Option<StepResult>,
     pub arguments: Option<Body>,
     pub observation: Option<Body>,
 }
@@ -233,7 +233,7 @@ pub struct Step {
     pub status: Option<u16>,
     /// None where there is no whole answer, and so no result.
     #[serde(default)]
-    pub result: Option<ToolResult>,
+    pub result: Option<StepResult>,
     pub error: Option<String>,
     #[serde(default)]
     pub origin: Origin,
@@ -420,7 +420,7 @@ pub struct OutcomeRecord {
     pub outcome: OutcomeKind,
     pub status: Option<u16>,
     #[serde(default)]
-    pub result: Option<ToolResult>,
+    pub result: Option<StepResult>,
     pub error: Option<String>,
     /// What passed the request tap, when the intent had no arguments at hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -465,14 +465,14 @@ impl OutcomeRecord {
     }
 
     /// Its result, also of a record that does not say.
-    fn result(&self) -> Option<ToolResult> {
+    fn result(&self) -> Option<StepResult> {
         if self.result.is_some() || self.v > 1 {
             return self.result.clone();
         }
         let told = match &self.observation {
             Some(Body::Json(raw)) => Some(crate::verdict::Verdict::of(raw.get().as_bytes())),
             Some(Body::Blob(_)) => None,
-            _ => Some(ToolResult::Succeeded),
+            _ => Some(StepResult::Succeeded),
         };
         conclude(self.outcome, told, self.error.as_deref(), self.status)
     }
@@ -481,16 +481,16 @@ impl OutcomeRecord {
 /// The result of a step, of what its answer tells and how the transport went.
 pub(crate) fn conclude(
     kind: OutcomeKind,
-    told: Option<ToolResult>,
+    told: Option<StepResult>,
     error: Option<&str>,
     status: Option<u16>,
-) -> Option<ToolResult> {
+) -> Option<StepResult> {
     match (kind, told) {
-        (OutcomeKind::Ok, told) | (OutcomeKind::Error, told @ Some(ToolResult::Failed(_))) => told,
+        (OutcomeKind::Ok, told) | (OutcomeKind::Error, told @ Some(StepResult::Failed(_))) => told,
         (OutcomeKind::Error | OutcomeKind::Failed, _) => {
             let status = || status.map(|status| format!("the answer was {status}"));
             let error = error.map(str::to_owned).or_else(status).unwrap_or_else(|| "it failed".to_owned());
-            Some(ToolResult::Failed(Failure::Error(error)))
+            Some(StepResult::Failed(Failure::Error(error)))
         }
         (OutcomeKind::Aborted | OutcomeKind::Interrupted | OutcomeKind::Damaged, _) => None,
     }

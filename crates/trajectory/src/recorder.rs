@@ -21,7 +21,7 @@ use crate::record::conclude;
 use crate::reserve::Reserve;
 use crate::{
     BlobRef, BlobStore, Body, Counters, FORMAT_VERSION, Failure, FileBlobs, FileLog, Filter, Follow, Intent, IntentRecord, Kind,
-    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, Summary, Tap, ToolResult,
+    Limits, Outcome, OutcomeKind, OutcomeRecord, PartOfStep, SessionEvent, Step, StepLog, StepResult, Summary, Tap,
     TrajectoryError, TrajectoryKey, Verification,
 };
 
@@ -426,7 +426,7 @@ impl OpenStep {
     }
 
     /// One of its calls has ended. Answers its result.
-    pub fn add_part(&mut self, part: OpenPart, outcome: &Outcome) -> Option<ToolResult> {
+    pub fn add_part(&mut self, part: OpenPart, outcome: &Outcome) -> Option<StepResult> {
         let result = conclude(outcome.result, Some(part.response.result()), outcome.error.as_deref(), outcome.status);
         self.parts.push(PartOfStep {
             action: part.action,
@@ -529,9 +529,9 @@ fn lock(dir: &Path) -> Result<File, TrajectoryError> {
     }
 }
 
-fn shortened(result: ToolResult) -> ToolResult {
+fn shortened(result: StepResult) -> StepResult {
     match result {
-        ToolResult::Failed(Failure::Error(error)) => ToolResult::Failed(Failure::Error(cut(error, MAX_TEXT))),
+        StepResult::Failed(Failure::Error(error)) => StepResult::Failed(Failure::Error(cut(error, MAX_TEXT))),
         other => other,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::value::RawValue;
 
 use crate::verdict::Verdict;
-use crate::{BlobRef, BlobStore, BlobWriter, Body, NotKept, ToolResult};
+use crate::{BlobRef, BlobStore, BlobWriter, Body, NotKept, StepResult};
 
 /// Hashes a body as it passes and keeps it up to the limit.
 ///
@@ -52,8 +52,8 @@ impl Tap {
     }
 
     /// What the answer says of how the call went.
-    pub(crate) fn result(&self) -> ToolResult {
-        self.verdict.as_ref().map_or(ToolResult::Succeeded, Verdict::result)
+    pub(crate) fn result(&self) -> StepResult {
+        self.verdict.as_ref().map_or(StepResult::Succeeded, Verdict::result)
     }
 
     /// Sees the next bytes of the body.

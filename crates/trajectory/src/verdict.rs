@@ -4,7 +4,7 @@
 //! answer may be many megabytes long and is not held, so its JSON is scanned byte by byte, and only a few short fields near
 //! its top are kept. Of JSON lines, the last one counts.
 
-use crate::record::{Failure, ToolResult};
+use crate::record::{Failure, StepResult};
 
 /// The most bytes of a field's value that are kept; more bytes of a text are cut off.
 const MAX_VALUE: usize = 512;
@@ -120,7 +120,7 @@ impl Default for Verdict {
 
 impl Verdict {
     /// The result that a whole answer tells.
-    pub(crate) fn of(answer: &[u8]) -> ToolResult {
+    pub(crate) fn of(answer: &[u8]) -> StepResult {
         let mut verdict = Self::default();
         verdict.feed(answer);
         verdict.result()
@@ -151,8 +151,8 @@ impl Verdict {
     }
 
     /// What was told up to here.
-    pub(crate) fn result(&self) -> ToolResult {
-        self.last.as_ref().map_or(ToolResult::Succeeded, Said::result)
+    pub(crate) fn result(&self) -> StepResult {
+        self.last.as_ref().map_or(StepResult::Succeeded, Said::result)
     }
 
     fn byte(&mut self, byte: u8) {
@@ -311,21 +311,21 @@ impl Verdict {
 }
 
 impl Said {
-    fn result(&self) -> ToolResult {
+    fn result(&self) -> StepResult {
         let is_envelope = self.has_data && self.message.is_some();
         let refused = self.is_error || is_envelope && (self.code.is_some_and(|code| code != 0) || self.success == Some(false));
         if let Some(code) = self.exit_code.filter(|code| *code != 0) {
-            return ToolResult::Failed(Failure::ExitCode(code));
+            return StepResult::Failed(Failure::ExitCode(code));
         }
         if refused {
             let message = self.message.as_ref().or(self.content.as_ref()).filter(|text| !text.is_empty());
-            return ToolResult::Failed(Failure::Error(message.cloned().unwrap_or_else(|| "it failed".to_owned())));
+            return StepResult::Failed(Failure::Error(message.cloned().unwrap_or_else(|| "it failed".to_owned())));
         }
         match &self.status {
             Some(status) if self.exit_code.is_none() && BAD_STATUS.contains(&status.as_str()) => {
-                ToolResult::Failed(Failure::Error(status.clone()))
+                StepResult::Failed(Failure::Error(status.clone()))
             }
-            _ => ToolResult::Succeeded,
+            _ => StepResult::Succeeded,
         }
     }
 }
@@ -349,33 +349,33 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn failed(error: &str) -> ToolResult {
-        ToolResult::Failed(Failure::Error(error.to_owned()))
+    fn failed(error: &str) -> StepResult {
+        StepResult::Failed(Failure::Error(error.to_owned()))
     }
 
     #[test]
     fn answers_say_how_it_went_in_the_words_of_each_dialect() {
-        let exit = |code| ToolResult::Failed(Failure::ExitCode(code));
+        let exit = |code| StepResult::Failed(Failure::ExitCode(code));
         for (answer, wanted) in [
-            (json!({"success": true, "message": "ok", "data": {"stdout": "x", "exit_code": 0}}), ToolResult::Succeeded),
+            (json!({"success": true, "message": "ok", "data": {"stdout": "x", "exit_code": 0}}), StepResult::Succeeded),
             (json!({"success": true, "message": "ok", "data": {"stdout": "exit_code\": 4", "exit_code": 3}}), exit(3)),
-            (json!({"success": true, "message": "", "data": {"status": "running", "exit_code": null}}), ToolResult::Succeeded),
+            (json!({"success": true, "message": "", "data": {"status": "running", "exit_code": null}}), StepResult::Succeeded),
             (json!({"success": true, "message": "", "data": {"status": "timed_out", "exit_code": null}}), failed("timed_out")),
             (json!({"success": true, "message": "", "data": {"command": {"status": "completed", "exit_code": 7}}}), exit(7)),
             (json!({"success": false, "message": "no \"such\" file", "data": null, "hint": "h"}), failed("no \"such\" file")),
             (json!({"code": 0, "message": "success", "data": {"return_code": 2, "exit_code": 2}, "meta": {}}), exit(2)),
             (json!({"code": 5005, "message": "gone", "data": {"traceback": "…"}, "meta": {}}), failed("gone")),
-            (json!({"code": 0, "message": "success", "data": "x", "meta": {"code": 9}}), ToolResult::Succeeded),
+            (json!({"code": 0, "message": "success", "data": "x", "meta": {"code": 9}}), StepResult::Succeeded),
             (json!({"content": [{"type": "text", "text": "no file"}], "isError": true}), failed("no file")),
             (
                 json!({"content": [{"type": "text", "text": "x"}], "structuredContent": {"exit_code": 1}, "isError": false}),
                 exit(1),
             ),
             // What only looks like it.
-            (json!({"success": false}), ToolResult::Succeeded),
-            (json!({"data": {"deep": {"exit_code": 1}}, "message": "", "success": true}), ToolResult::Succeeded),
-            (json!([{"success": false, "message": "", "data": null}]), ToolResult::Succeeded),
-            (json!("success"), ToolResult::Succeeded),
+            (json!({"success": false}), StepResult::Succeeded),
+            (json!({"data": {"deep": {"exit_code": 1}}, "message": "", "success": true}), StepResult::Succeeded),
+            (json!([{"success": false, "message": "", "data": null}]), StepResult::Succeeded),
+            (json!("success"), StepResult::Succeeded),
         ] {
             let text = answer.to_string();
             assert_eq!(Verdict::of(text.as_bytes()), wanted, "{text}");
@@ -395,16 +395,16 @@ mod tests {
         for other in
             [&b"\x89PNG {\"success\":false,\"message\":\"\",\"data\":null}"[..], b"", b"data: {}", b"}{", b"]]]]", b"{\"a"]
         {
-            assert_eq!(Verdict::of(other), ToolResult::Succeeded);
+            assert_eq!(Verdict::of(other), StepResult::Succeeded);
         }
         let deep = "[".repeat(9000) + "{\"success\":false}" + &"]".repeat(9000);
-        assert_eq!(Verdict::of(deep.as_bytes()), ToolResult::Succeeded);
+        assert_eq!(Verdict::of(deep.as_bytes()), StepResult::Succeeded);
     }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
         let long = json!({"success": false, "message": format!("x{}", "é\n".repeat(4000)), "data": null}).to_string();
-        let ToolResult::Failed(Failure::Error(told)) = Verdict::of(long.as_bytes()) else { panic!() };
+        let StepResult::Failed(Failure::Error(told)) = Verdict::of(long.as_bytes()) else { panic!() };
         assert!(told.starts_with("xé\né") && told.len() <= MAX_VALUE, "{told}");
     }
 }

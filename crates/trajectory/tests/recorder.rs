@@ -10,7 +10,7 @@ use std::path::Path;
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{
     BlobRef, Body, Failure, Filter, Intent, Limits, NotKept, Origin, Outcome, OutcomeKind, Recorder, SessionChange, SessionEvent,
-    Step, ToolResult, TrajectoryError,
+    Step, StepResult, TrajectoryError,
 };
 use serde_json::{Value, json};
 
@@ -420,11 +420,11 @@ fn results_are_told_by_answers_of_any_size_and_are_filtered_by() {
     person.origin = Origin::Person;
     recorder.begin(person).unwrap().finish(Outcome { status: Some(404), result: OutcomeKind::Error, error: None }).unwrap();
     drop(recorder.begin(intent("s1", None)).unwrap());
-    let results: Vec<Option<ToolResult>> = all(&recorder, "s1").into_iter().map(|step| step.result).collect();
-    assert_eq!(results[0], Some(ToolResult::Succeeded));
-    assert_eq!(results[1], Some(ToolResult::Failed(Failure::ExitCode(1))));
-    assert_eq!(results[5], Some(ToolResult::Succeeded));
-    assert_eq!(results[6], Some(ToolResult::Failed(Failure::Error("the answer was 404".to_owned()))));
+    let results: Vec<Option<StepResult>> = all(&recorder, "s1").into_iter().map(|step| step.result).collect();
+    assert_eq!(results[0], Some(StepResult::Succeeded));
+    assert_eq!(results[1], Some(StepResult::Failed(Failure::ExitCode(1))));
+    assert_eq!(results[5], Some(StepResult::Succeeded));
+    assert_eq!(results[6], Some(StepResult::Failed(Failure::Error("the answer was 404".to_owned()))));
     assert_eq!(results[7], None);
     let numbers = |filter: &Filter, limit| {
         let (mut after, mut found) = (Some(0), Vec::new());
@@ -518,7 +518,7 @@ fn logs_of_version_one_are_read_and_gone_on_with() {
     let before = all(&recorder, "sb-demo");
     assert_eq!(before[0].origin, Origin::System);
     assert_eq!((before[1].origin, before[1].client.as_deref()), (Origin::Agent, Some("127.0.0.1:5000")));
-    assert_eq!(before[1].result, Some(ToolResult::Failed(Failure::ExitCode(1))));
+    assert_eq!(before[1].result, Some(StepResult::Failed(Failure::ExitCode(1))));
     call(&recorder, "sb-demo");
     assert_eq!(all(&recorder, "sb-demo").len(), before.len() + 1);
     let found = recorder.verify(&tenant(), "sb-demo").unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 
-use arenite_trajectory::{ToolResult, Verification};
+use arenite_trajectory::{StepResult, Verification};
 use futures_util::StreamExt;
 use serde_json::Value;
 
@@ -110,11 +110,11 @@ fn chosen(origin: Option<&str>, result: Option<&str>) -> String {
 }
 
 /// How a call went, in a word or two.
-fn result(result: Option<&ToolResult>) -> String {
+fn result(result: Option<&StepResult>) -> String {
     match result {
         None => "-".to_owned(),
-        Some(ToolResult::Succeeded) => "succeeded".to_owned(),
-        Some(ToolResult::Failed(failure)) => {
+        Some(StepResult::Succeeded) => "succeeded".to_owned(),
+        Some(StepResult::Failed(failure)) => {
             const MOST: usize = 40;
             let told = output::harmless(&failure.to_string());
             let short: String = told.chars().take(MOST).collect();

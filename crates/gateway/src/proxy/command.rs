@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_model::SandboxId;
-use arenite_trajectory::{Intent, OpenPart, OpenStep, Outcome, OutcomeKind, Tap, ToolResult, TrajectoryError};
+use arenite_trajectory::{Intent, OpenPart, OpenStep, Outcome, OutcomeKind, StepResult, Tap, TrajectoryError};
 use http::{HeaderMap, Method};
 use serde_json::{Map, Value, json};
 
@@ -164,7 +164,7 @@ impl Commands {
                 command.broken.get_or_insert((other, outcome.error.clone()));
             }
         }
-        if let Some(ToolResult::Failed(failure)) = result
+        if let Some(StepResult::Failed(failure)) = result
             && command.failed.is_none()
         {
             command.failed = Some(failure.to_string());

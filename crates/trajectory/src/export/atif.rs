@@ -12,7 +12,7 @@ use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
 use super::writer::Writer;
-use crate::{Origin, OutcomeKind, ToolResult, TrajectoryError};
+use crate::{Origin, OutcomeKind, StepResult, TrajectoryError};
 
 const UNKNOWN: &str = "unknown";
 
@@ -66,7 +66,7 @@ struct ObservationResult {
 struct Extra<'a> {
     dialect: &'a str,
     outcome: Option<OutcomeKind>,
-    result: Option<&'a ToolResult>,
+    result: Option<&'a StepResult>,
     origin: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,

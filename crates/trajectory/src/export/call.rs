@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::{OutcomeKind, Step, ToolResult};
+use crate::{OutcomeKind, Step, StepResult};
 
 /// The longest name of a function that chat APIs take.
 const MAX_NAME: usize = 64;
@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
     /// Whether the tool did what it was asked. None: not known.
     pub(super) fn success(&self) -> Option<bool> {
         match &self.step.result {
-            Some(result) => Some(*result == ToolResult::Succeeded),
+            Some(result) => Some(*result == StepResult::Succeeded),
             None if self.unknown().is_some() => None,
             // Recorded before results were, with an answer that stands outside the record.
             None => Some(self.step.outcome == Some(OutcomeKind::Ok)),
@@ -89,8 +89,8 @@ impl<'a> Call<'a> {
             return Some(format!("unknown: {why}"));
         }
         match &self.step.result {
-            Some(ToolResult::Failed(failure)) => Some(failure.to_string()),
-            Some(ToolResult::Succeeded) => None,
+            Some(StepResult::Failed(failure)) => Some(failure.to_string()),
+            Some(StepResult::Succeeded) => None,
             None => self.step.error.clone(),
         }
     }
