@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use crate::handler::Told;
+use crate::handler::ToolResult;
 use crate::{Error, MAX_ANSWER};
 
 const TOOLS: &str = "/v1/mcp/hub/tools";
@@ -54,7 +54,7 @@ pub fn hub_request(call: Option<(&str, &JsonObject)>, wants_news: bool) -> Reque
 }
 
 /// What a call answered. News go where they are wanted as they come.
-pub async fn read_answer<B>(response: Response<B>, news: Option<&mpsc::Sender<String>>) -> Told
+pub async fn read_answer<B>(response: Response<B>, news: Option<&mpsc::Sender<String>>) -> ToolResult
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -124,7 +124,7 @@ async fn whole<T: DeserializeOwned>(
     serde_json::from_slice(&held).map_err(|error| format!("the sandbox's answer makes no sense: {error}"))
 }
 
-fn told(status: StatusCode, answer: Envelope<CallToolResult>) -> Told {
+fn told(status: StatusCode, answer: Envelope<CallToolResult>) -> ToolResult {
     match answer.data {
         Some(result) if status == StatusCode::OK => Ok(result),
         _ => {

@@ -19,7 +19,7 @@ const LINES_AT_ONCE: usize = 16;
 const NEWS: usize = 64;
 
 /// A result of a tool, or an error of the protocol.
-pub type Told = Result<CallToolResult, Error>;
+pub type ToolResult = Result<CallToolResult, Error>;
 
 pub(crate) struct Handler<T>(pub(crate) Arc<T>);
 

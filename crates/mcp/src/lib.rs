@@ -28,7 +28,7 @@ use rmcp::model::{CallToolResult, JsonObject, Tool};
 use tokio::sync::mpsc;
 
 pub use answer::{failed, hub_request, read_answer, read_list};
-pub use handler::Told;
+pub use handler::ToolResult;
 pub use http::{Endpoint, Server};
 pub use rmcp;
 pub use sessions::MAX_SESSIONS;

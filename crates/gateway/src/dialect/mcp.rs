@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use arenite_mcp::rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
-use arenite_mcp::{Endpoint, Error, Told, Tools, failed, hub_request, read_answer, read_list};
+use arenite_mcp::{Endpoint, Error, ToolResult, Tools, failed, hub_request, read_answer, read_list};
 use arenite_model::{SandboxName, SandboxState};
 use axum::body::Body;
 use http::request::Parts;
@@ -113,7 +113,13 @@ impl Tools for Hub {
         Ok(tools)
     }
 
-    async fn call(&self, Caller(call): Caller, name: String, arguments: JsonObject, news: Option<mpsc::Sender<String>>) -> Told {
+    async fn call(
+        &self,
+        Caller(call): Caller,
+        name: String,
+        arguments: JsonObject,
+        news: Option<mpsc::Sender<String>>,
+    ) -> ToolResult {
         if call.is_root()
             && let Some(told) = lifecycle(&call, &name, &arguments, news.as_ref()).await
         {
@@ -149,7 +155,7 @@ async fn in_sandbox(
     tool: &str,
     arguments: &JsonObject,
     news: Option<&mpsc::Sender<String>>,
-) -> Told {
+) -> ToolResult {
     match forward(call, sandbox_ref, prefix, hub_request(Some((tool, arguments)), news.is_some())).await {
         Ok(answer) => read_answer(answer, news).await,
         Err(refusal) => Ok(failed(said(&refusal))),
@@ -185,7 +191,7 @@ struct Execute {
 }
 
 /// Calls one of the five; none for any other tool.
-async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option<&mpsc::Sender<String>>) -> Option<Told> {
+async fn lifecycle(call: &Call, name: &str, arguments: &JsonObject, news: Option<&mpsc::Sender<String>>) -> Option<ToolResult> {
     let (gateway, context) = (&call.gateway, &call.context);
     let done = match name {
         "createSandbox" => match read(name, arguments) {
@@ -264,7 +270,7 @@ async fn tools_text(call: &Call, name: &SandboxName) -> String {
     }
 }
 
-async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<String>>) -> Told {
+async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<String>>) -> ToolResult {
     let arguments = match execute.arguments {
         None | Some(Value::Null) => JsonObject::new(),
         Some(Value::Object(arguments)) => arguments,

@@ -71,10 +71,10 @@ pub(super) struct CookieSetRequest {
 /// All of the profile.
 pub(super) async fn all(automation: &Automation) -> Result<Vec<Cookie>, PageError> {
     #[derive(Deserialize)]
-    struct Told {
+    struct CookieList {
         cookies: Vec<Cookie>,
     }
-    let Told { mut cookies } = automation.client().call("Storage.getCookies", json!({})).await?;
+    let CookieList { mut cookies } = automation.client().call("Storage.getCookies", json!({})).await?;
     for cookie in &mut cookies {
         // What browsers take a cookie for that says nothing.
         cookie.same_site.get_or_insert_with(|| "Lax".to_owned());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arenite_mcp::rmcp::model::{JsonObject, Tool};
-use arenite_mcp::{Endpoint, Error, MAX_BODY, Server, Told, Tools, hub_request, read_answer, read_list};
+use arenite_mcp::{Endpoint, Error, MAX_BODY, Server, ToolResult, Tools, hub_request, read_answer, read_list};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -45,7 +45,7 @@ impl Tools for Inside {
         read_list(self.ask(hub_request(None, false)).await).await
     }
 
-    async fn call(&self, (): (), name: String, arguments: JsonObject, news: Option<mpsc::Sender<String>>) -> Told {
+    async fn call(&self, (): (), name: String, arguments: JsonObject, news: Option<mpsc::Sender<String>>) -> ToolResult {
         read_answer(self.ask(hub_request(Some((&name, &arguments)), news.is_some())).await, news.as_ref()).await
     }
 }

@@ -7,29 +7,29 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
 use super::bounded::Bounded;
-use super::tool::Told;
+use super::tool::ToolResult;
 use crate::http::ApiError;
 
 /// Bytes of a picture: models take no larger ones.
 pub(super) const MAX_PICTURE: usize = 3_700_000;
 
 /// Words for agents beside JSON for programs.
-pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> Told {
+pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     of(vec![ContentBlock::text(text.into())], answer)
 }
 
 /// A text, and how to read the rest of one that was cut.
-pub(super) fn cut(bounded: Bounded) -> Told {
+pub(super) fn cut(bounded: Bounded) -> ToolResult {
     let hint = bounded.hint.map(|hint| ContentBlock::text(format!("Hint: {hint}")));
     Ok(CallToolResult::success([ContentBlock::text(bounded.text)].into_iter().chain(hint).collect()))
 }
 
 /// A picture's file, what is to be said of it, and JSON for programs.
-pub(super) fn picture(file: &[u8], media_type: &str, text: impl Into<String>, answer: &impl Serialize) -> Told {
+pub(super) fn picture(file: &[u8], media_type: &str, text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     of(vec![ContentBlock::image(STANDARD.encode(file), media_type), ContentBlock::text(text.into())], answer)
 }
 
-fn of(content: Vec<ContentBlock>, answer: &impl Serialize) -> Told {
+fn of(content: Vec<ContentBlock>, answer: &impl Serialize) -> ToolResult {
     let value = serde_json::to_value(answer)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer is no JSON: {error}")))?;
     let mut result = CallToolResult::success(content);

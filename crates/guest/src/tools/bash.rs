@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::bounded::bounded;
-use super::tool::{Caller, Effect, Told, Tool, structured};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::http::ApiError;
 use crate::shell::{ShellCommandResult, ShellCreateSessionRequest, ShellError, ShellExecRequest, ShellStatus, ShellWaitRequest};
 
@@ -74,7 +74,7 @@ struct Executed {
     hint: Option<String>,
 }
 
-async fn execute(caller: Caller, args: ExecuteBash) -> Told {
+async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
     let guest = &caller.guest;
     let seconds = args.timeout.clamp(0.0, 3600.0);
     let cmd = args.cmd.trim();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bounded::{SHOWN_CHARS, bounded};
-use super::tool::{Caller, Effect, Told, Tool, structured, worded};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured, worded};
 use crate::Guest;
 use crate::code::{self, CodeExecuteRequest};
 use crate::files::Failure;
@@ -136,7 +136,7 @@ fn joined(data: &Value) -> Option<String> {
     }
 }
 
-async fn execute(caller: Caller, args: ExecuteCode) -> Told {
+async fn execute(caller: Caller, args: ExecuteCode) -> ToolResult {
     let guest = &caller.guest;
     let language = match args.language {
         Language::Python => code::Language::Python,
@@ -235,7 +235,7 @@ struct ContextTold {
     detail: SandboxDetail,
 }
 
-async fn context(caller: Caller, _: GetContext) -> Told {
+async fn context(caller: Caller, _: GetContext) -> ToolResult {
     let context = sandbox::context(&caller.guest).await.map_err(|failure| not_looked(&failure))?;
     let sandbox::Context { home_dir, workspace, version, detail, summary } = context;
     worded(summary, &ContextTold { home_dir, workspace, version, detail })
@@ -271,7 +271,7 @@ struct Named {
     version: String,
 }
 
-async fn packages(caller: Caller, args: GetPackages) -> Told {
+async fn packages(caller: Caller, args: GetPackages) -> ToolResult {
     let guest: &Guest = &caller.guest;
     let is_wanted = |language| args.language.is_none_or(|wanted| wanted == language);
     let mut parts = Vec::new();

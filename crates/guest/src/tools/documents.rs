@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::bounded;
-use super::tool::{Caller, Effect, Told, Tool, structured, text};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured, text};
 use crate::http::ApiError;
 use crate::skills::{self, SkillError};
 use crate::util;
@@ -27,7 +27,7 @@ struct ConvertToMarkdown {
     uri: String,
 }
 
-async fn convert(caller: Caller, args: ConvertToMarkdown) -> Told {
+async fn convert(caller: Caller, args: ConvertToMarkdown) -> ToolResult {
     let guest = &caller.guest;
     let uri = args.uri.trim();
     let uri = match uri.contains(':') || uri.is_empty() {
@@ -68,7 +68,7 @@ struct Loaded {
     hint: Option<String>,
 }
 
-async fn load_skill(caller: Caller, args: LoadSkill) -> Told {
+async fn load_skill(caller: Caller, args: LoadSkill) -> ToolResult {
     let guest = &caller.guest;
     skills::preload(guest).await;
     let loaded = skills::content(guest, args.name.trim()).await;

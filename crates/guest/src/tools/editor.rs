@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::{SHOWN_CHARS, bounded};
 use super::files::failed;
-use super::tool::{Caller, Effect, Told, Tool, structured};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::files::{EditorCommand, FileError, Manner, ReplaceMode, StrReplaceEditorRequest, edit_so};
 use crate::http::ApiError;
 
@@ -57,7 +57,7 @@ struct Edited {
     hint: Option<String>,
 }
 
-async fn edit(caller: Caller, args: StrReplaceEditor) -> Told {
+async fn edit(caller: Caller, args: StrReplaceEditor) -> ToolResult {
     let guest = &caller.guest;
     let StrReplaceEditor { command, path, file_text, old_str, new_str, insert_line, view_range, overwrite, replace_mode } = args;
     let request = StrReplaceEditorRequest {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::{SHOWN_CHARS, cut_list};
-use super::tool::{Caller, Effect, Told, Tool, structured};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::Guest;
 use crate::files::{
     self, Failure, FileContentEncoding, FileError, FileFindRequest, FileGlobRequest, FileGrepRequest, FileListRequest, FilePart,
@@ -113,7 +113,7 @@ struct Hinted<T> {
     hint: Option<String>,
 }
 
-fn told(result: impl Serialize, hint: Option<String>) -> Told {
+fn told(result: impl Serialize, hint: Option<String>) -> ToolResult {
     structured(&Hinted { result, hint })
 }
 
@@ -137,7 +137,7 @@ pub(super) fn failed(error: &FileError) -> ApiError {
     }
 }
 
-async fn operate(caller: Caller, args: FileOperations) -> Told {
+async fn operate(caller: Caller, args: FileOperations) -> ToolResult {
     let guest: &Guest = &caller.guest;
     if args.sudo && !args.action.may_be_root() {
         let why = format!("the action {} can't be done as root", args.action.name());
@@ -162,7 +162,7 @@ fn required(value: Option<String>, action: Action, name: &str, what: &str) -> Re
     })
 }
 
-async fn read(guest: &Guest, args: FileOperations) -> Told {
+async fn read(guest: &Guest, args: FileOperations) -> ToolResult {
     let (start_line, end_line) = (args.start_line, args.end_line);
     let request = FileReadRequest { file: args.path, start_line, end_line, sudo: Some(args.sudo) };
     let part = files::read_part(guest, request, SHOWN_CHARS).await.map_err(|error| failed(&error))?;
@@ -185,7 +185,7 @@ fn part_hint(part: &FilePart, start: u64) -> Option<String> {
     (start > 0 && part.line_count == 0 && start >= *total).then(|| format!("the file has only {total} lines"))
 }
 
-async fn write(guest: &Guest, args: FileOperations) -> Told {
+async fn write(guest: &Guest, args: FileOperations) -> ToolResult {
     let content = required(args.content, args.action, "content", "the text to write; empty makes an empty file")?;
     let encoding = match args.encoding {
         Encoding::Utf8 => FileContentEncoding::Utf8,
@@ -203,7 +203,7 @@ async fn write(guest: &Guest, args: FileOperations) -> Told {
     told(files::write(guest, request).await.map_err(|error| failed(&error))?, None)
 }
 
-async fn replace(guest: &Guest, args: FileOperations) -> Told {
+async fn replace(guest: &Guest, args: FileOperations) -> ToolResult {
     let old_str = required(args.content, args.action, "content", "the text to replace")?;
     let new_str = required(args.target, args.action, "target", "the text to put there; empty deletes it")?;
     let request = FileReplaceRequest { file: args.path, old_str, new_str, sudo: Some(args.sudo) };
@@ -214,7 +214,7 @@ async fn replace(guest: &Guest, args: FileOperations) -> Told {
     told(result, hint)
 }
 
-async fn search(guest: &Guest, args: FileOperations) -> Told {
+async fn search(guest: &Guest, args: FileOperations) -> ToolResult {
     let regex = required(args.content.or(args.pattern), args.action, "content", "a regular expression")?;
     let request = FileSearchRequest { file: args.path, regex, sudo: Some(args.sudo) };
     let mut result = files::search(guest, request).await.map_err(|error| failed(&error))?;
@@ -223,7 +223,7 @@ async fn search(guest: &Guest, args: FileOperations) -> Told {
     told(result, shown)
 }
 
-async fn find(guest: &Guest, args: FileOperations) -> Told {
+async fn find(guest: &Guest, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a file's name, or a glob such as *.py")?;
     let (glob, is_shallow) = deepened(pattern, args.recursive);
     let request = FileFindRequest { path: args.path, glob };
@@ -233,7 +233,7 @@ async fn find(guest: &Guest, args: FileOperations) -> Told {
     told(result, hint)
 }
 
-async fn glob(guest: &Guest, args: FileOperations) -> Told {
+async fn glob(guest: &Guest, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a glob such as **/*.py")?;
     let (pattern, is_shallow) = deepened(pattern, args.recursive);
     let include_hidden = Some(args.show_hidden);
@@ -244,7 +244,7 @@ async fn glob(guest: &Guest, args: FileOperations) -> Told {
     told(result, hint)
 }
 
-async fn list(guest: &Guest, args: FileOperations) -> Told {
+async fn list(guest: &Guest, args: FileOperations) -> ToolResult {
     let request = FileListRequest {
         path: args.path,
         recursive: args.recursive,
@@ -257,7 +257,7 @@ async fn list(guest: &Guest, args: FileOperations) -> Told {
     told(result, hint)
 }
 
-async fn grep(guest: &Guest, args: FileOperations) -> Told {
+async fn grep(guest: &Guest, args: FileOperations) -> ToolResult {
     let pattern = required(args.pattern.or(args.content), args.action, "pattern", "a regular expression")?;
     let types = args.file_types.unwrap_or_default();
     let include = types.iter().map(|kind| format!("*.{}", extension(kind))).collect();

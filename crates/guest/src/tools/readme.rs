@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::registry::registry;
-use super::tool::{Caller, Effect, Told, Tool, structured};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::http::ApiError;
 use crate::shell::ShellCreateSessionRequest;
 use crate::util;
@@ -142,7 +142,7 @@ struct Session {
     cwd: Option<String>,
 }
 
-async fn session(Caller { guest, .. }: Caller, Session { session_id, cwd }: Session) -> Told {
+async fn session(Caller { guest, .. }: Caller, Session { session_id, cwd }: Session) -> ToolResult {
     let request = ShellCreateSessionRequest { id: session_id, exec_dir: cwd, ..Default::default() };
     structured(&guest.shell.create(&guest, request).await?)
 }
@@ -155,7 +155,7 @@ struct Kill {
     session_id: String,
 }
 
-async fn kill(Caller { guest, .. }: Caller, Kill { session_id }: Kill) -> Told {
+async fn kill(Caller { guest, .. }: Caller, Kill { session_id }: Kill) -> ToolResult {
     structured(&guest.shell.kill(&session_id).await?)
 }
 
@@ -173,7 +173,7 @@ struct Image {
     src: String,
 }
 
-async fn images(Caller { guest, .. }: Caller, ExtractImages { uri }: ExtractImages) -> Told {
+async fn images(Caller { guest, .. }: Caller, ExtractImages { uri }: ExtractImages) -> ToolResult {
     let content = util::convert(&guest, uri.trim()).await.map_err(|error| {
         let answer = ApiError::bad_request(error.to_string());
         match error.hint() {

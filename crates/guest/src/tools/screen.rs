@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{MAX_PICTURE, picture, worded};
-use super::tool::{Caller, Effect, Told, Tool, structured};
+use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::browser::{Action, ActionData};
 use crate::desktop::Format;
 
@@ -23,7 +23,7 @@ pub(super) fn tools() -> Vec<Tool> {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct GetBrowserInfo {}
 
-async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> Told {
+async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrowserInfo) -> ToolResult {
     structured(&guest.browser.info(&guest, &address).await?)
 }
 
@@ -33,7 +33,7 @@ async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrows
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Screenshot {}
 
-async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> Told {
+async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> ToolResult {
     let mut format = Format::Png;
     let (mut taken, mut file) = guest.browser.picture(&guest, format).await?;
     if file.len() > MAX_PICTURE {
@@ -55,7 +55,7 @@ struct ExecuteAction {
     action: Action,
 }
 
-async fn act(Caller { guest, .. }: Caller, ExecuteAction { action }: ExecuteAction) -> Told {
+async fn act(Caller { guest, .. }: Caller, ExecuteAction { action }: ExecuteAction) -> ToolResult {
     action.perform(&guest).await?;
     let done = ActionData::of(&action);
     worded(format!("{} done; sandbox_browser_screenshot shows the screen after it", done.action_performed), &done)

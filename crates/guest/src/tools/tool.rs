@@ -16,7 +16,7 @@ use crate::SharedGuest;
 use crate::http::{Address, ApiError, Lax};
 
 /// What a tool answers. An error is a result too, with `isError`.
-pub(crate) type Told = Result<CallToolResult, ApiError>;
+pub(crate) type ToolResult = Result<CallToolResult, ApiError>;
 
 type Answer = Pin<Box<dyn Future<Output = CallToolResult> + Send>>;
 
@@ -90,7 +90,7 @@ impl Tool {
     pub(super) fn new<A, F>(name: &'static str, title: &str, effect: Effect, work: fn(Caller, A) -> F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
-        F: Future<Output = Told> + Send + 'static,
+        F: Future<Output = ToolResult> + Send + 'static,
     {
         let (description, schema) = schema::<A>();
         let description =
@@ -150,19 +150,19 @@ fn json(answer: &impl Serialize) -> Result<Value, ApiError> {
 }
 
 /// An answer for programs and for agents: the same JSON as structured content and as text.
-pub(super) fn structured(answer: &impl Serialize) -> Told {
+pub(super) fn structured(answer: &impl Serialize) -> ToolResult {
     Ok(CallToolResult::structured(json(answer)?))
 }
 
 /// An answer in words for agents, and as structured content for programs.
-pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> Told {
+pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text.into())]);
     result.structured_content = Some(json(answer)?);
     Ok(result)
 }
 
 /// An answer in words.
-pub(super) fn text(text: impl Into<String>) -> Told {
+pub(super) fn text(text: impl Into<String>) -> ToolResult {
     Ok(CallToolResult::success(vec![ContentBlock::text(text.into())]))
 }
 

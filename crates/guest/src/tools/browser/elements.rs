@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::look;
 use crate::tools::answer::worded;
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Elements that one answer tells.
 const MOST: usize = 500;
@@ -19,7 +19,7 @@ const LINE: usize = 150;
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GetClickableElements {}
 
-pub(super) async fn list(caller: Caller, GetClickableElements {}: GetClickableElements) -> Told {
+pub(super) async fn list(caller: Caller, GetClickableElements {}: GetClickableElements) -> ToolResult {
     let hint = "browser_get_text reads the page without its elements";
     let found = look(&caller, hint, |work| async move { work.elements().await }).await?;
     let Elements { shown, left } = first(found, MOST);

@@ -10,7 +10,7 @@ use super::elements::{self, Elements};
 use super::{act, look};
 use crate::browser::WaitUntil;
 use crate::tools::answer::worded;
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Seconds within which a page has to be there.
 const PATIENCE: f64 = 30.0;
@@ -28,7 +28,7 @@ pub(super) struct Navigate {
     url: String,
 }
 
-pub(super) async fn navigate(caller: Caller, Navigate { url }: Navigate) -> Told {
+pub(super) async fn navigate(caller: Caller, Navigate { url }: Navigate) -> ToolResult {
     let hint = "check the address; what listens in the sandbox itself is at http://127.0.0.1:PORT/";
     caller.progress.tell(format!("opening {url}")).await;
     let (place, status, complete, found) = look(&caller, hint, |work| async move {
@@ -58,7 +58,7 @@ pub(super) async fn navigate(caller: Caller, Navigate { url }: Navigate) -> Told
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GoBack {}
 
-pub(super) async fn back(caller: Caller, GoBack {}: GoBack) -> Told {
+pub(super) async fn back(caller: Caller, GoBack {}: GoBack) -> ToolResult {
     let hint = "browser_navigate opens any page";
     act(&caller, "Went back".to_owned(), hint, |work| async move { Ok(json!(work.history(-1).await?)) }).await
 }
@@ -67,7 +67,7 @@ pub(super) async fn back(caller: Caller, GoBack {}: GoBack) -> Told {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GoForward {}
 
-pub(super) async fn forward(caller: Caller, GoForward {}: GoForward) -> Told {
+pub(super) async fn forward(caller: Caller, GoForward {}: GoForward) -> ToolResult {
     let hint = "browser_navigate opens any page";
     act(&caller, "Went forward".to_owned(), hint, |work| async move { Ok(json!(work.history(1).await?)) }).await
 }

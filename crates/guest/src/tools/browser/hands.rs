@@ -8,7 +8,7 @@ use super::keys::KeyName;
 use super::{LIST_ELEMENTS, act, target};
 use crate::browser::{ClickRequest, PageButton, PageError, ScrollDirection, Target, Work};
 use crate::http::whole;
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Clicks an element, once it can be clicked: by its index of browser_get_clickable_elements, or by a selector.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -21,7 +21,7 @@ pub(super) struct Click {
     selector: Option<String>,
 }
 
-pub(super) async fn click(caller: Caller, Click { index, selector }: Click) -> Told {
+pub(super) async fn click(caller: Caller, Click { index, selector }: Click) -> ToolResult {
     let target = target(selector, index)?;
     let (selector, index) = match target.clone() {
         Target::Selector(selector) => (Some(selector), None),
@@ -52,7 +52,7 @@ pub(super) struct FormInputFill {
     pub(super) clear: bool,
 }
 
-pub(super) async fn fill(caller: Caller, FormInputFill { selector, index, value, clear }: FormInputFill) -> Told {
+pub(super) async fn fill(caller: Caller, FormInputFill { selector, index, value, clear }: FormInputFill) -> ToolResult {
     let target = target(selector, index)?;
     let hint = "checkboxes and buttons are used by browser_click; browser_get_clickable_elements lists the page's elements \
                 and their indexes as they are now";
@@ -76,7 +76,7 @@ pub(super) struct Select {
     value: String,
 }
 
-pub(super) async fn select(caller: Caller, Select { index, selector, value }: Select) -> Told {
+pub(super) async fn select(caller: Caller, Select { index, selector, value }: Select) -> ToolResult {
     let target = target(selector, index)?;
     let hint = "browser_evaluate can list the options: \
                 () => [...document.querySelector('select').options].map(o => [o.value, o.label])";
@@ -98,7 +98,7 @@ pub(super) struct Hover {
     selector: Option<String>,
 }
 
-pub(super) async fn hover(caller: Caller, Hover { index, selector }: Hover) -> Told {
+pub(super) async fn hover(caller: Caller, Hover { index, selector }: Hover) -> ToolResult {
     let target = target(selector, index)?;
     act(&caller, format!("Moved the mouse over {target}"), LIST_ELEMENTS, |work| async move {
         let (place, (x, y)) = work.hover_over(&target).await?;
@@ -115,7 +115,7 @@ pub(super) struct Scroll {
     amount: Option<f64>,
 }
 
-pub(super) async fn scroll(caller: Caller, Scroll { amount }: Scroll) -> Told {
+pub(super) async fn scroll(caller: Caller, Scroll { amount }: Scroll) -> ToolResult {
     let amount = amount.map(|amount| amount.round() as i64);
     act(&caller, "Scrolled".to_owned(), "", |work| async move {
         match amount {
@@ -149,7 +149,7 @@ pub(super) struct PressKey {
     key: KeyName,
 }
 
-pub(super) async fn press_key(caller: Caller, PressKey { key }: PressKey) -> Told {
+pub(super) async fn press_key(caller: Caller, PressKey { key }: PressKey) -> ToolResult {
     // A caller who leaves does not leave a key held.
     whole(async move {
         let press =

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::answer::worded;
-use super::tool::{Caller, Effect, Told, Tool};
+use super::tool::{Caller, Effect, Tool, ToolResult};
 use crate::browser::{self, PageError, Target, Work};
 use crate::http::ApiError;
 
@@ -97,7 +97,7 @@ where
 }
 
 /// Does something in the page: what was done, where the page is then, and whether another tab takes its place.
-async fn act<F>(caller: &Caller, done: String, hint: &str, operation: impl FnOnce(Arc<Work>) -> F) -> Told
+async fn act<F>(caller: &Caller, done: String, hint: &str, operation: impl FnOnce(Arc<Work>) -> F) -> ToolResult
 where
     F: Future<Output = Result<Value, PageError>>,
 {

@@ -10,7 +10,7 @@ use super::{LIST_ELEMENTS, act, look as looked, target};
 use crate::browser::{ClickRequest, PageButton, PageError, PageFormat, PagePicture, Shot, Work};
 use crate::http::{ApiError, whole};
 use crate::tools::answer::{MAX_PICTURE, picture};
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Sides of a viewport, in pixels.
 const SIDES: std::ops::RangeInclusive<u32> = 50..=4096;
@@ -19,7 +19,7 @@ const SIDES: std::ops::RangeInclusive<u32> = 50..=4096;
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct VisionScreenCapture {}
 
-pub(super) async fn look(caller: Caller, VisionScreenCapture {}: VisionScreenCapture) -> Told {
+pub(super) async fn look(caller: Caller, VisionScreenCapture {}: VisionScreenCapture) -> ToolResult {
     let (taken, format) = taken(&caller, Shot::default()).await?;
     let said = format!("What the page shows: {} x {} pixels", taken.width, taken.height);
     told(&taken, format, said)
@@ -39,7 +39,7 @@ pub(super) struct VisionScreenClick {
     factors: Option<Vec<f64>>,
 }
 
-pub(super) async fn click(caller: Caller, VisionScreenClick { x, y, factors }: VisionScreenClick) -> Told {
+pub(super) async fn click(caller: Caller, VisionScreenClick { x, y, factors }: VisionScreenClick) -> ToolResult {
     let (by_x, by_y) = match factors.as_deref().unwrap_or_default() {
         [] => (1.0, 1.0),
         [both] => (*both, *both),
@@ -84,7 +84,7 @@ pub(super) struct Screenshot {
     highlight: bool,
 }
 
-pub(super) async fn screenshot(caller: Caller, args: Screenshot) -> Told {
+pub(super) async fn screenshot(caller: Caller, args: Screenshot) -> ToolResult {
     let selector = args.selector.filter(|selector| !selector.trim().is_empty());
     let target = match (selector, args.index) {
         (None, None) => None,
@@ -122,6 +122,6 @@ async fn taken(caller: &Caller, shot: Shot) -> Result<(PagePicture, PageFormat),
         .hint("take one of a part: without fullPage after browser_scroll, or of an element by selector"))
 }
 
-fn told(taken: &PagePicture, format: PageFormat, said: String) -> Told {
+fn told(taken: &PagePicture, format: PageFormat, said: String) -> ToolResult {
     picture(&taken.file, format.media_type(), said, &json!({"width": taken.width, "height": taken.height}))
 }

@@ -8,7 +8,7 @@ use super::look;
 use crate::browser::{Download, DownloadProgress};
 use crate::tools::answer::{cut, worded};
 use crate::tools::bounded::bounded;
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Links that one answer tells.
 const MOST_LINKS: usize = 500;
@@ -18,7 +18,7 @@ const MOST_LINKS: usize = 500;
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GetMarkdown {}
 
-pub(super) async fn markdown(caller: Caller, GetMarkdown {}: GetMarkdown) -> Told {
+pub(super) async fn markdown(caller: Caller, GetMarkdown {}: GetMarkdown) -> ToolResult {
     let of = caller.guest.clone();
     let read = |work: std::sync::Arc<crate::browser::Work>| async move { work.markdown(&of).await };
     let content = look(&caller, "browser_get_text reads the page's text as it is", read).await?;
@@ -35,7 +35,7 @@ pub(super) async fn markdown(caller: Caller, GetMarkdown {}: GetMarkdown) -> Tol
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GetText {}
 
-pub(super) async fn text(caller: Caller, GetText {}: GetText) -> Told {
+pub(super) async fn text(caller: Caller, GetText {}: GetText) -> ToolResult {
     let hint = "browser_evaluate can cut a part out of the page";
     let text = look(&caller, hint, |work| async move { work.text().await }).await?;
     cut(bounded(&caller.guest, text).await)
@@ -45,7 +45,7 @@ pub(super) async fn text(caller: Caller, GetText {}: GetText) -> Told {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ReadLinks {}
 
-pub(super) async fn links(caller: Caller, ReadLinks {}: ReadLinks) -> Told {
+pub(super) async fn links(caller: Caller, ReadLinks {}: ReadLinks) -> ToolResult {
     let hint = "browser_get_markdown reads the page with its links";
     let mut found = look(&caller, hint, |work| async move { work.links().await }).await?;
     let left = found.len().saturating_sub(MOST_LINKS);
@@ -66,7 +66,7 @@ pub(super) async fn links(caller: Caller, ReadLinks {}: ReadLinks) -> Told {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GetDownloadList {}
 
-pub(super) async fn downloads(Caller { guest, .. }: Caller, GetDownloadList {}: GetDownloadList) -> Told {
+pub(super) async fn downloads(Caller { guest, .. }: Caller, GetDownloadList {}: GetDownloadList) -> ToolResult {
     let told: Vec<Value> = guest.browser.downloads(&guest).await?.into_iter().map(told).collect();
     let word = |download: &Value, key: &str| download[key].as_str().unwrap_or("not there yet").to_owned();
     let line = |download: &Value| {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::look;
 use crate::tools::answer::{cut, worded};
 use crate::tools::bounded::bounded;
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Runs JavaScript in the current tab's page and answers with its value as JSON.
 ///
@@ -22,7 +22,7 @@ pub(super) struct Evaluate {
     script: String,
 }
 
-pub(super) async fn evaluate(caller: Caller, Evaluate { script }: Evaluate) -> Told {
+pub(super) async fn evaluate(caller: Caller, Evaluate { script }: Evaluate) -> ToolResult {
     let value = look(&caller, "", |work| async move { work.evaluate(&script).await }).await?;
     let bounded = bounded(&caller.guest, value.to_string()).await;
     match bounded.hint {

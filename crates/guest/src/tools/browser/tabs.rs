@@ -8,13 +8,13 @@ use super::{LIST_TABS, failed};
 use crate::browser::{self, TabTold};
 use crate::http::ApiError;
 use crate::tools::answer::worded;
-use crate::tools::tool::{Caller, Told, text};
+use crate::tools::tool::{Caller, ToolResult, text};
 
 /// Lists the tabs: index, title, address, and which of them is the current one, in which the other tools work.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct TabList {}
 
-pub(super) async fn list(caller: Caller, TabList {}: TabList) -> Told {
+pub(super) async fn list(caller: Caller, TabList {}: TabList) -> ToolResult {
     let tabs = all(&caller).await?;
     worded(in_words(&tabs), &json!({"tabs": tabs}))
 }
@@ -27,7 +27,7 @@ pub(super) struct NewTab {
     url: String,
 }
 
-pub(super) async fn open(caller: Caller, NewTab { url }: NewTab) -> Told {
+pub(super) async fn open(caller: Caller, NewTab { url }: NewTab) -> ToolResult {
     let hint = "check the address; no tab was left open";
     let tab = browser::opened(&caller.guest, Some(url.as_str()).filter(|url| !url.trim().is_empty())).await;
     let tab = tab.map_err(|error| failed(error, hint))?;
@@ -41,7 +41,7 @@ pub(super) struct SwitchTab {
     index: i64,
 }
 
-pub(super) async fn switch(caller: Caller, SwitchTab { index }: SwitchTab) -> Told {
+pub(super) async fn switch(caller: Caller, SwitchTab { index }: SwitchTab) -> ToolResult {
     let tab = browser::shown(&caller.guest, index).await.map_err(|error| failed(error, LIST_TABS))?;
     worded(format!("Went to a tab\n{}", line(&tab)), &tab)
 }
@@ -50,7 +50,7 @@ pub(super) async fn switch(caller: Caller, SwitchTab { index }: SwitchTab) -> To
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct CloseTab {}
 
-pub(super) async fn close_tab(caller: Caller, CloseTab {}: CloseTab) -> Told {
+pub(super) async fn close_tab(caller: Caller, CloseTab {}: CloseTab) -> ToolResult {
     browser::closed(&caller.guest, None).await.map_err(|error| failed(error, LIST_TABS))?;
     let tabs = all(&caller).await?;
     worded(format!("Closed the tab. There are now:\n{}", in_words(&tabs)), &json!({"tabs": tabs}))
@@ -60,7 +60,7 @@ pub(super) async fn close_tab(caller: Caller, CloseTab {}: CloseTab) -> Told {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Close {}
 
-pub(super) async fn close(Caller { guest, .. }: Caller, Close {}: Close) -> Told {
+pub(super) async fn close(Caller { guest, .. }: Caller, Close {}: Close) -> ToolResult {
     guest.browser.stop().await;
     text("The browser is closed; the next call of a browser tool starts it again")
 }

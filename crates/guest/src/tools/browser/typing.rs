@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::hands::{FormInputFill, fill};
 use super::{LIST_ELEMENTS, act};
-use crate::tools::tool::{Caller, Told};
+use crate::tools::tool::{Caller, ToolResult};
 
 /// Types a text: into an element, after what it has, or by keys into what has the focus.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -23,7 +23,7 @@ pub(super) struct Type {
     clear: bool,
 }
 
-pub(super) async fn type_text(caller: Caller, Type { text, selector, index, clear }: Type) -> Told {
+pub(super) async fn type_text(caller: Caller, Type { text, selector, index, clear }: Type) -> ToolResult {
     if selector.as_ref().is_some_and(|selector| !selector.trim().is_empty()) || index.is_some() {
         return fill(caller, FormInputFill { selector, index, value: text, clear }).await;
     }

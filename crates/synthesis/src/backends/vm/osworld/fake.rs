@@ -13,9 +13,9 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// What it was told, and what it holds.
+/// What it received, and what it answers.
 #[derive(Default)]
-pub(in crate::backends::vm) struct Told {
+pub(in crate::backends::vm) struct FakeState {
     pub(in crate::backends::vm) files: BTreeMap<String, Vec<u8>>,
     /// Path and body of what was posted.
     pub(in crate::backends::vm) posted: Vec<(String, Value)>,
@@ -25,7 +25,7 @@ pub(in crate::backends::vm) struct Told {
 
 pub(in crate::backends::vm) struct FakeAgent {
     pub(in crate::backends::vm) address: String,
-    pub(in crate::backends::vm) told: Arc<Mutex<Told>>,
+    pub(in crate::backends::vm) state: Arc<Mutex<FakeState>>,
 }
 
 pub(in crate::backends::vm) const PNG: &[u8] = b"\x89PNG\r\n\x1a\nfake";
@@ -34,37 +34,37 @@ impl FakeAgent {
     pub(in crate::backends::vm) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let told = Arc::new(Mutex::new(Told::default()));
-        let shared = Arc::clone(&told);
+        let state = Arc::new(Mutex::new(FakeState::default()));
+        let shared = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let told = Arc::clone(&shared);
-                let service = service_fn(move |request| answer(Arc::clone(&told), request));
+                let state = Arc::clone(&shared);
+                let service = service_fn(move |request| answer(Arc::clone(&state), request));
                 tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { address, told }
+        Self { address, state }
     }
 }
 
-async fn answer(told: Arc<Mutex<Told>>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(state: Arc<Mutex<FakeState>>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
     let kind = request.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned()).unwrap_or_default();
     let is_post = request.method() == "POST";
     let body = request.into_body().collect().await.unwrap().to_bytes();
-    let mut told = told.lock().unwrap();
+    let mut state = state.lock().unwrap();
     let json: Value = serde_json::from_slice(&body).unwrap_or_default();
     if is_post {
-        told.posted.push((path.clone(), json.clone()));
+        state.posted.push((path.clone(), json.clone()));
     }
-    let (status, body) = match told.instead.get(&path) {
+    let (status, body) = match state.instead.get(&path) {
         Some(instead) => instead.clone(),
-        None => usual(&mut told, &path, &kind, &json, &body),
+        None => usual(&mut state, &path, &kind, &json, &body),
     };
     Ok(Response::builder().status(status).body(Full::new(Bytes::from(body))).unwrap())
 }
 
-fn usual(told: &mut Told, path: &str, kind: &str, json: &Value, body: &[u8]) -> (u16, Vec<u8>) {
+fn usual(state: &mut FakeState, path: &str, kind: &str, json: &Value, body: &[u8]) -> (u16, Vec<u8>) {
     let said = |value: Value| (200, value.to_string().into_bytes());
     match path {
         "/screenshot" => (200, PNG.to_vec()),
@@ -80,7 +80,7 @@ fn usual(told: &mut Told, path: &str, kind: &str, json: &Value, body: &[u8]) -> 
             assert_eq!(kind, "application/x-www-form-urlencoded");
             let given = std::str::from_utf8(body).unwrap().strip_prefix("file_path=").unwrap();
             let name = percent_encoding::percent_decode_str(given).decode_utf8().unwrap();
-            told.files.get(&*name).map_or((404, br#"{"error": "File not found"}"#.to_vec()), |content| (200, content.clone()))
+            state.files.get(&*name).map_or((404, br#"{"error": "File not found"}"#.to_vec()), |content| (200, content.clone()))
         }
         "/setup/upload" => {
             let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
@@ -93,7 +93,7 @@ fn usual(told: &mut Told, path: &str, kind: &str, json: &Value, body: &[u8]) -> 
             let file_at = at(name_end, b"\r\n\r\n") + 4;
             let file_end = at(file_at, format!("\r\n{mark}--").as_bytes());
             let name = String::from_utf8(body[name_at..name_end].to_vec()).unwrap();
-            told.files.insert(name, body[file_at..file_end].to_vec());
+            state.files.insert(name, body[file_at..file_end].to_vec());
             (200, b"File Uploaded".to_vec())
         }
         _ => (404, b"<h1>Not Found</h1>".to_vec()),

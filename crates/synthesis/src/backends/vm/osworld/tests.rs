@@ -29,7 +29,7 @@ async fn it_looks_and_reads_and_writes() {
     machine.record(Recording::Start).await.unwrap();
     assert_eq!(machine.record(Recording::Stop).await.unwrap(), b"film");
     assert!(machine.reset().await.is_err());
-    assert_eq!(agent.told.lock().unwrap().files.len(), 1);
+    assert_eq!(agent.state.lock().unwrap().files.len(), 1);
 }
 
 #[tokio::test]
@@ -39,11 +39,11 @@ async fn commands_have_an_end_in_the_machine_too() {
     assert_eq!(done.stdout, r#"["timeout","-k","2","5.000","ls","-l"]"#);
     let done = machine.run(&words("ls it's"), Duration::from_secs(500)).await.unwrap();
     assert_eq!((done.stdout.as_str(), done.code), (r"exec 'ls' 'it'\''s'", 3));
-    agent.told.lock().unwrap().instead.insert("/run_bash_script".to_owned(), (404, Vec::new()));
+    agent.state.lock().unwrap().instead.insert("/run_bash_script".to_owned(), (404, Vec::new()));
     let done = machine.run(&words("ls"), Duration::from_secs(500)).await.unwrap();
     assert_eq!(done.stdout, r#"["timeout","-k","2","115.000","ls"]"#);
     machine.launch(&words("google-chrome --x")).await.unwrap();
-    let posted = agent.told.lock().unwrap().posted.pop().unwrap();
+    let posted = agent.state.lock().unwrap().posted.pop().unwrap();
     assert_eq!(posted, ("/setup/launch".to_owned(), json!({"command": ["google-chrome", "--x"], "shell": false})));
 }
 
@@ -51,7 +51,7 @@ async fn commands_have_an_end_in_the_machine_too() {
 async fn what_the_machine_can_not_do_is_said_in_its_words() {
     let (machine, agent) = machine().await;
     let say = |path: &str, status: u16, body: &[u8]| {
-        agent.told.lock().unwrap().instead.insert(path.to_owned(), (status, body.to_vec()));
+        agent.state.lock().unwrap().instead.insert(path.to_owned(), (status, body.to_vec()));
     };
     say("/execute", 500, br#"{"status": "error", "message": "no such\nprogram"}"#);
     let error = machine.run(&words("nope"), MOMENT).await.unwrap_err();
