@@ -190,7 +190,7 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
         sandboxes,
         backends,
         session_ttl: workers.session_ttl,
-        wish: workers.wish,
+        sandbox_request: workers.sandbox_request,
     };
     let synthesis = Synthesis::start(setup).map_err(GatewayError::Workers)?;
     // What discovers its tools does so in the background, and lists of tools name what fails.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arenite_control::{CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::{NetworkMode, SandboxName, SandboxState, TenantId};
-use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, Sandboxes, Wish};
+use arenite_synthesis::{Caller, GuestAnswer, GuestRequest, SandboxRequest, Sandboxes};
 use arenite_trajectory::Origin;
 use async_trait::async_trait;
 use axum::body::Body;
@@ -84,15 +84,15 @@ fn said(refusal: Refusal) -> String {
     }
 }
 
-fn request(wish: &Wish, labels: BTreeMap<String, String>) -> Result<CreateRequest, String> {
-    let image = wish.image.as_deref().map(str::parse).transpose();
-    let network = match wish.network.as_deref() {
+fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -> Result<CreateRequest, String> {
+    let image = sandbox_request.image.as_deref().map(str::parse).transpose();
+    let network = match sandbox_request.network.as_deref() {
         None => None,
         Some("none") => Some(NetworkMode::None),
         Some("open") => Some(NetworkMode::Open),
         Some(other) => return Err(format!("network is {other:?}, and has to be none or open")),
     };
-    let cpu_millis = match wish.cpus {
+    let cpu_millis = match sandbox_request.cpus {
         None => None,
         Some(cpus) if cpus > 0.0 && cpus <= 1024.0 => Some((cpus * 1e3).ceil() as u32),
         Some(cpus) => return Err(format!("cpus is {cpus}, and has to be more than 0 and at most 1024")),
@@ -101,13 +101,13 @@ fn request(wish: &Wish, labels: BTreeMap<String, String>) -> Result<CreateReques
     Ok(CreateRequest {
         spec: SpecOverlay {
             image: image.map_err(|error: arenite_model::IdError| error.to_string())?,
-            env: (!wish.env.is_empty()).then(|| wish.env.clone()),
+            env: (!sandbox_request.env.is_empty()).then(|| sandbox_request.env.clone()),
             network,
             resources: ResourcesOverlay {
-                memory_bytes: bytes(wish.memory_mb),
+                memory_bytes: bytes(sandbox_request.memory_mb),
                 cpu_millis,
-                pids: wish.pids,
-                disk_bytes: bytes(wish.disk_mb),
+                pids: sandbox_request.pids,
+                disk_bytes: bytes(sandbox_request.disk_mb),
                 ..ResourcesOverlay::default()
             },
             // It lives as long as its sessions do.
@@ -141,15 +141,20 @@ async fn whole(answer: Response<Body>) -> Result<(u16, Vec<u8>), String> {
 
 #[async_trait]
 impl Sandboxes for WorkerSandboxes {
-    async fn make(&self, caller: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String> {
+    async fn make(
+        &self,
+        caller: &Caller,
+        sandbox_request: &SandboxRequest,
+        labels: BTreeMap<String, String>,
+    ) -> Result<String, String> {
         let gateway = self.gateway()?;
-        let arguments = json!({ "labels": labels, "image": wish.image });
+        let arguments = json!({ "labels": labels, "image": sandbox_request.image });
         let call = Call { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
-        let mut wish = wish.clone();
-        if wish.image.is_none() {
-            wish.image = self.image(&gateway).await;
+        let mut sandbox_request = sandbox_request.clone();
+        if sandbox_request.image.is_none() {
+            sandbox_request.image = self.image(&gateway).await;
         }
-        let request = request(&wish, labels)?;
+        let request = request(&sandbox_request, labels)?;
         let answer = |sandbox: arenite_control::Sandbox| (StatusCode::OK, Value::from(sandbox.name.as_str()));
         let (_, name) = lifecycle::create(&gateway, &context(caller), call, request, answer).await.map_err(said)?;
         name.as_str().map(str::to_owned).ok_or_else(|| "the sandbox has no name".to_owned())

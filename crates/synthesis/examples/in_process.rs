@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arenite_model::TenantId;
 use arenite_synthesis::backends::{Places, Text2Sql};
-use arenite_synthesis::{Action, Caller, Create, Execute, GuestAnswer, Sandboxes, Setup, Synthesis, Wish};
+use arenite_synthesis::{Action, Caller, Create, Execute, GuestAnswer, SandboxRequest, Sandboxes, Setup, Synthesis};
 use arenite_trajectory::{Limits, Recorder};
 use async_trait::async_trait;
 use serde_json::{Map, Value};
@@ -19,7 +19,7 @@ struct NoSandboxes;
 
 #[async_trait]
 impl Sandboxes for NoSandboxes {
-    async fn make(&self, _: &Caller, _: &Wish, _: BTreeMap<String, String>) -> Result<String, String> {
+    async fn make(&self, _: &Caller, _: &SandboxRequest, _: BTreeMap<String, String>) -> Result<String, String> {
         Err("there are none here".to_owned())
     }
     async fn remove(&self, _: &Caller, _: &str) {}
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         sandboxes: Arc::new(NoSandboxes),
         backends: vec![Arc::new(Text2Sql::new(&configuration, &[], Places::default()))],
         session_ttl: Duration::from_secs(300),
-        wish: Wish::default(),
+        sandbox_request: SandboxRequest::default(),
     };
     let synthesis = Synthesis::start(setup)?;
     let caller = Caller { tenant: TenantId::default_tenant(), request_id: "bench".to_owned(), origin: None };

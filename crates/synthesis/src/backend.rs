@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::answer::{Failure, Returned};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, Wish};
+use crate::place::{Caller, Place, SandboxRequest};
 use crate::session::Session;
 
 /// A tool as it is listed and called.
@@ -61,7 +61,7 @@ pub trait Backend: Send + Sync {
         Map::new()
     }
     /// The sandbox that a session with this configuration needs, if it needs one.
-    fn wish(&self, _config: &Map<String, Value>) -> Option<Wish> {
+    fn sandbox_request(&self, _config: &Map<String, Value>) -> Option<SandboxRequest> {
         None
     }
     /// Whether a sandbox is needed by calls that have no session, such as those of `ds_*`.
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync {
     /// Gives it what to keep sandboxes ready with, once, before anything else.
     fn bind(&self, _keep: Keep) {}
     /// A sandbox that it has kept ready for such a session, which is the session's from here on. None: one is made.
-    async fn spare(&self, _caller: &Caller, _config: &Map<String, Value>, _wish: &Wish) -> Option<String> {
+    async fn spare(&self, _caller: &Caller, _config: &Map<String, Value>, _sandbox_request: &SandboxRequest) -> Option<String> {
         None
     }
     /// Makes ready what its sessions share.

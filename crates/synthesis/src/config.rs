@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::backend::Backend;
 use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Places, Rag, Text2Sql, Vm, Web};
-use crate::place::{Sandboxes, Wish};
+use crate::place::{SandboxRequest, Sandboxes};
 use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
 
 /// Seconds, unless the file says otherwise.
@@ -171,7 +171,7 @@ pub struct Switches {
     /// The folder under which `init/from-config` may read files; none: nothing.
     pub config_root: Option<PathBuf>,
     /// What workers' sandboxes are.
-    pub sandbox: Wish,
+    pub sandbox: SandboxRequest,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -226,7 +226,7 @@ pub struct Workers {
     pub dir: PathBuf,
     pub parts: Vec<Part>,
     pub session_ttl: Duration,
-    pub wish: Wish,
+    pub sandbox_request: SandboxRequest,
     /// Names of what has to be warm before the server serves.
     pub warmup: Vec<String>,
     pub switches: Switches,
@@ -324,7 +324,7 @@ impl Config {
             let path = self.path(&module.path, module.isolation);
             let mut launch = Launch::python(python, "tools", &module.modules, &package, &path);
             launch.dir = Some(self.home(&module.path));
-            launch.sandbox = (module.isolation == Isolation::Sandbox).then(Wish::default);
+            launch.sandbox = (module.isolation == Isolation::Sandbox).then(SandboxRequest::default);
             parts.push(Part::Plugin {
                 key: module.modules.join(","),
                 launch: Box::new(launch),
@@ -334,11 +334,13 @@ impl Config {
         let mut workers = Workers::of(dir, parts);
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
         // The first session of a worker makes the sandbox for all that may follow.
-        workers.wish = workers.parts.iter().fold(self.arenite.sandbox.clone(), |wish, part| match part {
+        workers.sandbox_request = workers.parts.iter().fold(self.arenite.sandbox.clone(), |sandbox_request, part| match part {
             // Its sessions have sandboxes of their own.
-            Part::Ours(backend) if backend.default_config().get("sandbox") == Some(&"own".into()) => wish,
-            Part::Ours(backend) => backend.wish(&Map::new()).map_or(wish.clone(), |needed| wish.over(&needed)),
-            Part::Plugin { .. } => wish,
+            Part::Ours(backend) if backend.default_config().get("sandbox") == Some(&"own".into()) => sandbox_request,
+            Part::Ours(backend) => {
+                backend.sandbox_request(&Map::new()).map_or(sandbox_request.clone(), |needed| sandbox_request.over(&needed))
+            }
+            Part::Plugin { .. } => sandbox_request,
         });
         workers.switches = self.arenite.clone();
         if self.warmup.enabled {
@@ -406,7 +408,7 @@ impl Config {
             }
         };
         if resource.isolation == Isolation::Sandbox {
-            launch.sandbox = Some(Wish::of(&config)?);
+            launch.sandbox = Some(SandboxRequest::from_config(&config)?);
         }
         Ok(Part::Plugin { key: key.to_owned(), launch: Box::new(launch), config })
     }
@@ -436,7 +438,7 @@ impl Workers {
             dir,
             parts,
             session_ttl: Duration::from_secs_f64(SESSION_TTL),
-            wish: Wish::default(),
+            sandbox_request: SandboxRequest::default(),
             warmup: Vec::new(),
             switches: Switches::default(),
         }

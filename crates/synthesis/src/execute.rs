@@ -14,7 +14,7 @@ use crate::answer::{Answer, Failure, Meta, Returned, code, random_hex, trace_id}
 use crate::backend::Call;
 use crate::catalog::Tool;
 use crate::names::trajectory_id;
-use crate::place::{Caller, Place, Wish};
+use crate::place::{Caller, Place, SandboxRequest};
 use crate::retry::{Request, Running, Waiting};
 use crate::session::Session;
 use crate::synthesis::{Create, Synthesis};
@@ -352,11 +352,11 @@ impl Synthesis {
         let create = Create { worker: worker.to_owned(), resource_type: kind.to_owned(), ..Create::default() };
         let (facts, compatible) = self.facts(&create, known.number(kind), true);
         let session = Arc::new(Session::new(facts, compatible, false));
-        let place = match backend.wish(&session.facts.config) {
+        let place = match backend.sandbox_request(&session.facts.config) {
             None => None,
-            Some(wish) => Some(match Wish::of(&session.facts.config) {
+            Some(sandbox_request) => Some(match SandboxRequest::from_config(&session.facts.config) {
                 Ok(own) => self
-                    .spare_place(caller, &session, &own.over(&wish), true)
+                    .spare_place(caller, &session, &own.over(&sandbox_request), true)
                     .await
                     .map_err(|error| refused(Some(&session), kind, &error))?,
                 Err(error) => return Err(refused(Some(&session), kind, &error)),

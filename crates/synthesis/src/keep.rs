@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arenite_model::TenantId;
 
 use crate::answer::random_hex;
-use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
 use crate::worker::LABEL;
 
 /// What sandboxes that are kept ready are labelled with where a worker's id would be.
@@ -17,13 +17,13 @@ const NOBODY: &str = "(kept ready)";
 pub struct Keep {
     sandboxes: Arc<dyn Sandboxes>,
     caller: Caller,
-    under: Wish,
+    under: SandboxRequest,
     /// Only sandboxes of this server's life carry it.
     label: String,
 }
 
 impl Keep {
-    pub(crate) fn new(sandboxes: Arc<dyn Sandboxes>, under: Wish) -> Self {
+    pub(crate) fn new(sandboxes: Arc<dyn Sandboxes>, under: SandboxRequest) -> Self {
         let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
         Self { sandboxes, caller, under, label: format!("agentflow.kept.{}", random_hex(8)) }
     }
@@ -38,18 +38,18 @@ impl Keep {
         &self.caller.tenant
     }
 
-    /// The wish as it is carried out.
-    pub fn whole(&self, wish: &Wish) -> Wish {
-        wish.clone().over(&self.under)
+    /// The request with what the server sets.
+    pub fn whole(&self, sandbox_request: &SandboxRequest) -> SandboxRequest {
+        sandbox_request.clone().over(&self.under)
     }
 
     /// Makes one.
     ///
     /// # Errors
     /// Why not.
-    pub async fn make(&self, wish: &Wish) -> Result<Place, String> {
+    pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<Place, String> {
         let labels = BTreeMap::from([(LABEL.to_owned(), NOBODY.to_owned()), (self.label.clone(), "true".to_owned())]);
-        let name = self.sandboxes.make(&self.caller, &self.whole(wish), labels).await?;
+        let name = self.sandboxes.make(&self.caller, &self.whole(sandbox_request), labels).await?;
         Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: self.caller.clone(), name })
     }
 

@@ -40,7 +40,7 @@ pub use catalog::Listed;
 pub use execute::{Action, Done, Execute};
 pub use keep::Keep;
 pub use names::trajectory_id;
-pub use place::{Caller, GuestAnswer, GuestRequest, Place, Sandboxes, Wish};
+pub use place::{Caller, GuestAnswer, GuestRequest, Place, SandboxRequest, Sandboxes};
 pub use plugin::remove_plugins;
 pub use retry::GRACE;
 pub use session::{Facts, Session};

@@ -19,7 +19,7 @@ pub struct Caller {
 /// What a worker's sandbox is asked to be. Unset: the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Wish {
+pub struct SandboxRequest {
     pub image: Option<String>,
     /// `none` or `open`.
     pub network: Option<String>,
@@ -31,12 +31,12 @@ pub struct Wish {
     pub pids: Option<u32>,
 }
 
-impl Wish {
+impl SandboxRequest {
     /// The fields of a session's configuration that are about its sandbox.
     ///
     /// # Errors
     /// Which field is of the wrong type.
-    pub fn of(config: &Map<String, Value>) -> Result<Self, String> {
+    pub fn from_config(config: &Map<String, Value>) -> Result<Self, String> {
         const FIELDS: [&str; 7] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids"];
         let mut own = Map::new();
         for field in FIELDS {
@@ -120,7 +120,12 @@ pub trait Sandboxes: Send + Sync {
     ///
     /// # Errors
     /// Why not, for the client.
-    async fn make(&self, caller: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String>;
+    async fn make(
+        &self,
+        caller: &Caller,
+        sandbox_request: &SandboxRequest,
+        labels: BTreeMap<String, String>,
+    ) -> Result<String, String>;
     /// Removes it; one that is gone is fine.
     async fn remove(&self, caller: &Caller, name: &str);
     /// Whether it is there, and could answer.

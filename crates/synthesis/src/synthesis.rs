@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::catalog::{Catalog, Listed, Loaded};
 use crate::keep::Keep;
 use crate::names::session_name;
-use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
 use crate::retry::Orphans;
 use crate::session::{Facts, Session};
 use crate::store::Store;
@@ -49,7 +49,7 @@ pub struct Setup {
     /// Time without a call after which a session ends, unless it names its own.
     pub session_ttl: Duration,
     /// What sandboxes of workers are, where their sessions don't say.
-    pub wish: Wish,
+    pub sandbox_request: SandboxRequest,
 }
 
 /// A session that is asked for.
@@ -103,7 +103,7 @@ pub struct Synthesis {
     workers: Mutex<HashMap<Key, Arc<Worker>>>,
     store: Store,
     ttl: Duration,
-    wish: Wish,
+    sandbox_request: SandboxRequest,
     /// The label of sandboxes that backends keep ready.
     kept: String,
 }
@@ -119,7 +119,7 @@ impl Synthesis {
         let path = setup.dir.join("sessions.db");
         let store = Store::open(&path).map_err(|error| failed("could not open the workers' sessions in", &error))?;
         let kept = store.all().map_err(|error| failed("could not read the workers' sessions in", &error))?;
-        let keep = Keep::new(Arc::clone(&setup.sandboxes), setup.wish.clone());
+        let keep = Keep::new(Arc::clone(&setup.sandboxes), setup.sandbox_request.clone());
         for backend in &setup.backends {
             backend.bind(keep.clone());
         }
@@ -135,7 +135,7 @@ impl Synthesis {
             workers: Mutex::default(),
             store,
             ttl: setup.session_ttl,
-            wish: setup.wish,
+            sandbox_request: setup.sandbox_request,
             kept: keep.label().to_owned(),
         };
         for kept in kept {
@@ -340,15 +340,16 @@ impl Synthesis {
 
     async fn prepare(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
         let loaded = self.catalog.resource(&session.facts.resource_type);
-        let wish = match loaded {
-            Some(loaded) => loaded.backend.wish(&session.facts.config),
-            None => session.is_hidden().then(Wish::default),
+        let sandbox_request = match loaded {
+            Some(loaded) => loaded.backend.sandbox_request(&session.facts.config),
+            None => session.is_hidden().then(SandboxRequest::default),
         };
-        let place = match wish {
+        let place = match sandbox_request {
             None => None,
-            Some(wish) => {
+            Some(sandbox_request) => {
                 let before = session.sandbox().filter(|_| session.restored);
-                let wish = Wish::of(&session.facts.config)?.over(&wish).over(&self.wish);
+                let sandbox_request =
+                    SandboxRequest::from_config(&session.facts.config)?.over(&sandbox_request).over(&self.sandbox_request);
                 let resumed = before.clone();
                 let place = match before {
                     Some(name) if session.is_alone() => {
@@ -360,8 +361,8 @@ impl Synthesis {
                 };
                 let place = match place {
                     Some(place) => place,
-                    None if session.is_alone() => self.spare_place(caller, session, &wish, false).await?,
-                    None => worker.claim(&self.sandboxes, caller, &wish).await?,
+                    None if session.is_alone() => self.spare_place(caller, session, &sandbox_request, false).await?,
+                    None => worker.claim(&self.sandboxes, caller, &sandbox_request).await?,
                 };
                 session.resumed.store(resumed.as_ref() == Some(&place.name), Ordering::Relaxed);
                 *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.name.clone());
@@ -401,26 +402,32 @@ impl Synthesis {
         &self,
         caller: &Caller,
         session: &Session,
-        wish: &Wish,
+        sandbox_request: &SandboxRequest,
         temporary: bool,
     ) -> Result<Place, String> {
-        let wish = wish.clone().over(&self.wish);
+        let sandbox_request = sandbox_request.clone().over(&self.sandbox_request);
         let (kind, config) = (&session.facts.resource_type, &session.facts.config);
         if let Some(loaded) = self.catalog.resource(kind)
-            && let Some(name) = loaded.backend.spare(caller, config, &wish).await
+            && let Some(name) = loaded.backend.spare(caller, config, &sandbox_request).await
         {
             return Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name });
         }
-        self.own_place(caller, &session.facts.worker, &wish, temporary).await
+        self.own_place(caller, &session.facts.worker, &sandbox_request, temporary).await
     }
 
     /// A sandbox for one call, or for one session.
-    pub(crate) async fn own_place(&self, caller: &Caller, worker: &str, wish: &Wish, temporary: bool) -> Result<Place, String> {
+    pub(crate) async fn own_place(
+        &self,
+        caller: &Caller,
+        worker: &str,
+        sandbox_request: &SandboxRequest,
+        temporary: bool,
+    ) -> Result<Place, String> {
         let mut labels = BTreeMap::from([(LABEL.to_owned(), label(worker))]);
         if temporary {
             labels.insert(TEMPORARY.to_owned(), "true".to_owned());
         }
-        let name = self.sandboxes.make(caller, &wish.clone().over(&self.wish), labels).await?;
+        let name = self.sandboxes.make(caller, &sandbox_request.clone().over(&self.sandbox_request), labels).await?;
         Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
 /// The label that sandboxes of workers carry: the worker's id.
@@ -97,13 +97,18 @@ impl Worker {
     }
 
     /// The worker's sandbox for one more of its sessions. The first makes it; those who come meanwhile wait for that.
-    pub(crate) async fn claim(&self, sandboxes: &Arc<dyn Sandboxes>, caller: &Caller, wish: &Wish) -> Result<Place, String> {
+    pub(crate) async fn claim(
+        &self,
+        sandboxes: &Arc<dyn Sandboxes>,
+        caller: &Caller,
+        sandbox_request: &SandboxRequest,
+    ) -> Result<Place, String> {
         let mut shared = self.shared.lock().await;
         let name = match &shared.name {
             Some(name) => name.clone(),
             None => {
                 let labels = BTreeMap::from([(LABEL.to_owned(), label(&self.id))]);
-                sandboxes.make(caller, wish, labels).await?
+                sandboxes.make(caller, sandbox_request, labels).await?
             }
         };
         shared.name = Some(name.clone());

@@ -298,7 +298,7 @@ impl Command {
         }
     }
 
-    /// Ends it at someone's wish. Says whether it was running.
+    /// Ends it when a caller asks for it. Says whether it was running.
     pub(super) fn kill(&self, signal: Signal) -> bool {
         let running = self.is_running();
         if running {

@@ -47,10 +47,10 @@ impl Drop for Place {
     }
 }
 
-pub(super) async fn connect(guest: &SharedGuest, wish: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
+pub(super) async fn connect(guest: &SharedGuest, query: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let place = Place::take().ok_or(ShellError::TooManyAttached)?;
     let mut argv = vec!["bash".to_owned()];
-    if let Some(line) = wish.command {
+    if let Some(line) = query.command {
         match line {
             line if line.contains('\0') => return Err(ShellError::Nul.into()),
             line if line.len() > MAX_LINE => {
@@ -61,13 +61,13 @@ pub(super) async fn connect(guest: &SharedGuest, wish: Query, upgrade: WebSocket
             line => argv.extend(["-c".to_owned(), line]),
         }
     }
-    let cwd = wish.exec_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| guest.default_dir().display().to_string());
+    let cwd = query.exec_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| guest.default_dir().display().to_string());
     if !std::path::Path::new(&cwd).is_dir() {
         return Err(ShellError::NoDirectory(cwd).into());
     }
     let not_started = |error: &dyn std::fmt::Display| ShellError::NotStarted(error.to_string());
     let (pty, slave) = Pty::open(&guest.user).map_err(|e| not_started(&e))?;
-    pty.resize(wish.cols.unwrap_or(COLUMNS), wish.rows.unwrap_or(ROWS));
+    pty.resize(query.cols.unwrap_or(COLUMNS), query.rows.unwrap_or(ROWS));
     let again = || slave.try_clone().map_err(|e| not_started(&e));
     let terminal = (!guest.config().env.contains_key("TERM")).then(|| ("TERM".to_owned(), "xterm-256color".to_owned()));
     let terminal: Vec<_> = terminal.into_iter().collect();

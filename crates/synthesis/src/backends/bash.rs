@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, MAX_OUTPUT, alias, failed, number_if, place, quoted, require, seconds, spec, text};
 use crate::answer::Returned;
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{Place, Wish};
+use crate::place::{Place, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "bash";
@@ -145,8 +145,8 @@ impl Backend for Bash {
         self.config.clone()
     }
 
-    fn wish(&self, _config: &Map<String, Value>) -> Option<Wish> {
-        Some(Wish::default())
+    fn sandbox_request(&self, _config: &Map<String, Value>) -> Option<SandboxRequest> {
+        Some(SandboxRequest::default())
     }
 
     async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {

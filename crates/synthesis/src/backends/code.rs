@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Answered, Params, bash, count_if, failed, number_if, place, require, seconds, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{Place, Wish};
+use crate::place::{Place, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "code";
@@ -108,8 +108,8 @@ impl Backend for Code {
         self.config.clone()
     }
 
-    fn wish(&self, _config: &Map<String, Value>) -> Option<Wish> {
-        Some(Wish::default())
+    fn sandbox_request(&self, _config: &Map<String, Value>) -> Option<SandboxRequest> {
+        Some(SandboxRequest::default())
     }
 
     async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {

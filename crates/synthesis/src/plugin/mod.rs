@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::execute::legacy;
-use crate::place::{Place, Sandboxes, Wish};
+use crate::place::{Place, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
 use process::{Fault, Process, Running};
@@ -58,7 +58,7 @@ pub struct Launch {
     pub paths: Vec<(String, Vec<PathBuf>)>,
     pub dir: Option<PathBuf>,
     /// In a sandbox of its own, and of this kind.
-    pub sandbox: Option<Wish>,
+    pub sandbox: Option<SandboxRequest>,
 }
 
 impl Launch {
@@ -160,7 +160,7 @@ impl Plugin {
         config: Map<String, Value>,
         sandboxes: &Arc<dyn Sandboxes>,
     ) -> Result<Arc<dyn Backend>, String> {
-        let rooms = launch.sandbox.clone().map(|wish| Rooms { sandboxes: Arc::clone(sandboxes), wish });
+        let rooms = launch.sandbox.clone().map(|sandbox_request| Rooms { sandboxes: Arc::clone(sandboxes), sandbox_request });
         let process = Process::new(key.to_owned(), launch, rooms);
         let running = process.running().await?;
         let asked = running.ask("describe", json!({ "protocol": PROTOCOL, "config": config }));

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::Launch;
 use super::process::{Body, Streams};
 use crate::backends::quoted;
-use crate::place::{Caller, Place, Sandboxes, Wish};
+use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
 
 /// The label of sandboxes that plugins run in: the plugin's name.
 pub(crate) const LABEL: &str = "agentflow.plugin";
@@ -31,7 +31,7 @@ const MAX_BYTES: u64 = 32 << 20;
 /// Makes sandboxes for plugins.
 pub(crate) struct Rooms {
     pub(crate) sandboxes: Arc<dyn Sandboxes>,
-    pub(crate) wish: Wish,
+    pub(crate) sandbox_request: SandboxRequest,
 }
 
 /// One of them.
@@ -47,7 +47,7 @@ impl Rooms {
     pub(super) async fn start(&self, name: &str, launch: &Launch) -> Result<Streams, String> {
         let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
         let labels = BTreeMap::from([(LABEL.to_owned(), name.chars().filter(|c| !c.is_control()).take(128).collect())]);
-        let sandbox = self.sandboxes.make(&caller, &self.wish, labels).await?;
+        let sandbox = self.sandboxes.make(&caller, &self.sandbox_request, labels).await?;
         let place = Place { sandboxes: Arc::clone(&self.sandboxes), caller, name: sandbox };
         match begin(&place, launch).await {
             Ok(command) => Ok(streams(place, command)),

@@ -17,7 +17,7 @@ use super::{Answered, place};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::keep::Keep;
-use crate::place::{Place, Wish};
+use crate::place::{Place, SandboxRequest};
 use crate::session::Session;
 
 use definitions::{Definitions, Folders};
@@ -80,8 +80,9 @@ impl Mcp {
     }
 
     async fn discover(&self, keep: &Keep) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
-        let wish = Wish::of(&self.config)?.over(&self.wish(&self.config).unwrap_or_default());
-        let place = keep.make(&wish).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
+        let sandbox_request =
+            SandboxRequest::from_config(&self.config)?.over(&self.sandbox_request(&self.config).unwrap_or_default());
+        let place = keep.make(&sandbox_request).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
         let told = self.start(&self.config, DISCOVERY, &place).await;
         keep.remove(&place.name).await;
         told
@@ -143,8 +144,11 @@ impl Backend for Mcp {
         self.config.clone()
     }
 
-    fn wish(&self, _config: &Map<String, Value>) -> Option<Wish> {
-        Some(Wish { env: BTreeMap::from([("MCP_SERVERS_FILE".to_owned(), FILE.to_owned())]), ..Wish::default() })
+    fn sandbox_request(&self, _config: &Map<String, Value>) -> Option<SandboxRequest> {
+        Some(SandboxRequest {
+            env: BTreeMap::from([("MCP_SERVERS_FILE".to_owned(), FILE.to_owned())]),
+            ..SandboxRequest::default()
+        })
     }
 
     fn bind(&self, keep: Keep) {

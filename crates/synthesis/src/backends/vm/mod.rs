@@ -46,7 +46,7 @@ use super::{Answered, Params};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, Wish};
+use crate::place::{Caller, Place, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "vm";
@@ -303,9 +303,9 @@ impl Backend for Vm {
         self.config.clone()
     }
 
-    fn wish(&self, config: &Map<String, Value>) -> Option<Wish> {
+    fn sandbox_request(&self, config: &Map<String, Value>) -> Option<SandboxRequest> {
         // What is wrong with it is said when the session begins.
-        Settings::of(config).ok()?.wish()
+        Settings::of(config).ok()?.sandbox_request()
     }
 
     fn check(&self, tool: &str, params: &Params, _worker: &str) -> Result<(), Failure> {
@@ -327,8 +327,8 @@ impl Backend for Vm {
         }
     }
 
-    async fn spare(&self, caller: &Caller, config: &Map<String, Value>, wish: &Wish) -> Option<String> {
-        self.pool.get()?.take(caller, config, wish).await
+    async fn spare(&self, caller: &Caller, config: &Map<String, Value>, sandbox_request: &SandboxRequest) -> Option<String> {
+        self.pool.get()?.take(caller, config, sandbox_request).await
     }
 
     async fn warmup(&self) -> Result<(), String> {

@@ -17,7 +17,7 @@ use super::begin;
 use super::settings::{Settings, pool_size};
 use super::setup::{self, Setting};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, Wish};
+use crate::place::{Caller, Place, SandboxRequest};
 
 /// Machines that are made ready at a time: each start takes a core or more for its second.
 const AT_ONCE: usize = 2;
@@ -51,11 +51,11 @@ impl Pool {
     }
 
     /// What its machines are.
-    fn kind(&self) -> Result<(Settings, Wish), String> {
+    fn kind(&self) -> Result<(Settings, SandboxRequest), String> {
         let settings = Settings::of(&self.config)?;
-        let wish = settings.wish().ok_or("machines of this provider are not kept ready")?;
-        let wish = Wish::of(&self.config)?.over(&wish);
-        Ok((settings, wish))
+        let sandbox_request = settings.sandbox_request().ok_or("machines of this provider are not kept ready")?;
+        let sandbox_request = SandboxRequest::from_config(&self.config)?.over(&sandbox_request);
+        Ok((settings, sandbox_request))
     }
 
     /// Makes as many ready as are missing.
@@ -67,7 +67,7 @@ impl Pool {
         if wanted == 0 {
             return Ok(());
         }
-        let (settings, wish) = self.kind()?;
+        let (settings, sandbox_request) = self.kind()?;
         let missing = {
             let mut state = self.state();
             let missing = if state.closed { 0 } else { wanted.saturating_sub(state.ready.len() + state.making) };
@@ -76,15 +76,15 @@ impl Pool {
         };
         // Tasks of their own: whoever asked may leave, and what was begun is to be known of.
         let making = (0..missing).map(|_| {
-            let (pool, settings, wish) = (Arc::clone(self), settings.clone(), wish.clone());
-            tokio::spawn(async move { pool.one(&settings, &wish).await })
+            let (pool, settings, sandbox_request) = (Arc::clone(self), settings.clone(), sandbox_request.clone());
+            tokio::spawn(async move { pool.one(&settings, &sandbox_request).await })
         });
         let made = futures_util::future::join_all(making.collect::<Vec<_>>()).await;
         made.into_iter().try_for_each(|one| one.unwrap_or_else(|error| Err(error.to_string())))
     }
 
-    async fn one(&self, settings: &Settings, wish: &Wish) -> Result<(), String> {
-        let made = self.made(settings, wish).await;
+    async fn one(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<(), String> {
+        let made = self.made(settings, sandbox_request).await;
         let (unwanted, done) = {
             let mut state = self.state();
             state.making -= 1;
@@ -103,9 +103,9 @@ impl Pool {
         done
     }
 
-    async fn made(&self, settings: &Settings, wish: &Wish) -> Result<Place, String> {
+    async fn made(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<Place, String> {
         let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
-        let place = self.keep.make(wish).await?;
+        let place = self.keep.make(sandbox_request).await?;
         let ready = async {
             let machine = settings.machine(Some(&place), &self.config, "").await?;
             begin(&*machine).await?;
@@ -119,12 +119,17 @@ impl Pool {
     }
 
     /// A machine for such a session, if one is ready; another is made in its place.
-    pub(super) async fn take(self: &Arc<Self>, caller: &Caller, config: &Map<String, Value>, wish: &Wish) -> Option<String> {
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        caller: &Caller,
+        config: &Map<String, Value>,
+        sandbox_request: &SandboxRequest,
+    ) -> Option<String> {
         let (ours, own) = self.kind().ok()?;
         let theirs = Settings::of(config).ok()?;
         let is_such = caller.tenant == *self.keep.tenant()
             && theirs.provider == ours.provider
-            && self.keep.whole(&own) == *wish
+            && self.keep.whole(&own) == *sandbox_request
             // What was set up can't be undone; where nothing was, the session's own steps may follow.
             && (ours.setup.is_empty() || ours.setup == theirs.setup);
         if !is_such {
@@ -191,9 +196,14 @@ mod tests {
 
     #[async_trait]
     impl Sandboxes for FakeSandboxes {
-        async fn make(&self, _: &Caller, wish: &Wish, labels: BTreeMap<String, String>) -> Result<String, String> {
+        async fn make(
+            &self,
+            _: &Caller,
+            sandbox_request: &SandboxRequest,
+            labels: BTreeMap<String, String>,
+        ) -> Result<String, String> {
             assert!(labels.keys().any(|label| label.starts_with("agentflow.kept.")));
-            assert_eq!(wish.cpus, Some(3.0), "what the server's sandboxes are is under it");
+            assert_eq!(sandbox_request.cpus, Some(3.0), "what the server's sandboxes are is under it");
             let mut made = self.made.lock().unwrap();
             let name = format!("s{}", made.len());
             made.push(name.clone());
@@ -220,7 +230,7 @@ mod tests {
     }
 
     fn pool(sandboxes: &Arc<FakeSandboxes>, config: Value) -> Arc<Pool> {
-        let under = Wish { cpus: Some(3.0), ..Wish::default() };
+        let under = SandboxRequest { cpus: Some(3.0), ..SandboxRequest::default() };
         let keep = Keep::new(Arc::clone(sandboxes) as Arc<dyn Sandboxes>, under);
         Arc::new(Pool::new(config.as_object().cloned().unwrap(), Setting::default(), keep))
     }
@@ -228,8 +238,9 @@ mod tests {
     async fn take(pool: &Arc<Pool>, config: Value, tenant: TenantId) -> Option<String> {
         let config = config.as_object().cloned().unwrap();
         let caller = Caller { tenant, request_id: String::new(), origin: None };
-        let wish = Wish::of(&config).unwrap().over(&Settings::of(&config).unwrap().wish().unwrap());
-        pool.take(&caller, &config, &pool.keep.whole(&wish)).await
+        let sandbox_request =
+            SandboxRequest::from_config(&config).unwrap().over(&Settings::of(&config).unwrap().sandbox_request().unwrap());
+        pool.take(&caller, &config, &pool.keep.whole(&sandbox_request)).await
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use super::desktop::Desktop;
 use super::docker::{DockerMachine, Options};
 use super::machine::Machine;
 use super::qemu::{AGENT, Qemu};
-use crate::place::{Place, Wish};
+use crate::place::{Place, SandboxRequest};
 
 /// The image of machines of QEMU, unless the configuration names another: `arenite vm build` makes it.
 const MACHINE: &str = "machine";
@@ -176,7 +176,7 @@ impl Settings {
     }
 
     /// The sandbox that such a machine runs in. None: it runs elsewhere.
-    pub(super) fn wish(&self) -> Option<Wish> {
+    pub(super) fn sandbox_request(&self) -> Option<SandboxRequest> {
         match self.provider {
             Provider::Docker => None,
             Provider::Desktop | Provider::Qemu => {
@@ -187,7 +187,7 @@ impl Settings {
                     env.insert("DISPLAY_HEIGHT".to_owned(), height.to_string());
                 }
                 let image = (self.provider == Provider::Qemu).then(|| MACHINE.to_owned());
-                Some(Wish { image, env, memory_mb: Some(MEMORY_MB), pids: Some(PIDS), ..Wish::default() })
+                Some(SandboxRequest { image, env, memory_mb: Some(MEMORY_MB), pids: Some(PIDS), ..SandboxRequest::default() })
             }
         }
     }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(pool_size(whole.as_object().unwrap()), Ok(2));
         let read = settings(whole).unwrap();
         assert_eq!((read.provider, read.screen, read.recording), (Provider::Desktop, Some((1920, 1080)), true));
-        let env = read.wish().unwrap().env;
+        let env = read.sandbox_request().unwrap().env;
         assert_eq!((env["DISPLAY_WIDTH"].as_str(), env["DISPLAY_HEIGHT"].as_str()), ("1920", "1080"));
         for size in [json!("800x600"), json!({"width": 800, "height": 600}), json!([800, 600])] {
             assert_eq!(settings(json!({"screen_size": size})).unwrap().screen, Some((800, 600)));

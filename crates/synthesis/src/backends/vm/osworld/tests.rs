@@ -2,7 +2,7 @@
 
 use super::fake::{FakeAgent, PNG};
 use super::*;
-use crate::place::{Caller, GuestAnswer, GuestRequest, Place, Sandboxes, Wish};
+use crate::place::{Caller, GuestAnswer, GuestRequest, Place, SandboxRequest, Sandboxes};
 
 async fn machine() -> (OsWorld, FakeAgent) {
     let agent = FakeAgent::start().await;
@@ -80,7 +80,12 @@ struct FakeSandboxes(std::sync::Mutex<Vec<String>>);
 
 #[async_trait]
 impl Sandboxes for FakeSandboxes {
-    async fn make(&self, _: &Caller, _: &Wish, _: std::collections::BTreeMap<String, String>) -> Result<String, String> {
+    async fn make(
+        &self,
+        _: &Caller,
+        _: &SandboxRequest,
+        _: std::collections::BTreeMap<String, String>,
+    ) -> Result<String, String> {
         Err("there are none".to_owned())
     }
     async fn remove(&self, _: &Caller, _: &str) {}
