@@ -23,7 +23,7 @@ const SETTINGS: [&str; 2] = ["pyautogui.PAUSE", "pyautogui.FAILSAFE"];
 
 /// What a call comes to.
 #[derive(Debug, Clone, PartialEq)]
-enum Deed {
+enum Op {
     Act(Action),
     MoveBy(f64, f64),
     DragTo { to: (f64, f64), button: Button, takes: Duration },
@@ -35,16 +35,16 @@ enum Deed {
 
 /// A command that was read.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Script(Vec<Deed>);
+pub(super) struct Script(Vec<Op>);
 
 impl Script {
     /// # Errors
     /// What of it can't be read, or is not allowed.
     pub(super) fn read(command: &str) -> Result<Self, String> {
-        let mut deeds = Vec::new();
+        let mut ops = Vec::new();
         for statement in parse(command)? {
             match statement {
-                Statement::Call(call) => deeds.extend(deeds_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
+                Statement::Call(call) => ops.extend(ops_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
                 Statement::Import(modules) => {
                     if let Some(other) = modules.iter().find(|module| !MODULES.contains(&module.as_str())) {
                         return Err(format!("{other} is not there; only pyautogui and time are"));
@@ -54,7 +54,7 @@ impl Script {
                 Statement::Set(name) => return Err(format!("{name} can't be set")),
             }
         }
-        Ok(Self(deeds))
+        Ok(Self(ops))
     }
 
     /// Does it, and answers what its calls tell.
@@ -63,27 +63,27 @@ impl Script {
     /// What went wrong; what stands behind it is not done.
     pub(super) async fn run(&self, machine: &dyn Machine) -> Result<String, String> {
         let mut told = Vec::new();
-        for deed in &self.0 {
-            match deed {
-                Deed::Act(action) => machine.act(action).await?,
-                Deed::MoveBy(right, down) => {
+        for op in &self.0 {
+            match op {
+                Op::Act(action) => machine.act(action).await?,
+                Op::MoveBy(right, down) => {
                     let (x, y) = after_way(machine, (*right, *down)).await?;
                     machine.act(&Action::Move { x, y }).await?;
                 }
-                Deed::DragTo { to, button, takes } => {
+                Op::DragTo { to, button, takes } => {
                     let from = machine.pointer().await?;
                     machine.act(&Action::Drag { from, to: *to, button: *button, takes: *takes }).await?;
                 }
-                Deed::DragBy { by, button, takes } => {
+                Op::DragBy { by, button, takes } => {
                     let (from, to) = (machine.pointer().await?, after_way(machine, *by).await?);
                     machine.act(&Action::Drag { from, to, button: *button, takes: *takes }).await?;
                 }
-                Deed::Wait(time) => tokio::time::sleep(*time).await,
-                Deed::TellSize => {
+                Op::Wait(time) => tokio::time::sleep(*time).await,
+                Op::TellSize => {
                     let (width, height) = machine.size().await?;
                     told.push(format!("Size(width={width}, height={height})"));
                 }
-                Deed::TellPointer => {
+                Op::TellPointer => {
                     let (x, y) = machine.pointer().await?;
                     told.push(format!("Point(x={x}, y={y})"));
                 }
@@ -211,29 +211,29 @@ fn key(literal: &Literal) -> Result<String, String> {
 }
 
 /// Clicks, with a moment between them if that is wanted.
-fn clicks(at: Option<(f64, f64)>, button: Button, times: u32, interval: Duration) -> Vec<Deed> {
+fn clicks(at: Option<(f64, f64)>, button: Button, times: u32, interval: Duration) -> Vec<Op> {
     if interval.is_zero() {
-        return vec![Deed::Act(Action::Click { at, button, times })];
+        return vec![Op::Act(Action::Click { at, button, times })];
     }
-    spaced((0..times).map(|_| Deed::Act(Action::Click { at, button, times: 1 })), interval)
+    spaced((0..times).map(|_| Op::Act(Action::Click { at, button, times: 1 })), interval)
 }
 
-fn spaced(deeds: impl Iterator<Item = Deed>, interval: Duration) -> Vec<Deed> {
-    let mut all: Vec<Deed> = Vec::new();
-    for deed in deeds {
+fn spaced(ops: impl Iterator<Item = Op>, interval: Duration) -> Vec<Op> {
+    let mut all: Vec<Op> = Vec::new();
+    for op in ops {
         if !all.is_empty() && !interval.is_zero() {
-            all.push(Deed::Wait(interval));
+            all.push(Op::Wait(interval));
         }
-        all.push(deed);
+        all.push(op);
     }
     all
 }
 
-fn press(key: &str) -> Deed {
-    Deed::Act(Action::Keys { keys: vec![key.to_owned()] })
+fn press(key: &str) -> Op {
+    Op::Act(Action::Keys { keys: vec![key.to_owned()] })
 }
 
-fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
+fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
     let function = match call.name.as_str() {
         "time.sleep" | "sleep" => "sleep",
         name => name.strip_prefix("pyautogui.").ok_or("only functions of pyautogui and time.sleep can be called")?,
@@ -260,36 +260,36 @@ fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
         "moveTo" => {
             let given = Arguments::of(call, &["x", "y", "duration", "tween"])?;
             let (x, y) = given.place()?.ok_or("x and y are missing")?;
-            vec![Deed::Act(Action::Move { x, y })]
+            vec![Op::Act(Action::Move { x, y })]
         }
         "moveRel" | "move" => {
             let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween"])?;
             let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
-            vec![Deed::MoveBy(right.unwrap_or(0.0), down.unwrap_or(0.0))]
+            vec![Op::MoveBy(right.unwrap_or(0.0), down.unwrap_or(0.0))]
         }
         "dragTo" => {
             let given = Arguments::of(call, &["x", "y", "duration", "tween", "button"])?;
             let to = given.place()?.ok_or("x and y are missing")?;
-            vec![Deed::DragTo { to, button: given.button()?, takes: given.time("duration")? }]
+            vec![Op::DragTo { to, button: given.button()?, takes: given.time("duration")? }]
         }
         "dragRel" | "drag" => {
             let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween", "button"])?;
             let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
             let by = (right.unwrap_or(0.0), down.unwrap_or(0.0));
-            vec![Deed::DragBy { by, button: given.button()?, takes: given.time("duration")? }]
+            vec![Op::DragBy { by, button: given.button()?, takes: given.time("duration")? }]
         }
         "mouseDown" | "mouseUp" => {
             let given = Arguments::of(call, &["x", "y", "button", "duration"])?;
-            let there = given.place()?.map(|(x, y)| Deed::Act(Action::Move { x, y }));
+            let there = given.place()?.map(|(x, y)| Op::Act(Action::Move { x, y }));
             let button = given.button()?;
             let action = if function == "mouseDown" { Action::Press { button } } else { Action::Release { button } };
-            there.into_iter().chain([Deed::Act(action)]).collect()
+            there.into_iter().chain([Op::Act(action)]).collect()
         }
         "scroll" | "vscroll" | "hscroll" => {
             let given = Arguments::of(call, &["clicks", "x", "y"])?;
             let (at, notches) = (given.place()?, given.needed("clicks", MAX_NOTCHES)? as i64);
             let (up, right) = if function == "hscroll" { (0, notches) } else { (notches, 0) };
-            vec![Deed::Act(Action::Scroll { at, up, right })]
+            vec![Op::Act(Action::Scroll { at, up, right })]
         }
         "press" => {
             let given = Arguments::of(call, &["keys", "presses", "interval"])?;
@@ -299,8 +299,8 @@ fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
             }
             spaced((0..times).flat_map(|_| keys.iter().map(|key| press(key))), given.time("interval")?)
         }
-        "keyDown" => vec![Deed::Act(Action::KeyDown { key: Arguments::of(call, &["key"])?.key("key")? })],
-        "keyUp" => vec![Deed::Act(Action::KeyUp { key: Arguments::of(call, &["key"])?.key("key")? })],
+        "keyDown" => vec![Op::Act(Action::KeyDown { key: Arguments::of(call, &["key"])?.key("key")? })],
+        "keyUp" => vec![Op::Act(Action::KeyUp { key: Arguments::of(call, &["key"])?.key("key")? })],
         "hotkey" => {
             if let Some((name, _)) = call.named.iter().find(|(name, _)| name != "interval" && name != "_pause") {
                 return Err(format!("it has no argument {name}"));
@@ -312,7 +312,7 @@ fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
             if keys.is_empty() {
                 return Err("its keys are missing".to_owned());
             }
-            vec![Deed::Act(Action::Keys { keys })]
+            vec![Op::Act(Action::Keys { keys })]
         }
         "write" | "typewrite" => {
             let given = Arguments::of(call, &["message", "interval"])?;
@@ -321,17 +321,17 @@ fn deeds_of(call: &Call) -> Result<Vec<Deed>, String> {
                 Some(Literal::List(_)) => spaced(given.keys("message")?.iter().map(|key| press(key)), interval),
                 _ => {
                     let text = given.text("message")?.ok_or("message is missing")?.to_owned();
-                    vec![Deed::Act(Action::Type { text, interval })]
+                    vec![Op::Act(Action::Type { text, interval })]
                 }
             }
         }
         "sleep" => {
             let given = Arguments::of(call, &["seconds"])?;
             given.needed("seconds", MAX_SECONDS)?;
-            vec![Deed::Wait(given.time("seconds")?)]
+            vec![Op::Wait(given.time("seconds")?)]
         }
-        "size" => vec![Deed::TellSize],
-        "position" => vec![Deed::TellPointer],
+        "size" => vec![Op::TellSize],
+        "position" => vec![Op::TellPointer],
         // Who wants a picture has vm:screenshot.
         "screenshot" => Vec::new(),
         other => return Err(format!("there is no {other} here")),
