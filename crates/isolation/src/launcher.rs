@@ -33,7 +33,7 @@ use thiserror::Error;
 use crate::descriptors::{self, MAX_MESSAGE};
 use crate::devices;
 use crate::mounts::{leave_old_root, mount, pivot_here};
-use crate::sandbox::{self, Embryo};
+use crate::sandbox::{self, InitArgs};
 use crate::seccomp::Filters;
 
 /// The ids of one sandbox: `uid_base` up to `uid_base + IDS - 1` on the host are 0 up to `IDS - 1` inside.
@@ -428,7 +428,7 @@ fn prepare(
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
         let program = (programs, request.program);
-        sandbox::run(Embryo { control, program, guest_entrances, work_entrances, filters, devices })
+        sandbox::run(InitArgs { control, program, guest_entrances, work_entrances, filters, devices })
     }
     // A launcher that is not itself again would make the next sandbox in this one's network, or under its id. The server
     // starts another, and the child, whose ids are not mapped yet, ends with this process.

@@ -20,7 +20,7 @@ use crate::seccomp::Filters;
 use crate::{capabilities, spawner};
 
 /// What the launcher hands to a new first process.
-pub(crate) struct Embryo<'a> {
+pub(crate) struct InitArgs<'a> {
     pub(crate) control: OwnedFd,
     /// A mount of the directory with the guest's program, and the program's name in it.
     pub(crate) program: (OwnedFd, String),
@@ -106,11 +106,11 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 }
 
 /// Prepares, waits for [`Begin`] and becomes the program. Ends the process when the server goes away first.
-pub(crate) fn run(embryo: Embryo<'_>) -> ! {
-    let Ok(control) = lift(&embryo.control) else { std::process::exit(1) };
+pub(crate) fn run(args: InitArgs<'_>) -> ! {
+    let Ok(control) = lift(&args.control) else { std::process::exit(1) };
     let control = control.as_fd();
     let report = |report: &Report| descriptors::send(control, &serde_json::to_vec(report).unwrap_or_default(), &[]);
-    let outcome = prepare(&embryo).and_then(|staged| {
+    let outcome = prepare(&args).and_then(|staged| {
         report(&Report::Ready).at("control socket")?;
         let mut buffer = vec![0u8; MAX_MESSAGE];
         let (length, given) = descriptors::receive(control, &mut buffer).at("control socket")?;
@@ -119,7 +119,7 @@ pub(crate) fn run(embryo: Embryo<'_>) -> ! {
         }
         let begin: Begin = serde_json::from_slice(&buffer[..length])
             .map_err(|_| Failure { stage: "request".to_owned(), errno: libc::EINVAL })?;
-        begin_with(&begin, given, staged, &embryo, || report(&Report::Executing))
+        begin_with(&begin, given, staged, &args, || report(&Report::Executing))
     });
     if let Err(failure) = outcome {
         let _ = report(&Report::Failed(failure));
@@ -137,17 +137,17 @@ struct Prepared {
     old_root: OwnedFd,
 }
 
-fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
+fn prepare(args: &InitArgs<'_>) -> Staged<Prepared> {
     become_root().at("ids")?;
-    enter(&embryo.guest_entrances).at("guest cgroup")?;
-    let spawner = fork_spawner(embryo)?;
+    enter(&args.guest_entrances).at("guest cgroup")?;
+    let spawner = fork_spawner(args)?;
 
     mount("tmpfs", "/stage", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, "size=64k,mode=700").at("stage")?;
     for dir in ["root", "upper", "proc", "sys", "dev", "programs", "nothing", "program"].map(|name| format!("/stage/{name}")) {
         fs::create_dir(dir).at("stage")?;
     }
     let plain = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    attach(embryo.devices.as_fd(), Path::new("/stage/dev")).at("dev")?;
+    attach(args.devices.as_fd(), Path::new("/stage/dev")).at("dev")?;
     mount("proc", "/stage/proc", "proc", plain, "").at("proc")?;
     for name in READ_ONLY {
         let path = format!("/stage/proc/{name}");
@@ -163,7 +163,7 @@ fn prepare(embryo: &Embryo<'_>) -> Staged<Prepared> {
             Err(_) => {}
         }
     }
-    let program = program(&embryo.program).at("program")?;
+    let program = program(&args.program).at("program")?;
     // Nothing of the host's devices is shown: an empty directory that can't be written to.
     mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
     let terminals = format!("newinstance,ptmxmode=0666,mode=0620,gid=5,max={TERMINALS}");
@@ -219,7 +219,7 @@ fn enter(entrances: &[OwnedFd]) -> io::Result<()> {
 }
 
 /// The spawner's side of its start: it waits in the workload's cgroup until the root file system is there.
-fn fork_spawner(embryo: &Embryo<'_>) -> Staged<OwnedFd> {
+fn fork_spawner(args: &InitArgs<'_>) -> Staged<OwnedFd> {
     let (ours, theirs) = descriptors::packet_pair().at("spawner")?;
     // SAFETY: this process has one thread, so the child's copy of memory is consistent; it never returns from here.
     match check(unsafe { libc::fork() }.into()).at("spawner")? {
@@ -231,7 +231,7 @@ fn fork_spawner(embryo: &Embryo<'_>) -> Staged<OwnedFd> {
                     std::process::exit(1);
                 }
             };
-            report(enter(&embryo.work_entrances));
+            report(enter(&args.work_entrances));
             let mut go = [0u8; 8];
             match descriptors::receive(theirs.as_fd(), &mut go) {
                 Ok((8, _)) => {}
@@ -242,7 +242,7 @@ fn fork_spawner(embryo: &Embryo<'_>) -> Staged<OwnedFd> {
                 limit(u64::from_ne_bytes(go))?;
                 close_all_but(theirs.as_raw_fd())?;
                 capabilities::bound()?;
-                embryo.filters.install()?;
+                args.filters.install()?;
                 capabilities::reduce()
             };
             report(harden());
@@ -269,7 +269,7 @@ fn begin_with(
     begin: &Begin,
     given: Vec<OwnedFd>,
     staged: Prepared,
-    embryo: &Embryo<'_>,
+    args: &InitArgs<'_>,
     executing: impl Fn() -> io::Result<()>,
 ) -> Staged<()> {
     let invalid = || Failure { stage: "request".to_owned(), errno: libc::EINVAL };
@@ -320,9 +320,9 @@ fn begin_with(
     check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
     // The spawner hardens itself meanwhile.
     descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[]).at("spawner")?;
-    let env = hand_on(begin, inherit, &staged.spawner, &embryo.work_entrances).at("descriptors")?;
+    let env = hand_on(begin, inherit, &staged.spawner, &args.work_entrances).at("descriptors")?;
     capabilities::bound().at("capabilities")?;
-    embryo.filters.install().at("seccomp")?;
+    args.filters.install().at("seccomp")?;
     spawner_answer(staged.spawner.as_fd()).at("spawner")?;
     executing().at("control socket")?;
     Err(Failure::of("exec", &exec(&staged.program, &begin.argv, &env)))
