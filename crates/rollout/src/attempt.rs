@@ -42,7 +42,7 @@ pub(crate) struct Attempt {
     pub(crate) by_agent: u32,
 }
 
-/// What the desk has to know of its end.
+/// What the scheduler has to know of its end.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) task: usize,

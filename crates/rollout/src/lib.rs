@@ -27,7 +27,7 @@
 mod agent;
 mod attempt;
 mod capture;
-mod desk;
+mod scheduler;
 mod error;
 mod journal;
 mod outcome;

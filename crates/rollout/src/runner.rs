@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Workshop;
-use crate::desk::Desk;
+use crate::scheduler::Scheduler;
 use crate::error::RolloutError;
 use crate::journal::{self, History, Journal};
 use crate::progress::Observer;
@@ -116,7 +116,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     if orphans > 0 {
         observer.note(&format!("{orphans} attempts were under way when the last runner ended; their tasks are run again"));
     }
-    let waiting = Desk::unfinished(&history, tasks.len());
+    let waiting = Scheduler::unfinished(&history, tasks.len());
     let is_told = history.tasks.values().flatten().all(|attempt| attempt.end.as_ref().is_some_and(|end| end.disconnected));
     // A run that is done needs no server to write its files again.
     if !waiting.is_empty() || !is_told {
@@ -189,8 +189,8 @@ async fn work(
         stop: stop.gently.child_token(),
         at_once: stop.at_once.clone(),
     };
-    let desk = Desk::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
-    desk.work().await?;
+    let scheduler = Scheduler::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
+    scheduler.work().await?;
     // Workers that the server could not be told of then: it may be back.
     let Some((mut history, _)) = journal::read(dir)? else { return Ok(()) };
     until(stop, recovery::disconnect_all(server, &mut history, Some(&journal))).await?

@@ -1,4 +1,4 @@
-//! Where it is decided which task is run next.
+//! Decides which task runs next.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -46,7 +46,8 @@ struct Running {
     has_settled: bool,
 }
 
-pub(crate) struct Desk {
+/// Runs the tasks of a rollout: retries, back-off, and how many at once.
+pub(crate) struct Scheduler {
     options: Options,
     bench: Arc<Bench>,
     tasks: Arc<[Arc<Task>]>,
@@ -66,7 +67,7 @@ pub(crate) struct Desk {
     fault: Option<RolloutError>,
 }
 
-impl Desk {
+impl Scheduler {
     /// Tasks that are not done. One that the infrastructure failed to the last says nothing of the agent, and counts as not done
     /// for a runner that comes later.
     pub(crate) fn unfinished(history: &History, tasks: usize) -> Vec<usize> {
