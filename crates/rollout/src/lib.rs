@@ -27,7 +27,6 @@
 mod agent;
 mod attempt;
 mod capture;
-mod scheduler;
 mod error;
 mod journal;
 mod outcome;
@@ -36,6 +35,7 @@ mod ramp;
 mod recovery;
 mod results;
 mod runner;
+mod scheduler;
 mod server;
 mod summary;
 mod table;

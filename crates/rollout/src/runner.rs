@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Workshop;
-use crate::scheduler::Scheduler;
 use crate::error::RolloutError;
 use crate::journal::{self, History, Journal};
 use crate::progress::Observer;
 use crate::recovery;
 use crate::results::{self, Records};
+use crate::scheduler::Scheduler;
 use crate::server::{Absence, Presence, Server};
 use crate::summary::Summary;
 use crate::task::{Task, Tasks};
@@ -189,7 +189,8 @@ async fn work(
         stop: stop.gently.child_token(),
         at_once: stop.at_once.clone(),
     };
-    let scheduler = Scheduler::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
+    let scheduler =
+        Scheduler::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
     scheduler.work().await?;
     // Workers that the server could not be told of then: it may be back.
     let Some((mut history, _)) = journal::read(dir)? else { return Ok(()) };

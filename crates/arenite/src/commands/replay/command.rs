@@ -5,8 +5,8 @@ use arenite_trajectory::{Body, PartOfStep, Step};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::ground::Ground;
 use super::steps::Steps;
+use super::target::ReplayTarget;
 use crate::client::Client;
 use crate::commands::exec;
 use crate::failure::Failure;
@@ -58,11 +58,11 @@ async fn calls(
     step: &Step,
     ids: &mut Ids,
 ) -> Result<Option<Divergence>, Failure> {
-    let ground = Ground::Sandbox { name: sandbox.to_owned() };
+    let target = ReplayTarget::Sandbox { name: sandbox.to_owned() };
     for part in &step.calls {
         let arguments = bytes(steps, part.arguments.as_ref()).await?;
         let like = Step { action: part.action.clone(), status: part.status, calls: Vec::new(), ..step.clone() };
-        let (status, now) = ground.call(client, &like, arguments, ids).await?;
+        let (status, now) = target.call(client, &like, arguments, ids).await?;
         // What is packed for the way has the times of its files in it.
         let is_packed = part.action.starts_with("GET ") && part.action.contains("arenite-cp.");
         let kept = !is_packed && !matches!(&part.observation, Some(Body::Blob(blob)) if !blob.kept);

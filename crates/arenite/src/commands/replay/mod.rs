@@ -1,8 +1,8 @@
 //! `trajectory replay`: runs recorded steps again somewhere fresh, and says where their answers part first.
 
 mod command;
-mod ground;
 mod steps;
+mod target;
 
 use std::process::ExitCode;
 
@@ -16,8 +16,8 @@ use crate::cli::TrajectoryReplayArgs;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use ground::Ground;
 use steps::Steps;
+use target::ReplayTarget;
 
 /// The exit code that says it could not be replayed: 1 says that something differs.
 const NOT_REPLAYED: u8 = 2;
@@ -31,24 +31,24 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
     let trajectory = find(&client, &args.trajectory).await?;
     let mut steps = Steps::of(&client, &trajectory, args.until, args.chosen.origin.as_deref().unwrap_or("agent")).await?;
     let mut ids = Ids::default();
-    let mut ground = Ground::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
+    let mut target = ReplayTarget::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
     if !args.format.json {
-        eprintln!("replaying {trajectory} in {ground}");
+        eprintln!("replaying {trajectory} in {target}");
     }
     // Whoever has enough of it leaves nothing behind.
     let done = tokio::select! {
-        done = all(&client, &mut steps, &mut ground, &mut ids, &args) => done,
+        done = all(&client, &mut steps, &mut target, &mut ids, &args) => done,
         _ = tokio::signal::ctrl_c() => Err(Failure::new("the replay was ended from the keyboard")),
     };
     let removed = match args.keep {
         true => Ok(()),
-        false => ground.remove(&client).await,
+        false => target.remove(&client).await,
     };
     let report = done?;
     if let Err(failure) = removed {
-        eprintln!("warning: {ground} could not be removed: {failure}");
+        eprintln!("warning: {target} could not be removed: {failure}");
     }
-    report.tell(&trajectory, &ground, &args);
+    report.tell(&trajectory, &target, &args);
     Ok(if !report.divergences.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -63,7 +63,7 @@ struct Report {
 async fn all(
     client: &Client,
     steps: &mut Steps<'_>,
-    ground: &mut Ground,
+    target: &mut ReplayTarget,
     ids: &mut Ids,
     args: &TrajectoryReplayArgs,
 ) -> Result<Report, Failure> {
@@ -85,7 +85,7 @@ async fn all(
             continue;
         }
         if step.dialect == "cli" {
-            if let Some(sandbox) = ground.sandbox()
+            if let Some(sandbox) = target.sandbox()
                 && let Some(found) = command::again(client, steps, sandbox, &step, ids).await?
             {
                 report.divergences.push((step.step, tool(&step.action), found));
@@ -103,8 +103,8 @@ async fn all(
             false => Bytes::new(),
         };
         let arguments = steps.body(step.step, "arguments", step.arguments.as_ref()).await?;
-        ground.prepare(client, &step, &arguments, &recorded).await?;
-        let (status, now) = ground.call(client, &step, arguments, ids).await?;
+        target.prepare(client, &step, &arguments, &recorded).await?;
+        let (status, now) = target.call(client, &step, arguments, ids).await?;
         report.replayed += 1;
         if let (Ok(recorded), Ok(now)) = (serde_json::from_slice(&recorded), serde_json::from_slice(&now)) {
             ids.learn_from(&recorded, &now);
@@ -127,11 +127,11 @@ fn kept(body: Option<&Body>) -> bool {
 }
 
 impl Report {
-    fn tell(&self, trajectory: &str, ground: &Ground, args: &TrajectoryReplayArgs) {
+    fn tell(&self, trajectory: &str, target: &ReplayTarget, args: &TrajectoryReplayArgs) {
         if args.format.json {
             let told = |(step, action, found): &(u64, String, Divergence)| json!({ "step": step, "tool": action, "field": found.field, "recorded": found.recorded, "now": found.now });
             let divergences: Vec<Value> = self.divergences.iter().map(told).collect();
-            let (kind, name) = ground.name();
+            let (kind, name) = target.name();
             return output::json(&json!({
                 "trajectory": trajectory, kind: name, "replayed": self.replayed, "skipped": self.skipped,
                 "divergence": divergences.first(), "divergences": divergences,

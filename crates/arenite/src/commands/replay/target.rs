@@ -1,4 +1,4 @@
-//! Where steps are run again: a sandbox of its own, or a worker of its own.
+//! Where a replay runs its steps: in a new sandbox, or with a new worker.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::wire;
 const SANDBOXES: &str = "/api/v2/sandboxes";
 const ANSWERS: usize = 64 << 20;
 
-pub(super) enum Ground {
+pub(super) enum ReplayTarget {
     Sandbox {
         name: String,
     },
@@ -32,8 +32,8 @@ pub(super) enum Ground {
     },
 }
 
-impl Ground {
-    /// Makes one that is as the first one was, or with another image. Of steps only the first page is looked at.
+impl ReplayTarget {
+    /// Creates one like the recorded one, or with another image. Reads the first page of steps only.
     pub(super) async fn make(
         client: &Client,
         steps: &mut Steps<'_>,
@@ -143,7 +143,7 @@ impl Ground {
     }
 }
 
-impl fmt::Display for Ground {
+impl fmt::Display for ReplayTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = self.name();
         write!(f, "the {kind} {name}")
