@@ -59,7 +59,6 @@ mod create;
 mod error;
 #[cfg(any(test, feature = "fake-engine"))]
 pub mod fake_engine;
-mod farewell;
 mod health;
 mod lease;
 mod life;
@@ -71,6 +70,7 @@ mod reaper;
 mod recovery;
 mod registry;
 mod sandbox;
+mod shutdown_hooks;
 pub mod store;
 mod template;
 

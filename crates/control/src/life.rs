@@ -57,7 +57,7 @@ impl Core {
             }
             self.show(entry, deleting);
         }
-        self.say_farewell(&entry.id, state).await;
+        self.run_shutdown_hooks(&entry.id, state).await;
         let destroy = self.engine.destroy(&entry.id);
         self.bounded("the removal", &entry.name, destroy).await?;
         self.store.remove(&entry.id).await.map_err(ControlError::store("forget a sandbox"))?;

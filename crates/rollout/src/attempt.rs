@@ -88,7 +88,7 @@ impl Bench {
             seen.server_was_away = is_away || was_away();
             (status, error) = judge(&seen, timeout);
         }
-        let (disconnected, server_was_busy) = self.farewell(&worker).await;
+        let (disconnected, server_was_busy) = self.disconnect(&worker).await;
         let is_final = match status {
             Status::Success | Status::Timeout => true,
             Status::Agent => attempt.by_agent >= self.agent_retries,
@@ -114,7 +114,7 @@ impl Bench {
 
     /// Has the server remove what the agent may have left. When the run stops, it is given little time; who goes on with the run
     /// tells the server again.
-    async fn farewell(&self, worker: &str) -> (bool, bool) {
+    async fn disconnect(&self, worker: &str) -> (bool, bool) {
         let hurry = async {
             self.workshop.stop.cancelled().await;
             tokio::select! {

@@ -1,4 +1,4 @@
-//! What a sandbox may do before it ends: run its shutdown hooks.
+//! Runs a sandbox's shutdown hooks before it is deleted.
 
 use std::io;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use tokio::time::timeout;
 
 use crate::core::Core;
 
-/// How long a guest may take to say whether it has hooks. One that is stuck or hostile gets no more time than this.
+/// Time for the guest to report whether it has hooks. A stuck or hostile guest gets no more.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long they may take, and the guest to notice.
+/// Time for the hooks to run, and for the guest to notice that they took too long.
 const HOOKS_LIMIT: Duration = Duration::from_secs(SHUTDOWN_SECONDS + 1);
 
 impl Core {
-    /// Has a sandbox that is about to be destroyed run its hooks. Whatever goes wrong, it ends.
-    pub(crate) async fn say_farewell(&self, id: &SandboxId, was: SandboxState) {
+    /// Runs the hooks of a sandbox that is about to be destroyed. A failure does not keep it alive.
+    pub(crate) async fn run_shutdown_hooks(&self, id: &SandboxId, was: SandboxState) {
         match was {
             SandboxState::Running => {}
-            // It has to move for that.
+            // Hooks need running processes.
             SandboxState::Paused if self.engine.resume(id).await.is_ok() => {}
             _ => return,
         }
