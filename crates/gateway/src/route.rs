@@ -130,7 +130,7 @@ pub(crate) fn owner(path: &str) -> Owner {
         Owner::AgentSandbox
     } else if is_under(path, "/api/v1/trajectories") {
         Owner::Trajectories
-    } else if dialect::agentflow::is_its(path) {
+    } else if dialect::agentflow::owns_path(path) {
         Owner::AgentFlow
     } else if is_under(path, "/api/v2") {
         Owner::Api

@@ -37,8 +37,8 @@ const ORIGINAL_CLIENT: &str = "python-httpx/";
 /// Actions of one batch.
 const MAX_ACTIONS: usize = 10_000;
 
-/// Whether a path of the server's own hosts is AgentFlow's, as far as it is nobody else's.
-pub(crate) fn is_its(path: &str) -> bool {
+/// Whether a path of the server's own hosts belongs to AgentFlow's dialect.
+pub(crate) fn owns_path(path: &str) -> bool {
     if path == "/shutdown" || path.starts_with("/api/v1/") || openapi::PATHS.contains(&path) {
         return true;
     }

@@ -213,8 +213,8 @@ impl Walk {
 
     /// The node that is a window: the one of its process that has its title, or its place.
     async fn find(&mut self, programs: &[(String, u32)], window: &Window) -> Result<Option<Place>, BusError> {
-        let is_its = |pid: u32| window.pid.is_none_or(|wanted| wanted == pid);
-        let roots: Vec<Place> = programs.iter().filter(|(_, pid)| is_its(*pid)).map(|(program, _)| root_of(program)).collect();
+        let is_wanted = |pid: u32| window.pid.is_none_or(|wanted| wanted == pid);
+        let roots: Vec<Place> = programs.iter().filter(|(_, pid)| is_wanted(*pid)).map(|(program, _)| root_of(program)).collect();
         let mut frames = Vec::new();
         for pieces in roots.chunks(AT_ONCE) {
             let looks = self.look(pieces, MAX_CHILDREN).await?;
