@@ -41,7 +41,7 @@ impl Synthesis {
         let run = |synthesis: Arc<Self>, caller: Caller, cancel: CancellationToken| async move {
             synthesis.batch(&caller, batch, &cancel).await
         };
-        self.found_again(caller, &worker, request, run).await
+        self.join_or_start(caller, &worker, request, run).await
     }
 
     async fn batch(self: &Arc<Self>, caller: &Caller, batch: Batch, cancel: &CancellationToken) -> Done {

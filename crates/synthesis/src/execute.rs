@@ -114,11 +114,11 @@ impl Synthesis {
         let run = |synthesis: Arc<Self>, caller: Caller, cancel: CancellationToken| async move {
             synthesis.perform(&caller, execute, Timestamp::now(), &cancel).await
         };
-        self.found_again(caller, &worker, request, run).await
+        self.join_or_start(caller, &worker, request, run).await
     }
 
-    /// Runs something as a task of its own, so that it can go on for a moment without its client.
-    pub(crate) async fn found_again<F: Future<Output = Done> + Send + 'static>(
+    /// Joins a run of the same request whose client left, or starts one in its own task, so that it outlives its client.
+    pub(crate) async fn join_or_start<F: Future<Output = Done> + Send + 'static>(
         self: &Arc<Self>,
         caller: &Caller,
         worker: &str,
@@ -241,7 +241,7 @@ impl Synthesis {
                 let message = "the call can't be recorded, so it is not made; the server's log says why";
                 let answer = way.failed(session, Failure::new(code::UNEXPECTED_ERROR, message));
                 let done = Done::of(&answer, answer.status());
-                self.let_go(caller, &tool, held);
+                self.release_call(caller, &tool, held);
                 return done;
             }
         };
@@ -270,7 +270,7 @@ impl Synthesis {
         };
         drop(guard);
         let done = finish(step, &answer, result);
-        self.let_go(caller, &tool, held);
+        self.release_call(caller, &tool, held);
         done
     }
 
@@ -373,8 +373,8 @@ impl Synthesis {
         Ok(Some(Held { session, place, temporary: true, shown: true }))
     }
 
-    /// The call is over: what was made for it goes, without anyone waiting for that.
-    fn let_go(self: &Arc<Self>, caller: &Caller, tool: &Tool, held: Option<Held>) {
+    /// Releases what a call created for itself. Runs in the background.
+    fn release_call(self: &Arc<Self>, caller: &Caller, tool: &Tool, held: Option<Held>) {
         let Some(held) = held.filter(|held| held.temporary) else { return };
         let backend = Arc::clone(&tool.loaded.backend);
         if held.place.is_none() && !backend.is_resource() {
