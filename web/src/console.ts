@@ -296,10 +296,10 @@ document.addEventListener('keydown', event => {
 keysDialog();
 
 async function about(): Promise<void> {
-  interface Info { version: string; engine: string; room: { memory_available_bytes: number; disk_available_bytes: number } | null; warnings: string[] }
+  interface Info { version: string; engine: string; capacity: { memory_available_bytes: number; disk_available_bytes: number } | null; warnings: string[] }
   const info = await call<Info>('GET', 'api/v2/info');
-  const room = info.room ? `, ${bytes(info.room.memory_available_bytes)} memory and ${bytes(info.room.disk_available_bytes)} disk free` : '';
-  byId('about').textContent = `${info.version}, ${info.engine} engine${room}`;
+  const capacity = info.capacity ? `, ${bytes(info.capacity.memory_available_bytes)} memory and ${bytes(info.capacity.disk_available_bytes)} disk free` : '';
+  byId('about').textContent = `${info.version}, ${info.engine} engine${capacity}`;
   byId('warnings').replaceChildren(...info.warnings.map(text => make('li', { textContent: text })));
   byId('warnings').hidden = info.warnings.length === 0;
 }

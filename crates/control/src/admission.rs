@@ -1,30 +1,30 @@
-//! Whether there is room for one more sandbox.
+//! Whether the host has capacity for one more sandbox.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::descriptors::DescriptorCount;
-use arenite_engine::{Engine, Room};
+use arenite_engine::{Engine, HostCapacity};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::{ControlError, Limits};
 
-/// How long a reading of the host's room is good for; what was admitted since is counted against it.
-const ROOM_AGE: Duration = Duration::from_millis(200);
+/// How long a reading of the host's capacity is valid; what was admitted since is counted against it.
+const READING_AGE: Duration = Duration::from_millis(200);
 
-/// Lets creates pass one by one while the host has room.
+/// Lets creates pass one by one while the host has capacity.
 pub(crate) struct Admission {
     limits: Limits,
     turns: Arc<Semaphore>,
     queued: Arc<AtomicUsize>,
-    room: Mutex<Reading>,
+    capacity: Mutex<Reading>,
 }
 
 #[derive(Default)]
 struct Reading {
-    room: Option<(Room, Instant)>,
+    capacity: Option<(HostCapacity, Instant)>,
     /// Admitted creates that the reading doesn't show in full.
     unseen: u64,
 }
@@ -48,7 +48,7 @@ impl Admission {
         Self {
             turns: Arc::new(Semaphore::new(limits.max_concurrent_creates.max(1))),
             queued: Arc::default(),
-            room: Mutex::default(),
+            capacity: Mutex::default(),
             limits,
         }
     }
@@ -93,16 +93,16 @@ impl Admission {
     async fn look(&self, engine: &dyn Engine) -> Result<(), ControlError> {
         let fresh = {
             let reading = self.reading();
-            reading.room.filter(|(_, at)| at.elapsed() < ROOM_AGE)
+            reading.capacity.filter(|(_, at)| at.elapsed() < READING_AGE)
         };
-        let room = match fresh {
-            Some((room, _)) => room,
+        let capacity = match fresh {
+            Some((capacity, _)) => capacity,
             None => {
-                let room = engine.room().await?;
+                let capacity = engine.capacity().await?;
                 let mut reading = self.reading();
-                reading.room = Some((room, Instant::now()));
+                reading.capacity = Some((capacity, Instant::now()));
                 reading.unseen = self.under_way().saturating_sub(1) as u64;
-                room
+                capacity
             }
         };
         let mut reading = self.reading();
@@ -112,12 +112,18 @@ impl Admission {
         for (what, available, total, reserve, estimate) in [
             (
                 "memory",
-                room.memory_available_bytes,
-                room.memory_total_bytes,
+                capacity.memory_available_bytes,
+                capacity.memory_total_bytes,
                 limits.memory_reserve_bytes,
                 limits.memory_estimate_bytes,
             ),
-            ("disk", room.disk_available_bytes, room.disk_total_bytes, limits.disk_reserve_bytes, limits.disk_estimate_bytes),
+            (
+                "disk",
+                capacity.disk_available_bytes,
+                capacity.disk_total_bytes,
+                limits.disk_reserve_bytes,
+                limits.disk_estimate_bytes,
+            ),
         ] {
             let wanted = reserve.saturating_add(estimate.saturating_mul(creates));
             if total > 0 && available < wanted {
@@ -132,12 +138,12 @@ impl Admission {
                 );
             }
         }
-        let wanted = DescriptorCount { open: 0, limit: room.descriptors_total }.needed_for(creates);
-        if room.descriptors_total > 0 && room.descriptors_available < wanted {
+        let wanted = DescriptorCount { open: 0, limit: capacity.descriptors_total }.needed_for(creates);
+        if capacity.descriptors_total > 0 && capacity.descriptors_available < wanted {
             return refuse(
                 format!(
                     "the server may open {} more descriptors, of {} in all, and {wanted} are needed; LimitNOFILE (ulimit -n) sets its limit",
-                    room.descriptors_available, room.descriptors_total,
+                    capacity.descriptors_available, capacity.descriptors_total,
                 ),
                 Duration::from_secs(10),
             );
@@ -147,7 +153,7 @@ impl Admission {
     }
 
     fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arenite_engine::{Engine, Room, Usage};
+use arenite_engine::{Engine, HostCapacity, Usage};
 use arenite_model::{SandboxId, SandboxName, SandboxState, TenantId};
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::{AbortHandle, JoinSet};
@@ -210,8 +210,8 @@ impl Control {
     }
 
     /// What is left of the host.
-    pub async fn room(&self) -> Result<Room, ControlError> {
-        Ok(self.core.engine.room().await?)
+    pub async fn capacity(&self) -> Result<HostCapacity, ControlError> {
+        Ok(self.core.engine.capacity().await?)
     }
 
     /// Why no sandbox could be created now; nothing when one could. Without paths, since anyone may read it. The answer is

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arenite_engine::{
-    Connection, Created, Ended, Engine, EngineError, Found, FoundState, Quarantined, Recovery, Remains, Room, Row, Usage,
+    Connection, Created, Ended, Engine, EngineError, Found, FoundState, HostCapacity, Quarantined, Recovery, Remains, Row, Usage,
 };
 use arenite_model::{SandboxId, SandboxSpec};
 use async_trait::async_trait;
@@ -81,7 +81,7 @@ struct State {
     delays: HashMap<Point, Duration>,
     failures: HashMap<Point, usize>,
     halts: HashMap<Point, Arc<Notify>>,
-    room: Option<Room>,
+    capacity: Option<HostCapacity>,
     problems: Vec<String>,
     guest: Option<Guest>,
     /// What goes on in sandboxes without a call.
@@ -147,8 +147,8 @@ impl FakeEngine {
         self.state().guest = Some(Arc::new(move |id, stream| Box::pin(guest(id, stream))));
     }
 
-    pub fn set_room(&self, room: Room) {
-        self.state().room = Some(room);
+    pub fn set_capacity(&self, capacity: HostCapacity) {
+        self.state().capacity = Some(capacity);
     }
 
     pub fn set_problems(&self, problems: &[&str]) {
@@ -453,13 +453,13 @@ impl Engine for FakeEngine {
         self.ended.subscribe()
     }
 
-    async fn room(&self) -> Result<Room, EngineError> {
-        Ok(self.state().room.unwrap_or(Room {
+    async fn capacity(&self) -> Result<HostCapacity, EngineError> {
+        Ok(self.state().capacity.unwrap_or(HostCapacity {
             memory_available_bytes: 64 << 30,
             memory_total_bytes: 64 << 30,
             disk_available_bytes: 1 << 40,
             disk_total_bytes: 1 << 40,
-            ..Room::default()
+            ..HostCapacity::default()
         }))
     }
 

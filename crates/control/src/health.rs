@@ -40,10 +40,10 @@ impl Core {
 
     async fn disk_problem(&self) -> Option<String> {
         // An engine that gives no answer says so itself.
-        let room = tokio::time::timeout(LIMIT, self.engine.room()).await.ok()?.ok()?;
+        let capacity = tokio::time::timeout(LIMIT, self.engine.capacity()).await.ok()?.ok()?;
         let limits = &self.config.limits;
         let wanted = limits.disk_reserve_bytes.saturating_add(limits.disk_estimate_bytes);
-        let (available, total) = (room.disk_available_bytes, room.disk_total_bytes);
+        let (available, total) = (capacity.disk_available_bytes, capacity.disk_total_bytes);
         (total > 0 && available < wanted).then(|| {
             format!("{} MiB of disk are free, and a sandbox needs {} MiB with the reserve", available >> 20, wanted >> 20)
         })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arenite_control::fake_engine::{Call, FakeEngine, Point};
 use arenite_control::{Control, ControlError, CreateRequest, Limits, SpecOverlay};
-use arenite_engine::Room;
+use arenite_engine::HostCapacity;
 use arenite_model::{ErrorCode, IdlePolicy, SandboxState};
 use support::{config, name, named, start, tenant};
 
@@ -378,7 +378,7 @@ async fn admission_refuses_beyond_each_bound_with_a_time_to_retry() {
     assert_eq!(engine.most_creating(), 2);
     assert_eq!(control.counters().creates_refused, 2);
 
-    let roomy = Room {
+    let ample = HostCapacity {
         memory_available_bytes: 1 << 40,
         memory_total_bytes: 1 << 40,
         disk_available_bytes: 1 << 40,
@@ -386,19 +386,19 @@ async fn admission_refuses_beyond_each_bound_with_a_time_to_retry() {
         descriptors_available: 1000,
         descriptors_total: 1024,
     };
-    for (what, room) in [
-        ("memory", Room { memory_available_bytes: 513 << 20, ..roomy }),
-        ("disk", Room { disk_available_bytes: 1 << 30, ..roomy }),
-        ("descriptors", Room { descriptors_available: 150, ..roomy }),
+    for (what, capacity) in [
+        ("memory", HostCapacity { memory_available_bytes: 513 << 20, ..ample }),
+        ("disk", HostCapacity { disk_available_bytes: 1 << 30, ..ample }),
+        ("descriptors", HostCapacity { descriptors_available: 150, ..ample }),
     ] {
         // A reading of the host is used for a moment.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        engine.set_room(room);
+        engine.set_capacity(capacity);
         let error = control.create(&tenant(), named("more")).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Exhausted);
         assert!(error.to_string().contains(what), "{error}");
     }
-    engine.set_room(roomy);
+    engine.set_capacity(ample);
     tokio::time::sleep(Duration::from_secs(1)).await;
     control.create(&tenant(), named("sixth")).await.unwrap();
     let error = control.create(&tenant(), named("more")).await.unwrap_err();

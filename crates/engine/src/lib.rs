@@ -102,7 +102,7 @@ pub trait Engine: Send + Sync + 'static {
     fn ended(&self) -> broadcast::Receiver<Ended>;
 
     /// What is left of the host for more sandboxes.
-    async fn room(&self) -> Result<Room, EngineError>;
+    async fn capacity(&self) -> Result<HostCapacity, EngineError>;
 
     /// What keeps it from making sandboxes, in words without paths; nothing when all is well. Quick.
     async fn health(&self) -> Vec<String> {
@@ -202,9 +202,9 @@ pub struct Ended {
     pub reason: String,
 }
 
-/// What is left of the host.
+/// The host's total and available resources.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Room {
+pub struct HostCapacity {
     pub memory_available_bytes: u64,
     pub memory_total_bytes: u64,
     pub disk_available_bytes: u64,

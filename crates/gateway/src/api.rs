@@ -1,7 +1,7 @@
 //! `/api/v2`: Arenite's own control API. Used by the `arenite` command and the console.
 //!
 //! ```text
-//! GET    /api/v2/info                      {name, version, engine, uptime_seconds, room, warnings}
+//! GET    /api/v2/info                      {name, version, engine, uptime_seconds, capacity, warnings}
 //! GET    /api/v2/workers                   {workers: [{worker_id, sessions: [as session/list]}]}: AgentFlow's
 //! GET    /api/v2/corpora, /api/v2/corpora/{name}, POST …/search    see [`crate::corpora`]
 //! GET    /api/v2/templates                 {templates: [{name, description, services, spec}]}
@@ -256,7 +256,7 @@ pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
 
 async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     let engine = gateway.control.engine();
-    let room = engine.room().await.ok();
+    let capacity = engine.capacity().await.ok();
     let mut warnings: Vec<String> = gateway.config.warnings.iter().cloned().chain(gateway.control.warnings()).collect();
     warnings.extend(gateway.control.problems().await.iter().cloned());
     Ok(json_response(
@@ -266,7 +266,7 @@ async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
             "version": env!("CARGO_PKG_VERSION"),
             "engine": engine.name(),
             "uptime_seconds": gateway.started.elapsed().as_secs(),
-            "room": room,
+            "capacity": capacity,
             "warnings": warnings,
         }),
     ))

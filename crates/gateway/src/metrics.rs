@@ -187,8 +187,8 @@ pub(crate) async fn serve(
     recorder(&mut page, &gateway.recorder.counters());
     process(&mut page);
     host(&mut page);
-    if let Ok(room) = gateway.control.room().await {
-        storage(&mut page, &room);
+    if let Ok(capacity) = gateway.control.capacity().await {
+        storage(&mut page, &capacity);
     }
     let (usages, more) = gateway.control.usages(MAX_SANDBOXES).await;
     sandboxes(&mut page, &usages, more);
@@ -306,13 +306,13 @@ fn host(page: &mut Page) {
     }
 }
 
-fn storage(page: &mut Page, room: &arenite_engine::Room) {
-    page.single("arenite_storage_bytes", "gauge", "Size of the storage pool.", room.disk_total_bytes);
+fn storage(page: &mut Page, capacity: &arenite_engine::HostCapacity) {
+    page.single("arenite_storage_bytes", "gauge", "Size of the storage pool.", capacity.disk_total_bytes);
     page.single(
         "arenite_storage_available_bytes",
         "gauge",
         "What can still be written: the less of the pool's and the host disk's.",
-        room.disk_available_bytes,
+        capacity.disk_available_bytes,
     );
 }
 
@@ -423,7 +423,7 @@ mod tests {
         recorder(&mut page, &Default::default());
         process(&mut page);
         host(&mut page);
-        storage(&mut page, &arenite_engine::Room { disk_total_bytes: 9, ..Default::default() });
+        storage(&mut page, &arenite_engine::HostCapacity { disk_total_bytes: 9, ..Default::default() });
         sandboxes(&mut page, &[], 3);
         let values = parse(&page.text);
         let of = |series: &str| *values.get(series).unwrap_or_else(|| panic!("{series} in {values:?}"));

@@ -23,7 +23,7 @@ use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
 use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery, restart, volumes};
 use crate::descriptors::DescriptorCount;
-use crate::{Connection, Created, Ended, Engine, EngineError, Found, Recovery, Remains, Room, Row, Usage};
+use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
 /// How long all processes of a sandbox may take to stand still when it is frozen.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -605,7 +605,7 @@ impl Engine for NamespaceEngine {
         self.shared.ended.subscribe()
     }
 
-    async fn room(&self) -> Result<Room, EngineError> {
+    async fn capacity(&self) -> Result<HostCapacity, EngineError> {
         let text = fs::read_to_string("/proc/meminfo").map_err(|e| at("memory", e))?;
         let field = |name: &str| -> u64 {
             let line = text.lines().find_map(|l| l.strip_prefix(name));
@@ -614,7 +614,7 @@ impl Engine for NamespaceEngine {
         let (disk_available_bytes, disk_total_bytes) =
             self.shared.host.storage.free().map_err(|e| at("storage", io::Error::other(e)))?;
         let descriptors = DescriptorCount::now();
-        Ok(Room {
+        Ok(HostCapacity {
             descriptors_available: descriptors.map_or(0, DescriptorCount::available),
             descriptors_total: descriptors.map_or(0, |count| count.limit),
             memory_available_bytes: field("MemAvailable:"),
