@@ -7,7 +7,7 @@
 
 pub(crate) mod aside;
 mod process;
-pub(crate) mod room;
+pub(crate) mod sandboxed;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::place::{Place, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
 use process::{Fault, Process, Running};
-use room::Rooms;
+use sandboxed::PluginSandboxes;
 
 /// The version of what is spoken.
 const PROTOCOL: u64 = 1;
@@ -80,7 +80,7 @@ impl Launch {
 pub async fn remove_plugins(sandboxes: &Arc<dyn Sandboxes>) {
     let tenant = arenite_model::TenantId::default_tenant();
     let caller = crate::place::Caller { tenant: tenant.clone(), request_id: String::new(), origin: None };
-    for name in sandboxes.labelled(&tenant, room::LABEL).await {
+    for name in sandboxes.labelled(&tenant, sandboxed::LABEL).await {
         sandboxes.remove(&caller, &name).await;
     }
 }
@@ -160,8 +160,9 @@ impl Plugin {
         config: Map<String, Value>,
         sandboxes: &Arc<dyn Sandboxes>,
     ) -> Result<Arc<dyn Backend>, String> {
-        let rooms = launch.sandbox.clone().map(|sandbox_request| Rooms { sandboxes: Arc::clone(sandboxes), sandbox_request });
-        let process = Process::new(key.to_owned(), launch, rooms);
+        let plugin_sandboxes =
+            launch.sandbox.clone().map(|sandbox_request| PluginSandboxes { sandboxes: Arc::clone(sandboxes), sandbox_request });
+        let process = Process::new(key.to_owned(), launch, plugin_sandboxes);
         let running = process.running().await?;
         let asked = running.ask("describe", json!({ "protocol": PROTOCOL, "config": config }));
         let told = tokio::time::timeout(DESCRIBE, asked).await;

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::room::{Room, Rooms};
+use super::sandboxed::{PluginSandbox, PluginSandboxes};
 use super::{Launch, PYTHON_PATH};
 
 /// Bytes of one line.
@@ -111,7 +111,7 @@ pub(super) struct Process {
     name: String,
     launch: Launch,
     /// Where it runs in a sandbox; none: here.
-    rooms: Option<Rooms>,
+    sandboxes: Option<PluginSandboxes>,
     state: tokio::sync::Mutex<State>,
     alive: Mutex<Option<Running>>,
 }
@@ -125,8 +125,8 @@ struct State {
 }
 
 impl Process {
-    pub(super) fn new(name: String, launch: Launch, rooms: Option<Rooms>) -> Self {
-        Self { name, launch, rooms, state: tokio::sync::Mutex::default(), alive: Mutex::default() }
+    pub(super) fn new(name: String, launch: Launch, sandboxes: Option<PluginSandboxes>) -> Self {
+        Self { name, launch, sandboxes, state: tokio::sync::Mutex::default(), alive: Mutex::default() }
     }
 
     pub(super) fn remember(&self, first: Value) {
@@ -164,8 +164,8 @@ impl Process {
     }
 
     async fn start(&self, number: u64) -> Result<Running, String> {
-        let streams = match &self.rooms {
-            Some(rooms) => rooms.start(&self.name, &self.launch).await?,
+        let streams = match &self.sandboxes {
+            Some(sandboxes) => sandboxes.start(&self.name, &self.launch).await?,
             None => self.start_here()?,
         };
         let (requests, waiting) = mpsc::channel(WAITING);
@@ -232,16 +232,16 @@ pub(super) struct Streams {
 pub(super) enum Body {
     Child(Child),
     /// In a sandbox, which goes with it.
-    Room(Room),
+    Sandbox(PluginSandbox),
 }
 
 impl Body {
     async fn end(&mut self, name: &str, life: u64, why: &str) {
         let child = match self {
             Self::Child(child) => child,
-            Self::Room(room) => {
+            Self::Sandbox(sandbox) => {
                 tracing::info!(plugin = name, life, "a plugin's sandbox is removed: {why}");
-                return room.remove().await;
+                return sandbox.remove().await;
             }
         };
         // It may have ended by itself just now.

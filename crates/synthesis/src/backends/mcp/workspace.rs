@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::definitions::Folders;
 use crate::backends::quoted;
 use crate::place::Place;
-use crate::plugin::room;
+use crate::plugin::sandboxed;
 
 /// Unless the configuration says otherwise; AgentFlow's.
 const ROOT: &str = "/tmp/agentflow_mcp";
@@ -113,7 +113,7 @@ async fn bring(place: &Place, folder: &Path, key: &str) -> Result<(), String> {
         return Ok(());
     }
     make_folder(place, &path).await?;
-    let copied = room::put_all(place, folder, &path).await;
+    let copied = sandboxed::put_all(place, folder, &path).await;
     copied.map_err(|error| format!("{key} could not be copied into the sandbox: {error}; build an image that has it at {path}"))
 }
 

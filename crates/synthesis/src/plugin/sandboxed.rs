@@ -1,4 +1,4 @@
-//! A plugin in a sandbox of its own: its streams are those of a command there.
+//! Plugins in a sandbox: a command there runs the plugin, and its streams carry the protocol.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -29,21 +29,21 @@ const MAX_FILES: usize = 2000;
 const MAX_BYTES: u64 = 32 << 20;
 
 /// Makes sandboxes for plugins.
-pub(crate) struct Rooms {
+pub(crate) struct PluginSandboxes {
     pub(crate) sandboxes: Arc<dyn Sandboxes>,
     pub(crate) sandbox_request: SandboxRequest,
 }
 
 /// One of them.
-pub(super) struct Room(Place);
+pub(super) struct PluginSandbox(Place);
 
-impl Room {
+impl PluginSandbox {
     pub(super) async fn remove(&self) {
         self.0.sandboxes.remove(&self.0.caller, &self.0.name).await;
     }
 }
 
-impl Rooms {
+impl PluginSandboxes {
     pub(super) async fn start(&self, name: &str, launch: &Launch) -> Result<Streams, String> {
         let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
         let labels = BTreeMap::from([(LABEL.to_owned(), name.chars().filter(|c| !c.is_control()).take(128).collect())]);
@@ -52,7 +52,7 @@ impl Rooms {
         match begin(&place, launch).await {
             Ok(command) => Ok(streams(place, command)),
             Err(error) => {
-                Room(place).remove().await;
+                PluginSandbox(place).remove().await;
                 Err(error)
             }
         }
@@ -161,7 +161,7 @@ fn streams(place: Place, command: Command) -> Streams {
     let (output, out) = tokio::io::duplex(PIPE);
     let (log, err) = tokio::io::duplex(PIPE);
     tokio::spawn(receive(place.clone(), command, out, err));
-    Streams { body: Body::Room(Room(place)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
+    Streams { body: Body::Sandbox(PluginSandbox(place)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
 }
 
 async fn send(place: Place, command: Command, mut input: DuplexStream) {
