@@ -14,10 +14,10 @@ use crate::{ControlError, Limits};
 /// How long a reading of the host's capacity is valid; what was admitted since is counted against it.
 const READING_AGE: Duration = Duration::from_millis(200);
 
-/// Lets creates pass one by one while the host has capacity.
+/// Admits creates one by one while the host has capacity.
 pub(crate) struct Admission {
     limits: Limits,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     queued: Arc<AtomicUsize>,
     capacity: Mutex<Reading>,
 }
@@ -29,8 +29,8 @@ struct Reading {
     unseen: u64,
 }
 
-/// A create's turn; ends with it.
-pub(crate) struct Turn {
+/// Lets one create run; released when dropped.
+pub(crate) struct AdmissionPermit {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Queued {
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            turns: Arc::new(Semaphore::new(limits.max_concurrent_creates.max(1))),
+            permits: Arc::new(Semaphore::new(limits.max_concurrent_creates.max(1))),
             queued: Arc::default(),
             capacity: Mutex::default(),
             limits,
@@ -55,7 +55,7 @@ impl Admission {
 
     /// Whoever waits is refused, and so is whoever comes.
     pub(crate) fn close(&self) {
-        self.turns.close();
+        self.permits.close();
     }
 
     pub(crate) fn queued(&self) -> usize {
@@ -63,17 +63,17 @@ impl Admission {
     }
 
     pub(crate) fn under_way(&self) -> usize {
-        self.limits.max_concurrent_creates.max(1).saturating_sub(self.turns.available_permits())
+        self.limits.max_concurrent_creates.max(1).saturating_sub(self.permits.available_permits())
     }
 
-    /// Waits for a turn, and looks whether memory and disk suffice when it comes.
-    pub(crate) async fn admit(&self, engine: &dyn Engine) -> Result<Turn, ControlError> {
-        let permit = match Arc::clone(&self.turns).try_acquire_owned() {
+    /// Waits for a permit, then checks that memory and disk suffice.
+    pub(crate) async fn admit(&self, engine: &dyn Engine) -> Result<AdmissionPermit, ControlError> {
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => self.wait().await?,
         };
         self.look(engine).await?;
-        Ok(Turn { _permit: permit })
+        Ok(AdmissionPermit { _permit: permit })
     }
 
     async fn wait(&self) -> Result<OwnedSemaphorePermit, ControlError> {
@@ -82,11 +82,14 @@ impl Admission {
         if before >= self.limits.create_queue {
             return refuse(format!("{before} creates wait already, which is the most"), Duration::from_secs(2));
         }
-        let turn = Arc::clone(&self.turns).acquire_owned();
-        match tokio::time::timeout(self.limits.create_queue_wait, turn).await {
+        let permit = Arc::clone(&self.permits).acquire_owned();
+        match tokio::time::timeout(self.limits.create_queue_wait, permit).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) => Err(ControlError::Stopping),
-            Err(_) => refuse(format!("its turn did not come within {:?}", self.limits.create_queue_wait), Duration::from_secs(5)),
+            Err(_) => refuse(
+                format!("no capacity within {:?}, the longest wait of a create", self.limits.create_queue_wait),
+                Duration::from_secs(5),
+            ),
         }
     }
 

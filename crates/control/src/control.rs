@@ -260,13 +260,13 @@ impl Control {
     }
 
     async fn remove_all(&self) {
-        let turns = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
+        let permits = Arc::new(Semaphore::new(REMOVE_AT_ONCE));
         let entries: Vec<_> = self.core.registry().all().cloned().collect();
         let mut removals = JoinSet::new();
         for entry in entries {
-            let (core, turns) = (Arc::clone(&self.core), Arc::clone(&turns));
+            let (core, permits) = (Arc::clone(&self.core), Arc::clone(&permits));
             removals.spawn(async move {
-                let _turn = turns.acquire().await;
+                let _permit = permits.acquire().await;
                 if let Err(error) = core.destroy(&entry).await {
                     tracing::error!(id = %entry.id, %error, "a sandbox could not be removed");
                 }

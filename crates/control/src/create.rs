@@ -7,7 +7,7 @@ use arenite_engine::{Created, EngineError};
 use arenite_model::{NetworkMode, SandboxName, SandboxSpec, SandboxState, SpecError, TenantId};
 use tokio::time::Instant;
 
-use crate::admission::{Turn, refuse};
+use crate::admission::{AdmissionPermit, refuse};
 use crate::clock::later;
 use crate::core::{Core, count, detached};
 use crate::registry::{Claim, Entry};
@@ -128,13 +128,13 @@ impl Core {
         let (template, spec) = self.resolve(&request)?;
         let place = Place::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
         // While it waits it belongs to its caller: one that goes away leaves the queue.
-        let turn = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = place.claim.cancelled() => Err(self.cancelled_in_queue(&place)),
-            turn = self.admission.admit(&*self.engine) => turn,
+            permit = self.admission.admit(&*self.engine) => permit,
         };
-        let turn = match turn {
-            Ok(turn) => turn,
+        let permit = match permit {
+            Ok(permit) => permit,
             Err(error) => {
                 self.tally_error(&error);
                 place.finish(Err(error.clone()));
@@ -147,7 +147,7 @@ impl Core {
         detached(async move {
             let _operation = operation;
             let mut place = place;
-            let made = core.make(&mut place, turn, template, spec, request.origin, stages).await;
+            let made = core.make(&mut place, permit, template, spec, request.origin, stages).await;
             match &made {
                 Ok(sandbox) => {
                     count(&core.tally.created);
@@ -204,7 +204,7 @@ impl Core {
     async fn make(
         &self,
         place: &mut Place,
-        _turn: Turn,
+        _permit: AdmissionPermit,
         template: Option<String>,
         spec: SandboxSpec,
         origin: String,

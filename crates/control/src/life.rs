@@ -141,14 +141,14 @@ impl Core {
     pub(crate) async fn start(self: &Arc<Self>, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let operation = self.operation()?;
         let entry = self.find(tenant, name)?;
-        let turn = match entry.sandbox().state {
+        let permit = match entry.sandbox().state {
             SandboxState::Failed | SandboxState::Lost => Some(self.admission.admit(&*self.engine).await?),
             _ => None,
         };
         let core = Arc::clone(self);
         detached(async move {
             let _operation = operation;
-            let _turn = turn;
+            let _permit = permit;
             let _change = entry.change.lock().await;
             core.still_there(&entry)?;
             let now = entry.current();

@@ -157,7 +157,7 @@ impl Core {
     }
 
     pub(crate) async fn reap_all(self: Arc<Self>) {
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
         loop {
             let (due, next) = self.deadlines.due(self.clock.now());
             for id in due {
@@ -166,7 +166,7 @@ impl Core {
                 };
                 match self.deadline(&entry) {
                     Some((at, _)) if at <= self.clock.now() => {
-                        tokio::spawn(Arc::clone(&self).reap(entry, Arc::clone(&turns)));
+                        tokio::spawn(Arc::clone(&self).reap(entry, Arc::clone(&permits)));
                     }
                     Some((at, _)) => self.deadlines.set(&id, at),
                     None => {}
@@ -189,8 +189,8 @@ impl Core {
         }
     }
 
-    async fn reap(self: Arc<Self>, entry: Arc<Entry>, turns: Arc<Semaphore>) {
-        let Ok(_turn) = turns.acquire().await else {
+    async fn reap(self: Arc<Self>, entry: Arc<Entry>, permits: Arc<Semaphore>) {
+        let Ok(_permit) = permits.acquire().await else {
             return;
         };
         let Ok(_operation) = self.operation() else {

@@ -67,7 +67,7 @@ use serde_json::{Value, json};
 
 use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, Call, Turn};
+use crate::lifecycle::{self, Call, Transition};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
@@ -196,7 +196,7 @@ pub(crate) async fn serve(
             require(parts, &[Method::POST])?;
             let name = sandbox_name(name)?;
             read_json::<Nothing>(body).await?;
-            turn(gateway, context, name, verb).await
+            transition(gateway, context, name, verb).await
         }
         ["sandboxes", name, "usage"] => {
             read_only(parts)?;
@@ -317,18 +317,18 @@ async fn delete(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) ->
     Ok(json_response(status, &body))
 }
 
-async fn turn(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
+async fn transition(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
     let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
     let way = match verb {
-        "pause" => Turn::Pause,
-        "resume" => Turn::Resume,
-        _ => Turn::Start,
+        "pause" => Transition::Pause,
+        "resume" => Transition::Resume,
+        _ => Transition::Start,
     };
     let answer = {
         let (gateway, context) = (Arc::clone(gateway), context.clone());
         move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))
     };
-    let (status, body) = lifecycle::turn(gateway, context, call, name, way, answer).await?;
+    let (status, body) = lifecycle::transition(gateway, context, call, name, way, answer).await?;
     Ok(json_response(status, &body))
 }
 
@@ -461,8 +461,8 @@ mod tests {
         let list = server.call("GET", "/api/v2/sandboxes", Value::Null).await.json;
         assert_eq!(list["sandboxes"], json!([got]));
         for (verb, state) in [("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("resume", "running")] {
-            let turned = server.call("POST", &format!("/api/v2/sandboxes/demo/{verb}"), json!({})).await;
-            assert_eq!((turned.status, &turned.json["state"]), (200, &json!(state)));
+            let changed = server.call("POST", &format!("/api/v2/sandboxes/demo/{verb}"), json!({})).await;
+            assert_eq!((changed.status, &changed.json["state"]), (200, &json!(state)));
         }
         let usage = server.call("GET", "/api/v2/sandboxes/demo/usage", Value::Null).await.json;
         assert!(usage["memory_bytes"].is_number() && usage["cpu_nanoseconds"].is_number(), "{usage}");

@@ -88,31 +88,31 @@ pub(crate) async fn delete(
 
 /// Which way a sandbox goes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Turn {
+pub(crate) enum Transition {
     Pause,
     Resume,
     Start,
 }
 
 /// Pauses, resumes or starts a sandbox. Fine for one that is so already.
-pub(crate) async fn turn(
+pub(crate) async fn transition(
     gateway: &Arc<Gateway>,
     context: &Context,
     call: Call,
     name: SandboxName,
-    turn: Turn,
+    transition: Transition,
     answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
 ) -> Result<Answer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.get(&context.tenant, &name).await?;
         let step = begin(&gateway, &context, &sandbox, call)?;
-        let turned = match turn {
-            Turn::Pause => gateway.control.pause(&context.tenant, &name).await,
-            Turn::Resume => gateway.control.resume(&context.tenant, &name).await,
-            Turn::Start => gateway.control.start_sandbox(&context.tenant, &name).await,
+        let changed = match transition {
+            Transition::Pause => gateway.control.pause(&context.tenant, &name).await,
+            Transition::Resume => gateway.control.resume(&context.tenant, &name).await,
+            Transition::Start => gateway.control.start_sandbox(&context.tenant, &name).await,
         };
-        match turned {
+        match changed {
             Ok(sandbox) => Ok(done(step, answer(sandbox))),
             Err(error) => Err(failed(step, error)),
         }

@@ -44,7 +44,7 @@ const MIGRATIONS: [&str; 1] = ["
 /// Sandboxes in a SQLite file.
 pub struct SqliteStore {
     jobs: mpsc::Sender<Job>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     thread: Mutex<Option<JoinHandle<()>>>,
     notes: Vec<String>,
 }
@@ -52,7 +52,7 @@ pub struct SqliteStore {
 pub(super) struct Job {
     pub(super) op: Op,
     pub(super) reply: oneshot::Sender<Result<Vec<Sandbox>, StoreError>>,
-    _turn: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 pub(super) enum Op {
@@ -121,13 +121,13 @@ impl SqliteStore {
                 drop(lock);
             })
             .map_err(|e| failed("start its thread", e.to_string()))?;
-        Ok(Self { jobs, turns: Arc::new(Semaphore::new(QUEUE)), thread: Mutex::new(Some(thread)), notes })
+        Ok(Self { jobs, permits: Arc::new(Semaphore::new(QUEUE)), thread: Mutex::new(Some(thread)), notes })
     }
 
     async fn ask(&self, op: Op) -> Result<Vec<Sandbox>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        self.jobs.send(Job { op, reply, _turn: turn }).map_err(|_| StoreError::Closed)?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        self.jobs.send(Job { op, reply, _permit: permit }).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }

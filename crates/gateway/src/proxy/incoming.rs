@@ -21,13 +21,13 @@ const MAX_JSON_BYTES: u64 = 32 << 20;
 /// Bodies over this take their share of [`crate::gateway::HELD_KIB`].
 const SMALL: usize = 64 << 10;
 /// Time that a large body waits for others to be done with.
-const TURN: Duration = Duration::from_secs(30);
+const PERMIT_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) enum Given {
     Held {
         bytes: Bytes,
         /// Its share of what may be held.
-        turn: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
     },
     Streamed(Body),
 }
@@ -36,8 +36,8 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result
     if !body.is_end_stream() && !is_read_first(&parts.headers) {
         return Ok(Given::Streamed(body));
     }
-    let (bytes, turn) = read_whole(gateway, parts, body).await?;
-    Ok(Given::Held { bytes, turn })
+    let (bytes, permit) = read_whole(gateway, parts, body).await?;
+    Ok(Given::Held { bytes, permit })
 }
 
 /// All of a body that is to be known before anything is done.
@@ -53,7 +53,7 @@ pub(crate) async fn read_whole(
     if declared.is_some_and(|length| length > MAX_JSON_BYTES) {
         return Err(too_large());
     }
-    let mut turn: Option<OwnedSemaphorePermit> = None;
+    let mut permit: Option<OwnedSemaphorePermit> = None;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     loop {
@@ -65,8 +65,8 @@ pub(crate) async fn read_whole(
         if length as u64 > MAX_JSON_BYTES {
             return Err(too_large());
         }
-        if length > SMALL && turn.is_none() {
-            turn = Some(wait_turn(gateway, declared.unwrap_or(MAX_JSON_BYTES)).await?);
+        if length > SMALL && permit.is_none() {
+            permit = Some(wait_for_permit(gateway, declared.unwrap_or(MAX_JSON_BYTES)).await?);
         }
         if first.is_empty() && all.is_empty() {
             // Most bodies are one piece: not copied.
@@ -82,12 +82,12 @@ pub(crate) async fn read_whole(
         all.extend_from_slice(&piece);
     }
     let bytes = if all.is_empty() { first } else { all.freeze() };
-    if let Some(turn) = &mut turn {
+    if let Some(permit) = &mut permit {
         // One that did not say its length took the largest share.
-        let excess = turn.num_permits().saturating_sub(bytes.len().div_ceil(1024));
-        drop(turn.split(excess));
+        let excess = permit.num_permits().saturating_sub(bytes.len().div_ceil(1024));
+        drop(permit.split(excess));
     }
-    Ok((bytes, turn))
+    Ok((bytes, permit))
 }
 
 /// JSON, and what does not say what it is, as AIO's clients send with an empty body.
@@ -98,12 +98,12 @@ fn is_read_first(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-async fn wait_turn(gateway: &Gateway, bytes: u64) -> Result<OwnedSemaphorePermit, Refusal> {
+async fn wait_for_permit(gateway: &Gateway, bytes: u64) -> Result<OwnedSemaphorePermit, Refusal> {
     // At most `MAX_JSON_BYTES`.
     let kib = bytes.div_ceil(1024) as u32;
-    let turn = Arc::clone(&gateway.held).acquire_many_owned(kib);
-    match tokio::time::timeout(TURN, turn).await {
-        Ok(Ok(turn)) => Ok(turn),
+    let permit = Arc::clone(&gateway.held).acquire_many_owned(kib);
+    match tokio::time::timeout(PERMIT_WAIT, permit).await {
+        Ok(Ok(permit)) => Ok(permit),
         _ => Err(Refusal { retry_after: Some(1), ..Refusal::new(ErrorCode::Exhausted, "too many large requests at once") }),
     }
 }

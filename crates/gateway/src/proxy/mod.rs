@@ -141,10 +141,10 @@ pub(crate) async fn forward(
     timing.mark("record");
     let progress = Arc::new(Progress::default());
     // A large body's turn ends when its answer begins: until then it may be held.
-    let (outgoing, turn) = match given {
-        Given::Held { bytes, turn } => {
+    let (outgoing, permit) = match given {
+        Given::Held { bytes, permit } => {
             progress.sent();
-            (Outgoing::held(bytes), turn)
+            (Outgoing::held(bytes), permit)
         }
         Given::Streamed(body) => (Outgoing::Streamed(Streamed::new(gateway, body, record.clone(), Arc::clone(&progress))), None),
     };
@@ -154,7 +154,7 @@ pub(crate) async fn forward(
     *request.headers_mut() = headers::to_guest(&parts.headers, context, &target.prefix, upgrade, target.is_website());
 
     let called = called(gateway, &lease.sandbox, call(gateway, &lease.sandbox.id, request, upgrade, timing)).await;
-    drop(turn);
+    drop(permit);
     let called = called.map_err(|refusal| if progress.is_idle() { late_body() } else { refusal });
     let (link, answer) = called.inspect_err(|refusal| {
         if progress.is_broken() {

@@ -15,7 +15,7 @@ use super::writer::Writer;
 use crate::TrajectoryError;
 
 #[derive(Serialize)]
-struct Turn<'a> {
+struct Message<'a> {
     from: &'a str,
     value: String,
 }
@@ -36,8 +36,8 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
             let Some(call) = source.call(step)? else { continue };
             let name = names.of(&tool(&call.step.action));
             let function = out.text(&Function { name: &name, arguments: &call.arguments })?;
-            out.item(&mut first, &Turn { from: "function_call", value: function })?;
-            out.item(&mut first, &Turn { from: "observation", value: shown(&call, TEXT) })?;
+            out.item(&mut first, &Message { from: "function_call", value: function })?;
+            out.item(&mut first, &Message { from: "observation", value: shown(&call, TEXT) })?;
         }
         let tools: Vec<Described<'_>> = names.all().map(Described::new).collect();
         out.raw("],\"tools\":")?;

@@ -42,12 +42,12 @@ pub(super) struct Guard {
 struct Shared {
     watched: Watched,
     holds: AtomicBool,
-    turn: Mutex<Turn>,
+    state: Mutex<GuardState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Turn {
+struct GuardState {
     stop: bool,
     /// Somebody waits for a look that begins from now on.
     asked: bool,
@@ -69,7 +69,7 @@ impl Guard {
     pub(super) fn start(watched: Watched) -> Result<Self> {
         // A server before may have left a hold.
         let holds = AtomicBool::new(watched.groups().iter().any(|group| group.held_limit().is_some()));
-        let shared = Arc::new(Shared { watched, holds, turn: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { watched, holds, state: Mutex::default(), changed: Condvar::new() });
         let thread = {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
@@ -87,18 +87,18 @@ impl Guard {
     /// The same after another look at the disk, which may have room again. Waits for it.
     pub(super) fn still_holds(&self) -> bool {
         if self.holds() {
-            let mut turn = self.shared.turn();
-            turn.asked = true;
+            let mut state = self.shared.state();
+            state.asked = true;
             self.shared.changed.notify_all();
-            let waits = |turn: &mut Turn| !turn.stop && (turn.asked || turn.looks);
-            drop(self.shared.changed.wait_timeout_while(turn, LOOK_LIMIT, waits));
+            let waits = |state: &mut GuardState| !state.stop && (state.asked || state.looks);
+            drop(self.shared.changed.wait_timeout_while(state, LOOK_LIMIT, waits));
         }
         self.holds()
     }
 
     /// Returns when it no longer uses the pool.
     pub(super) fn stop(&self) {
-        self.shared.turn().stop = true;
+        self.shared.state().stop = true;
         self.shared.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -116,8 +116,8 @@ impl Drop for Guard {
 }
 
 impl Shared {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, GuardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
@@ -125,8 +125,8 @@ impl Shared {
         let mut failed = false;
         loop {
             {
-                let mut turn = self.turn();
-                (turn.asked, turn.looks) = (false, true);
+                let mut state = self.state();
+                (state.asked, state.looks) = (false, true);
             }
             let free = space(&self.watched.data_dir).map_or(0, |(available, _)| available);
             let reserved = self.watched.reserve_metadata(&mut known);
@@ -164,11 +164,11 @@ impl Shared {
 
     /// Ends a look, and waits for the next. True: stop.
     fn wait(&self, time: Duration) -> bool {
-        let mut turn = self.turn();
-        turn.looks = false;
+        let mut state = self.state();
+        state.looks = false;
         self.changed.notify_all();
-        let waits = |turn: &mut Turn| !turn.stop && !turn.asked;
-        self.changed.wait_timeout_while(turn, time, waits).unwrap_or_else(PoisonError::into_inner).0.stop
+        let waits = |state: &mut GuardState| !state.stop && !state.asked;
+        self.changed.wait_timeout_while(state, time, waits).unwrap_or_else(PoisonError::into_inner).0.stop
     }
 }
 
