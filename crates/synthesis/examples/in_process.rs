@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arenite_model::TenantId;
-use arenite_synthesis::backends::{Places, Text2Sql};
+use arenite_synthesis::backends::{SearchDirs, Text2Sql};
 use arenite_synthesis::{Action, Caller, Create, Execute, GuestAnswer, SandboxRequest, Sandboxes, Setup, Synthesis};
 use arenite_trajectory::{Limits, Recorder};
 use async_trait::async_trait;
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         dir: dir.path().join("workers"),
         recorder: Recorder::open(dir.path().join("trajectories"), Limits::default())?,
         sandboxes: Arc::new(NoSandboxes),
-        backends: vec![Arc::new(Text2Sql::new(&configuration, &[], Places::default()))],
+        backends: vec![Arc::new(Text2Sql::new(&configuration, &[], SearchDirs::default()))],
         session_ttl: Duration::from_secs(300),
         sandbox_request: SandboxRequest::default(),
     };

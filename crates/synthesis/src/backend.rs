@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::answer::{Failure, Returned};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, SandboxRequest};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 /// A tool as it is listed and called.
@@ -36,7 +36,7 @@ pub struct Call<'a> {
     /// None for a tool without one: `ds_*`.
     pub session: Option<&'a Arc<Session>>,
     /// Where it works, if it needs a sandbox.
-    pub place: Option<&'a Place>,
+    pub handle: Option<&'a SandboxHandle>,
     /// When its client stops waiting.
     pub deadline: Option<Instant>,
 }
@@ -65,7 +65,7 @@ pub trait Backend: Send + Sync {
         None
     }
     /// Whether a sandbox is needed by calls that have no session, such as those of `ds_*`.
-    fn needs_place(&self) -> bool {
+    fn needs_sandbox(&self) -> bool {
         false
     }
     /// Whether `warmup` lists it: backends are there, APIs are not.
@@ -87,10 +87,10 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
     /// Makes a session ready.
-    async fn initialize(&self, _session: &Arc<Session>, _place: Option<&Place>) -> Result<(), String> {
+    async fn initialize(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         Ok(())
     }
     async fn call(&self, call: Call<'_>) -> Result<Returned, Failure>;
-    async fn cleanup(&self, _session: &Arc<Session>, _place: Option<&Place>) {}
+    async fn cleanup(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) {}
     async fn shutdown(&self) {}
 }

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answer, Meta, code, trace_id};
 use crate::execute::{Action, Done, Execute};
-use crate::place::Caller;
 use crate::retry::Request;
+use crate::sandboxes::Caller;
 use crate::synthesis::Synthesis;
 
 /// The most items of a batch that run at the same time.

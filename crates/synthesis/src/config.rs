@@ -18,9 +18,9 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::backend::Backend;
-use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Places, Rag, Text2Sql, Vm, Web};
-use crate::place::{SandboxRequest, Sandboxes};
+use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, SearchDirs, Text2Sql, Vm, Web};
 use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
+use crate::sandboxes::{SandboxRequest, Sandboxes};
 
 /// Seconds, unless the file says otherwise.
 const SESSION_TTL: f64 = 300.0;
@@ -317,7 +317,7 @@ impl Config {
             }
         }
         if self.apis.keys().any(|key| !key.starts_with('_')) {
-            parts.extend(apis(&self.apis, &self.order.apis, &Places::of(&self.dir, data_dir)));
+            parts.extend(apis(&self.apis, &self.order.apis, &SearchDirs::new(&self.dir, data_dir)));
         }
         for module in &self.plugins {
             let python = module.python.as_deref().unwrap_or("python3");
@@ -429,7 +429,7 @@ impl Workers {
             Part::Ours(Arc::new(Vm::new(Map::new(), data_dir))),
         ];
         // Without a configuration nobody has said that clients may read folders of the server.
-        parts.extend(apis(&Map::new(), &ApisOrder::default(), &Places::default()));
+        parts.extend(apis(&Map::new(), &ApisOrder::default(), &SearchDirs::default()));
         Self::of(data_dir.join("synthesis"), parts)
     }
 
@@ -446,14 +446,14 @@ impl Workers {
 }
 
 /// All of AgentFlow's, in its order.
-fn apis(config: &Map<String, Value>, order: &ApisOrder, places: &Places) -> Vec<Part> {
+fn apis(config: &Map<String, Value>, order: &ApisOrder, search_dirs: &SearchDirs) -> Vec<Part> {
     let databases = [order.text2sql.databases.0.as_slice(), &order.text2sql.db_paths.0].concat();
     let of = |key: &str| without_comments(config.get(key).and_then(Value::as_object).unwrap_or(&Map::new()));
     vec![
         Part::Ours(Arc::new(Web::new(of("websearch")))),
-        Part::Ours(Arc::new(Ds::new(of("ds"), places))),
-        Part::Ours(Arc::new(Doc::new(of("doc"), places))),
-        Part::Ours(Arc::new(Text2Sql::new(&of("text2sql"), &databases, places.clone()))),
+        Part::Ours(Arc::new(Ds::new(of("ds"), search_dirs))),
+        Part::Ours(Arc::new(Doc::new(of("doc"), search_dirs))),
+        Part::Ours(Arc::new(Text2Sql::new(&of("text2sql"), &databases, search_dirs.clone()))),
     ]
 }
 

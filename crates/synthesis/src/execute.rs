@@ -14,8 +14,8 @@ use crate::answer::{Answer, Failure, Meta, Returned, code, random_hex, trace_id}
 use crate::backend::Call;
 use crate::catalog::Tool;
 use crate::names::trajectory_id;
-use crate::place::{Caller, Place, SandboxRequest};
 use crate::retry::{Request, Running, Waiting};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 use crate::synthesis::{Create, Synthesis};
 
@@ -94,7 +94,7 @@ impl Way<'_> {
 /// The session of a call.
 struct Held {
     session: Arc<Session>,
-    place: Option<Place>,
+    handle: Option<SandboxHandle>,
     /// Made for this call.
     temporary: bool,
     /// Not for a tool that has no session, and only a sandbox from it.
@@ -229,12 +229,12 @@ impl Synthesis {
             }
         };
         let session = held.as_ref().and_then(|held| held.session_id());
-        let place = held.as_ref().and_then(|held| held.place.as_ref());
+        let handle = held.as_ref().and_then(|held| held.handle.as_ref());
         if let Some(held) = held.as_ref().filter(|held| held.shown && !held.temporary) {
             let trajectory = trajectory_id(&execute.worker, execute.task.as_deref());
             held.session.note_begin(&self.recorder, &caller.tenant, &trajectory);
         }
-        let step = match self.begin(caller, &execute, &way, place, &params, queued_at) {
+        let step = match self.begin(caller, &execute, &way, handle, &params, queued_at) {
             Ok(step) => step,
             Err(error) => {
                 tracing::error!(%error, "a step could not be recorded, so its call is refused");
@@ -254,7 +254,7 @@ impl Synthesis {
             worker: &execute.worker,
             trace_id: &way.trace_id,
             session: held.as_ref().filter(|held| held.shown).map(|held| &held.session),
-            place,
+            handle,
             deadline,
         };
         let (answer, result) = tokio::select! {
@@ -313,7 +313,7 @@ impl Synthesis {
             (session.map(|session| session.facts.id.clone()), failure)
         };
         let Some(kind) = tool.session_type() else {
-            if !backend.needs_place() {
+            if !backend.needs_sandbox() {
                 return Ok(None);
             }
             // Its sandbox is the one of the worker's sessions. Without one, a session that nobody sees keeps one for the calls that
@@ -330,8 +330,8 @@ impl Synthesis {
                 self.end(caller, &known, &session).await;
                 return Err(refused);
             }
-            let place = self.place(caller, &session);
-            return Ok(Some(Held { session, place, temporary: false, shown: false }));
+            let handle = self.handle(caller, &session);
+            return Ok(Some(Held { session, handle, temporary: false, shown: false }));
         };
         // One that discovers is warm enough for its sessions, which start what they need themselves.
         if backend.is_resource()
@@ -346,53 +346,53 @@ impl Synthesis {
             if let Some(error) = session.error() {
                 return Err(refused(Some(&session), kind, error));
             }
-            let place = self.place(caller, &session);
-            return Ok(Some(Held { session, place, temporary: false, shown: true }));
+            let handle = self.handle(caller, &session);
+            return Ok(Some(Held { session, handle, temporary: false, shown: true }));
         }
         let create = Create { worker: worker.to_owned(), resource_type: kind.to_owned(), ..Create::default() };
         let (facts, compatible) = self.facts(&create, known.number(kind), true);
         let session = Arc::new(Session::new(facts, compatible, false));
-        let place = match backend.sandbox_request(&session.facts.config) {
+        let handle = match backend.sandbox_request(&session.facts.config) {
             None => None,
             Some(sandbox_request) => Some(match SandboxRequest::from_config(&session.facts.config) {
                 Ok(own) => self
-                    .spare_place(caller, &session, &own.over(&sandbox_request), true)
+                    .spare_or_own_sandbox(caller, &session, &own.over(&sandbox_request), true)
                     .await
                     .map_err(|error| refused(Some(&session), kind, &error))?,
                 Err(error) => return Err(refused(Some(&session), kind, &error)),
             }),
         };
         // The call's time may be over before it is ready.
-        let mut unready = Unready { synthesis: self, caller, place };
+        let mut unready = Unready { synthesis: self, caller, handle };
         if backend.is_resource()
-            && let Err(error) = backend.initialize(&session, unready.place.as_ref()).await
+            && let Err(error) = backend.initialize(&session, unready.handle.as_ref()).await
         {
             return Err(refused(Some(&session), kind, &error));
         }
-        let place = unready.place.take();
-        Ok(Some(Held { session, place, temporary: true, shown: true }))
+        let handle = unready.handle.take();
+        Ok(Some(Held { session, handle, temporary: true, shown: true }))
     }
 
     /// Releases what a call created for itself. Runs in the background.
     fn release_call(self: &Arc<Self>, caller: &Caller, tool: &Tool, held: Option<Held>) {
         let Some(held) = held.filter(|held| held.temporary) else { return };
         let backend = Arc::clone(&tool.loaded.backend);
-        if held.place.is_none() && !backend.is_resource() {
+        if held.handle.is_none() && !backend.is_resource() {
             return;
         }
         let (synthesis, caller) = (Arc::clone(self), caller.clone());
         self.tasks.spawn(async move {
             if backend.is_resource() {
-                backend.cleanup(&held.session, held.place.as_ref()).await;
+                backend.cleanup(&held.session, held.handle.as_ref()).await;
             }
-            synthesis.remove_place(&caller, held.place);
+            synthesis.remove_sandbox(&caller, held.handle);
         });
     }
 
-    fn remove_place(self: &Arc<Self>, caller: &Caller, place: Option<Place>) {
-        let Some(place) = place else { return };
+    fn remove_sandbox(self: &Arc<Self>, caller: &Caller, handle: Option<SandboxHandle>) {
+        let Some(handle) = handle else { return };
         let (synthesis, caller) = (Arc::clone(self), caller.clone());
-        self.tasks.spawn(async move { synthesis.sandboxes.remove(&caller, &place.name).await });
+        self.tasks.spawn(async move { synthesis.sandboxes.remove(&caller, &handle.name).await });
     }
 
     fn begin(
@@ -400,7 +400,7 @@ impl Synthesis {
         caller: &Caller,
         execute: &Execute,
         way: &Way<'_>,
-        place: Option<&Place>,
+        handle: Option<&SandboxHandle>,
         params: &Map<String, Value>,
         queued_at: Timestamp,
     ) -> Result<arenite_trajectory::OpenStep, arenite_trajectory::TrajectoryError> {
@@ -420,7 +420,7 @@ impl Synthesis {
                 parent: execute.parent,
                 trace_id: way.trace_id.chars().take(256).collect(),
                 queued_at,
-                sandbox: place.map(|place| place.name.clone()),
+                sandbox: handle.map(|handle| handle.name.clone()),
                 timeout: execute.action.timeout,
                 tokens: execute.tokens.clone(),
             }),
@@ -436,12 +436,12 @@ impl Synthesis {
         caller: &Caller,
         execute: &Execute,
         way: &Way<'_>,
-        place: Option<&Place>,
+        handle: Option<&SandboxHandle>,
         params: Option<Map<String, Value>>,
         queued_at: Timestamp,
         answer: Answer,
     ) -> Done {
-        match self.begin(caller, execute, way, place, &params.unwrap_or_default(), queued_at) {
+        match self.begin(caller, execute, way, handle, &params.unwrap_or_default(), queued_at) {
             Ok(step) => finish(step, &answer, None),
             Err(error) => {
                 tracing::warn!(%error, "a call that was refused is not recorded");
@@ -455,12 +455,12 @@ impl Synthesis {
 struct Unready<'a> {
     synthesis: &'a Arc<Synthesis>,
     caller: &'a Caller,
-    place: Option<Place>,
+    handle: Option<SandboxHandle>,
 }
 
 impl Drop for Unready<'_> {
     fn drop(&mut self) {
-        self.synthesis.remove_place(self.caller, self.place.take());
+        self.synthesis.remove_sandbox(self.caller, self.handle.take());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arenite_model::TenantId;
 
 use crate::answer::random_hex;
-use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::worker::LABEL;
 
 /// What sandboxes that are kept ready are labelled with where a worker's id would be.
@@ -47,10 +47,10 @@ impl Keep {
     ///
     /// # Errors
     /// Why not.
-    pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<Place, String> {
+    pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, String> {
         let labels = BTreeMap::from([(LABEL.to_owned(), NOBODY.to_owned()), (self.label.clone(), "true".to_owned())]);
         let name = self.sandboxes.make(&self.caller, &self.whole(sandbox_request), labels).await?;
-        Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: self.caller.clone(), name })
+        Ok(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: self.caller.clone(), name })
     }
 
     pub async fn remove(&self, name: &str) {

@@ -19,8 +19,8 @@ use crate::backend::Backend;
 use crate::catalog::{Catalog, Listed, Loaded};
 use crate::keep::Keep;
 use crate::names::session_name;
-use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
 use crate::retry::Orphans;
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::{Facts, Session};
 use crate::store::Store;
 use crate::worker::{LABEL, TEMPORARY, Worker, label};
@@ -344,91 +344,91 @@ impl Synthesis {
             Some(loaded) => loaded.backend.sandbox_request(&session.facts.config),
             None => session.is_hidden().then(SandboxRequest::default),
         };
-        let place = match sandbox_request {
+        let handle = match sandbox_request {
             None => None,
             Some(sandbox_request) => {
                 let before = session.sandbox().filter(|_| session.restored);
                 let sandbox_request =
                     SandboxRequest::from_config(&session.facts.config)?.over(&sandbox_request).over(&self.sandbox_request);
                 let resumed = before.clone();
-                let place = match before {
+                let handle = match before {
                     Some(name) if session.is_alone() => {
                         let there = self.sandboxes.is_there(caller, &name).await;
-                        self.place(caller, session).filter(|_| there)
+                        self.handle(caller, session).filter(|_| there)
                     }
                     Some(name) => worker.reclaim(&self.sandboxes, caller, &name).await,
                     None => None,
                 };
-                let place = match place {
-                    Some(place) => place,
-                    None if session.is_alone() => self.spare_place(caller, session, &sandbox_request, false).await?,
+                let handle = match handle {
+                    Some(handle) => handle,
+                    None if session.is_alone() => self.spare_or_own_sandbox(caller, session, &sandbox_request, false).await?,
                     None => worker.claim(&self.sandboxes, caller, &sandbox_request).await?,
                 };
-                session.resumed.store(resumed.as_ref() == Some(&place.name), Ordering::Relaxed);
-                *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.name.clone());
-                Some(place)
+                session.resumed.store(resumed.as_ref() == Some(&handle.name), Ordering::Relaxed);
+                *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle.name.clone());
+                Some(handle)
             }
         };
         let made = match loaded {
-            Some(loaded) => loaded.backend.initialize(session, place.as_ref()).await,
+            Some(loaded) => loaded.backend.initialize(session, handle.as_ref()).await,
             None => Ok(()),
         };
         if made.is_err()
-            && let Some(place) = place
+            && let Some(handle) = handle
         {
             *session.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            self.release(caller, worker, session, Some(place)).await;
+            self.release(caller, worker, session, Some(handle)).await;
         }
         made
     }
 
     /// The sandbox of a session, for a call.
-    pub(crate) fn place(&self, caller: &Caller, session: &Session) -> Option<Place> {
+    pub(crate) fn handle(&self, caller: &Caller, session: &Session) -> Option<SandboxHandle> {
         let name = session.sandbox()?;
-        Some(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
+        Some(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 
     /// The session needs its sandbox no more.
-    async fn release(&self, caller: &Caller, worker: &Worker, session: &Session, place: Option<Place>) {
-        let shared = place.is_some() && !session.is_alone();
-        if let Some(place) = place.filter(|_| session.is_alone()) {
-            self.sandboxes.remove(caller, &place.name).await;
+    async fn release(&self, caller: &Caller, worker: &Worker, session: &Session, handle: Option<SandboxHandle>) {
+        let shared = handle.is_some() && !session.is_alone();
+        if let Some(handle) = handle.filter(|_| session.is_alone()) {
+            self.sandboxes.remove(caller, &handle.name).await;
         }
         worker.release(&self.sandboxes, caller, shared).await;
     }
 
     /// A sandbox for one session: one that its backend has ready, or a new one.
-    pub(crate) async fn spare_place(
+    pub(crate) async fn spare_or_own_sandbox(
         &self,
         caller: &Caller,
         session: &Session,
         sandbox_request: &SandboxRequest,
         temporary: bool,
-    ) -> Result<Place, String> {
+    ) -> Result<SandboxHandle, String> {
         let sandbox_request = sandbox_request.clone().over(&self.sandbox_request);
         let (kind, config) = (&session.facts.resource_type, &session.facts.config);
         if let Some(loaded) = self.catalog.resource(kind)
             && let Some(name) = loaded.backend.spare(caller, config, &sandbox_request).await
         {
-            return Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name });
+            return Ok(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name });
         }
-        self.own_place(caller, &session.facts.worker, &sandbox_request, temporary).await
+        self.own_sandbox(caller, &session.facts.worker, &sandbox_request, temporary).await
     }
 
     /// A sandbox for one call, or for one session.
-    pub(crate) async fn own_place(
+    pub(crate) async fn own_sandbox(
         &self,
         caller: &Caller,
         worker: &str,
         sandbox_request: &SandboxRequest,
         temporary: bool,
-    ) -> Result<Place, String> {
+    ) -> Result<SandboxHandle, String> {
         let mut labels = BTreeMap::from([(LABEL.to_owned(), label(worker))]);
         if temporary {
             labels.insert(TEMPORARY.to_owned(), "true".to_owned());
         }
         let name = self.sandboxes.make(caller, &sandbox_request.clone().over(&self.sandbox_request), labels).await?;
-        Ok(Place { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
+        Ok(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 
     /// Ends a session: no call finds it from here on, those under way are cancelled, and then it is cleaned up. False: someone
@@ -443,13 +443,13 @@ impl Synthesis {
         session.note_end(&self.recorder, &caller.tenant);
         // One that is still being made ready is waited for.
         let _ = session.ready.get_or_init(async || Err("the session has ended".to_owned())).await;
-        let place = self.place(caller, session);
+        let handle = self.handle(caller, session);
         if session.error().is_none()
             && let Some(loaded) = self.catalog.resource(&session.facts.resource_type)
         {
-            loaded.backend.cleanup(session, place.as_ref()).await;
+            loaded.backend.cleanup(session, handle.as_ref()).await;
         }
-        self.release(caller, worker, session, place).await;
+        self.release(caller, worker, session, handle).await;
         if let Err(error) = self.store.remove(&session.facts.id) {
             tracing::error!(%error, session = session.facts.id, "a worker's session could not be forgotten");
         }

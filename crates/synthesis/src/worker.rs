@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
 /// The label that sandboxes of workers carry: the worker's id.
@@ -102,7 +102,7 @@ impl Worker {
         sandboxes: &Arc<dyn Sandboxes>,
         caller: &Caller,
         sandbox_request: &SandboxRequest,
-    ) -> Result<Place, String> {
+    ) -> Result<SandboxHandle, String> {
         let mut shared = self.shared.lock().await;
         let name = match &shared.name {
             Some(name) => name.clone(),
@@ -113,14 +113,14 @@ impl Worker {
         };
         shared.name = Some(name.clone());
         shared.users += 1;
-        Ok(Place { sandboxes: Arc::clone(sandboxes), caller: caller.clone(), name })
+        Ok(SandboxHandle { sandboxes: Arc::clone(sandboxes), caller: caller.clone(), name })
     }
 
     /// A session of before the server's start goes on in the sandbox that it had, if that is still there.
-    pub(crate) async fn reclaim(&self, sandboxes: &Arc<dyn Sandboxes>, caller: &Caller, name: &str) -> Option<Place> {
+    pub(crate) async fn reclaim(&self, sandboxes: &Arc<dyn Sandboxes>, caller: &Caller, name: &str) -> Option<SandboxHandle> {
         let mut shared = self.shared.lock().await;
         if sandboxes.is_there(caller, name).await {
-            return Some(Place { sandboxes: Arc::clone(sandboxes), caller: caller.clone(), name: name.to_owned() });
+            return Some(SandboxHandle { sandboxes: Arc::clone(sandboxes), caller: caller.clone(), name: name.to_owned() });
         }
         shared.users = shared.users.saturating_sub(1);
         if shared.name.as_deref() == Some(name) {

@@ -1,4 +1,4 @@
-//! Mouse and keyboard of a machine. Places are told to QEMU as parts of the whole screen, in 32,768ths.
+//! Mouse and keyboard of a machine. SearchDirs are told to QEMU as parts of the whole screen, in 32,768ths.
 
 use std::time::Duration;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, MAX_OUTPUT, alias, failed, number_if, place, quoted, require, seconds, spec, text};
+use super::{Answered, MAX_OUTPUT, alias, failed, handle, number_if, quoted, require, seconds, spec, text};
 use crate::answer::Returned;
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{Place, SandboxRequest};
+use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "bash";
@@ -34,7 +34,7 @@ impl Bash {
 
 /// Runs a command in a session's shell, or once.
 pub(super) async fn run(call: &Call<'_>, command: &str, timeout: f64) -> Answered {
-    let place = place(call.place)?;
+    let handle = handle(call.handle)?;
     let timeout = seconds(timeout, call.deadline);
     let mut request = json!({
         "command": command,
@@ -55,11 +55,11 @@ pub(super) async fn run(call: &Call<'_>, command: &str, timeout: f64) -> Answere
         request["session_id"] = id.clone().into();
         request["env"] = json!({ "AGENTFLOW_STATE": format!("/tmp/.{id}") });
         request["command"] = format!("{KEEP}{command}").into();
-        stop = Some(Stop { place: Some(place.clone()), session: id });
+        stop = Some(Stop { handle: Some(handle.clone()), session: id });
     }
-    let done = place.post("/v1/bash/exec", &request).await;
+    let done = handle.post("/v1/bash/exec", &request).await;
     if let Some(stop) = &mut stop {
-        stop.place = None;
+        stop.handle = None;
     }
     let done = done.map_err(failed)?;
     let timed_out = done["status"] == "timed_out";
@@ -83,35 +83,35 @@ pub(super) async fn run(call: &Call<'_>, command: &str, timeout: f64) -> Answere
 /// Kills what runs when the call is dropped: its client left, or its time is over.
 struct Stop {
     /// None: it came back.
-    place: Option<Place>,
+    handle: Option<SandboxHandle>,
     session: String,
 }
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else { return };
+        let Some(handle) = self.handle.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let session = std::mem::take(&mut self.session);
             runtime.spawn(async move {
-                let _ = place.post("/v1/bash/kill", &json!({ "session_id": session, "signal": "SIGKILL" })).await;
+                let _ = handle.post("/v1/bash/kill", &json!({ "session_id": session, "signal": "SIGKILL" })).await;
             });
         }
     }
 }
 
 /// The directory that a session begins in.
-pub(super) async fn open(session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
-    let Some(place) = place else { return Ok(()) };
+pub(super) async fn open(session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+    let Some(handle) = handle else { return Ok(()) };
     if session.facts.auto_created {
         return Ok(());
     }
     let mut request = json!({ "session_id": format!("agentflow-{}", session.facts.id) });
     if let Some(cwd) = session.facts.config.get("cwd").and_then(Value::as_str) {
         let made = json!({ "command": format!("mkdir -p -- {}", quoted(cwd)), "hard_timeout": 30 });
-        place.post("/v1/bash/exec", &made).await?;
+        handle.post("/v1/bash/exec", &made).await?;
         request["exec_dir"] = cwd.into();
     }
-    place.post("/v1/bash/sessions/create", &request).await.map(drop)
+    handle.post("/v1/bash/sessions/create", &request).await.map(drop)
 }
 
 pub(super) fn default_timeout(session: Option<&Arc<Session>>, default: f64) -> f64 {
@@ -149,8 +149,8 @@ impl Backend for Bash {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
-        open(session, place).await
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+        open(session, handle).await
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {
@@ -170,10 +170,10 @@ impl Backend for Bash {
         }
     }
 
-    async fn cleanup(&self, session: &Arc<Session>, place: Option<&Place>) {
-        if let Some(place) = place.filter(|_| !session.facts.auto_created) {
+    async fn cleanup(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) {
+        if let Some(handle) = handle.filter(|_| !session.facts.auto_created) {
             let path = format!("/v1/bash/sessions/agentflow-{}/close", session.facts.id);
-            let _ = place.post(&path, &json!({})).await;
+            let _ = handle.post(&path, &json!({})).await;
         }
     }
 }

@@ -7,10 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, Params, alias, failed, number_if, place, quoted, require, spec, text, text_if};
+use super::{Answered, Params, alias, failed, handle, number_if, quoted, require, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{Place, SandboxRequest};
+use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "browser";
@@ -36,9 +36,9 @@ fn timeout(call: &Call<'_>) -> Result<f64, Failure> {
 }
 
 /// What a page has of itself after something was done in it.
-async fn page(place: &Place, mut data: Value) -> Answered {
+async fn page(handle: &SandboxHandle, mut data: Value) -> Answered {
     let asked = json!({ "expression": "({url: location.href, title: document.title})" });
-    if let Ok(now) = place.post("/v1/browser/page/evaluate", &asked).await {
+    if let Ok(now) = handle.post("/v1/browser/page/evaluate", &asked).await {
         let now = if now["result"].is_object() { now["result"].clone() } else { now };
         for field in ["url", "title"] {
             if data.get(field).is_none_or(Value::is_null) {
@@ -49,10 +49,10 @@ async fn page(place: &Place, mut data: Value) -> Answered {
     Ok(Returned::Data(data))
 }
 
-async fn screenshot(call: &Call<'_>, place: &Place) -> Answered {
+async fn screenshot(call: &Call<'_>, handle: &SandboxHandle) -> Answered {
     let whole = call.params.get("full_page") == Some(&Value::Bool(true));
     let path = format!("/v1/browser/page/screenshot?full_page={whole}");
-    let answer = place.sandboxes.call(&place.caller, &place.name, &path, None).await.map_err(failed)?;
+    let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, None).await.map_err(failed)?;
     if answer.status != 200 || !answer.json.is_null() || answer.bytes.is_empty() {
         return Err(failed(answer.data().err().unwrap_or_else(|| "no picture came".to_owned())));
     }
@@ -63,9 +63,9 @@ async fn screenshot(call: &Call<'_>, place: &Place) -> Answered {
         .map_or_else(|| format!("{PICTURES}/{}.png", crate::execute::unique("screenshot")), str::to_owned);
     let folder = file.rsplit_once('/').map_or(".", |(folder, _)| folder);
     let made = json!({ "command": format!("mkdir -p -- {}", quoted(folder)), "hard_timeout": 10 });
-    place.post("/v1/bash/exec", &made).await.map_err(failed)?;
+    handle.post("/v1/bash/exec", &made).await.map_err(failed)?;
     let kept = json!({ "file": file, "content": image, "encoding": "base64" });
-    place.post("/v1/file/write", &kept).await.map_err(failed)?;
+    handle.post("/v1/file/write", &kept).await.map_err(failed)?;
     Ok(Returned::Data(json!({
         "image_path": file,
         "size": [side(16), side(20)],
@@ -74,32 +74,32 @@ async fn screenshot(call: &Call<'_>, place: &Place) -> Answered {
     })))
 }
 
-async fn type_text(call: &Call<'_>, place: &Place, over: bool) -> Answered {
+async fn type_text(call: &Call<'_>, handle: &SandboxHandle, over: bool) -> Answered {
     let params = &call.params;
     let (selector, typed) =
         (text(params, "selector")?, text(params, if params.contains_key("text") { "text" } else { "value" })?);
     if over {
-        place.post("/v1/browser/page/fill", &json!({ "selector": selector, "text": typed })).await.map_err(failed)?;
+        handle.post("/v1/browser/page/fill", &json!({ "selector": selector, "text": typed })).await.map_err(failed)?;
     } else {
-        place.post("/v1/browser/page/click", &json!({ "selector": selector })).await.map_err(failed)?;
+        handle.post("/v1/browser/page/click", &json!({ "selector": selector })).await.map_err(failed)?;
         let keys = json!({ "text": typed, "delay": number_if(params, "delay")?.unwrap_or_default() });
-        place.post("/v1/browser/page/type", &keys).await.map_err(failed)?;
+        handle.post("/v1/browser/page/type", &keys).await.map_err(failed)?;
     }
-    page(place, json!({ "selector": selector, "typed": typed, "length": typed.chars().count() })).await
+    page(handle, json!({ "selector": selector, "typed": typed, "length": typed.chars().count() })).await
 }
 
-async fn read(params: &Params, place: &Place, html: bool) -> Answered {
+async fn read(params: &Params, handle: &SandboxHandle, html: bool) -> Answered {
     let selector = text_if(params, "selector")?;
     let text = match selector {
         None => {
             let path = if html { "/v1/browser/page/html?outer=true" } else { "/v1/browser/page/text" };
-            place.get(path).await.map_err(failed)?
+            handle.get(path).await.map_err(failed)?
         }
         Some(selector) => {
             let quoted = Value::from(selector).to_string();
             let side = if html { "outerHTML" } else { "innerText" };
             let found = format!("(() => {{ const e = document.querySelector({quoted}); return e ? e.{side} : null }})()");
-            let found = place.post("/v1/browser/page/evaluate", &json!({ "expression": found })).await.map_err(failed)?;
+            let found = handle.post("/v1/browser/page/evaluate", &json!({ "expression": found })).await.map_err(failed)?;
             let found = found.get("result").cloned().unwrap_or(found);
             if found.is_null() {
                 return Err(failed(format!("nothing in the page matches {selector:?}")));
@@ -110,7 +110,7 @@ async fn read(params: &Params, place: &Place, html: bool) -> Answered {
     let field = if html { "html" } else { "text" };
     let mut data = json!({ "text": if html { Value::from("") } else { text.clone() } });
     data[field] = text;
-    page(place, data).await
+    page(handle, data).await
 }
 
 #[async_trait]
@@ -177,7 +177,7 @@ impl Backend for Browser {
             alias(&text, "browser:extract"),
             text,
             content,
-            spec("browser:elements", NAME, "List what can be used in the page: role, name, place, index.", json!({}), &[]),
+            spec("browser:elements", NAME, "List what can be used in the page: role, name, handle, index.", json!({}), &[]),
             spec("browser:evaluate", NAME, "Run JavaScript in the page.", json!({"script": string("The script.")}), &["script"]),
             spec(
                 "browser:wait_for_selector",
@@ -204,34 +204,34 @@ impl Backend for Browser {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
         let size = session.facts.config.get("viewport");
-        let (Some(place), Some(width), Some(height)) =
-            (place, size.and_then(|size| size["width"].as_u64()), size.and_then(|size| size["height"].as_u64()))
+        let (Some(handle), Some(width), Some(height)) =
+            (handle, size.and_then(|size| size["width"].as_u64()), size.and_then(|size| size["height"].as_u64()))
         else {
             return Ok(());
         };
         let wanted = json!({ "resolution": { "width": width, "height": height } });
-        place.post("/v1/browser/config", &wanted).await.map(drop)
+        handle.post("/v1/browser/config", &wanted).await.map(drop)
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {
         let params = &call.params;
-        let place = place(call.place)?;
+        let handle = handle(call.handle)?;
         match call.tool {
             "browser:goto" | "browser:navigate" => {
                 require(call.tool, params, &["url"])?;
                 let asked = json!({ "url": text(params, "url")?, "timeout": timeout(&call)? });
-                let went = place.post("/v1/browser/page/navigate", &asked).await.map_err(failed)?;
+                let went = handle.post("/v1/browser/page/navigate", &asked).await.map_err(failed)?;
                 let mut data = if went.is_object() { went } else { json!({}) };
                 if data.get("status").is_none_or(Value::is_null) {
                     data["status"] = 200.into();
                 }
                 // The tab's name may still be the address's; the page's own title is read from it.
                 data["title"] = Value::Null;
-                page(place, data).await
+                page(handle, data).await
             }
-            "browser:screenshot" => screenshot(&call, place).await,
+            "browser:screenshot" => screenshot(&call, handle).await,
             "browser:click" => {
                 let mut asked = json!({});
                 for field in ["selector", "x", "y", "index"] {
@@ -239,53 +239,53 @@ impl Backend for Browser {
                         asked[field] = given.clone();
                     }
                 }
-                place.post("/v1/browser/page/click", &asked).await.map_err(failed)?;
-                page(place, json!({ "clicked": asked })).await
+                handle.post("/v1/browser/page/click", &asked).await.map_err(failed)?;
+                page(handle, json!({ "clicked": asked })).await
             }
             "browser:type" | "browser:type_text" => {
                 require(call.tool, params, &["selector", "text"])?;
-                type_text(&call, place, false).await
+                type_text(&call, handle, false).await
             }
             "browser:fill" => {
                 require(call.tool, params, &["selector"])?;
-                type_text(&call, place, true).await
+                type_text(&call, handle, true).await
             }
             "browser:press" => {
                 require(call.tool, params, &["key"])?;
                 let key = text(params, "key")?;
-                place.post("/v1/browser/page/press_key", &json!({ "key": key })).await.map_err(failed)?;
-                page(place, json!({ "key": key })).await
+                handle.post("/v1/browser/page/press_key", &json!({ "key": key })).await.map_err(failed)?;
+                page(handle, json!({ "key": key })).await
             }
             "browser:select_option" => {
                 require(call.tool, params, &["selector", "value"])?;
                 let asked = json!({ "selector": text(params, "selector")?, "value": text(params, "value")? });
-                place.post("/v1/browser/page/select_option", &asked).await.map_err(failed)?;
-                page(place, asked).await
+                handle.post("/v1/browser/page/select_option", &asked).await.map_err(failed)?;
+                page(handle, asked).await
             }
-            "browser:get_text" | "browser:extract" => read(params, place, false).await,
-            "browser:get_content" => read(params, place, true).await,
+            "browser:get_text" | "browser:extract" => read(params, handle, false).await,
+            "browser:get_content" => read(params, handle, true).await,
             "browser:elements" => {
-                let elements = place.get("/v1/browser/page/elements").await.map_err(failed)?;
-                page(place, json!({ "elements": elements })).await
+                let elements = handle.get("/v1/browser/page/elements").await.map_err(failed)?;
+                page(handle, json!({ "elements": elements })).await
             }
             "browser:evaluate" => {
                 require(call.tool, params, &["script"])?;
                 let asked = json!({ "expression": text(params, "script")? });
-                let result = place.post("/v1/browser/page/evaluate", &asked).await.map_err(failed)?;
+                let result = handle.post("/v1/browser/page/evaluate", &asked).await.map_err(failed)?;
                 Ok(Returned::Data(json!({ "result": result.get("result").cloned().unwrap_or(result) })))
             }
             "browser:wait_for_selector" => {
                 require(call.tool, params, &["selector"])?;
                 let selector = text(params, "selector")?;
                 let asked = json!({ "type": "selector", "selector": selector, "timeout": timeout(&call)? });
-                place.post("/v1/browser/page/wait", &asked).await.map_err(failed)?;
+                handle.post("/v1/browser/page/wait", &asked).await.map_err(failed)?;
                 Ok(Returned::Data(json!({ "selector": selector, "found": true })))
             }
             "browser:scroll" => {
                 let (x, y) = (number_if(params, "x")?.unwrap_or(0.0), number_if(params, "y")?.unwrap_or(0.0));
                 let asked = json!({ "expression": format!("window.scrollBy({x}, {y})") });
-                place.post("/v1/browser/page/evaluate", &asked).await.map_err(failed)?;
-                page(place, json!({ "scrolled": [x, y] })).await
+                handle.post("/v1/browser/page/evaluate", &asked).await.map_err(failed)?;
+                page(handle, json!({ "scrolled": [x, y] })).await
             }
             other => Err(Failure::new(codes::INVALID_REQUEST_FORMAT, format!("there is no tool {other}"))),
         }

@@ -6,10 +6,10 @@ use std::time::Instant;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, Params, bash, count_if, failed, number_if, place, require, seconds, spec, text, text_if};
+use super::{Answered, Params, bash, count_if, failed, handle, number_if, require, seconds, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{Place, SandboxRequest};
+use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "code";
@@ -112,8 +112,8 @@ impl Backend for Code {
         Some(SandboxRequest::default())
     }
 
-    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
-        bash::open(session, place).await
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+        bash::open(session, handle).await
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {
@@ -170,7 +170,7 @@ async fn execute(call: &Call<'_>, default: f64) -> Answered {
             request["cwd"] = cwd.clone();
         }
     }
-    let done = place(call.place)?.post("/v1/code/execute", &request).await.map_err(failed)?;
+    let done = handle(call.handle)?.post("/v1/code/execute", &request).await.map_err(failed)?;
     let traceback =
         done["traceback"].as_array().map(|lines| lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"));
     let mut stderr = done["stderr"].as_str().unwrap_or_default().to_owned();
@@ -215,7 +215,7 @@ async fn path(call: &Call<'_>, given: &str) -> Result<String, Failure> {
         Some(cwd) => cwd.to_owned(),
         None => {
             let asked = json!({ "command": "pwd", "hard_timeout": 10 });
-            let told = place(call.place)?.post("/v1/bash/exec", &asked).await.map_err(failed)?;
+            let told = handle(call.handle)?.post("/v1/bash/exec", &asked).await.map_err(failed)?;
             told["stdout"].as_str().unwrap_or("/").trim_end_matches('\n').to_owned()
         }
     };
@@ -232,14 +232,14 @@ async fn workspace(call: &Call<'_>) -> Answered {
         _ => &["pattern"],
     };
     require(call.tool, params, required)?;
-    let place = place(call.place)?;
+    let handle = handle(call.handle)?;
     let result = match call.tool {
-        "code:read" => read(call, params, place).await?,
+        "code:read" => read(call, params, handle).await?,
         "code:glob" => {
             let root = path(call, text_if(params, "path")?.unwrap_or_default()).await?;
             let asked =
                 json!({ "path": root, "pattern": text(params, "pattern")?, "max_results": FOUND, "include_metadata": false });
-            place.post("/v1/file/glob", &asked).await.map(|found| {
+            handle.post("/v1/file/glob", &asked).await.map(|found| {
                 let files = found["files"].as_array().into_iter().flatten();
                 let lines: Vec<&str> = files.filter_map(|file| file["path"].as_str()).collect();
                 if lines.is_empty() { "No files found".to_owned() } else { lines.join("\n") }
@@ -251,7 +251,7 @@ async fn workspace(call: &Call<'_>) -> Answered {
             if let Some(glob) = text_if(params, "glob")? {
                 asked["include"] = json!([glob]);
             }
-            place.post("/v1/file/grep", &asked).await.map(|found| {
+            handle.post("/v1/file/grep", &asked).await.map(|found| {
                 let line = |found: &Value| {
                     let number = found["line_number"].as_u64().unwrap_or_default();
                     format!(
@@ -276,7 +276,7 @@ async fn workspace(call: &Call<'_>) -> Answered {
             if all {
                 asked["replace_mode"] = "ALL".into();
             }
-            place.post("/v1/file/str_replace_editor", &asked).await.and_then(|done| match done["error"].as_str() {
+            handle.post("/v1/file/str_replace_editor", &asked).await.and_then(|done| match done["error"].as_str() {
                 Some(error) if !error.is_empty() => Err(error.to_owned()),
                 _ => Ok(format!("Edited {file}")),
             })
@@ -286,10 +286,10 @@ async fn workspace(call: &Call<'_>) -> Answered {
             let content = text(params, "content")?;
             if let Some((folder, _)) = file.rsplit_once('/').filter(|(folder, _)| !folder.is_empty()) {
                 let made = json!({ "command": format!("mkdir -p -- {}", super::quoted(folder)), "hard_timeout": 10 });
-                place.post("/v1/bash/exec", &made).await.map_err(failed)?;
+                handle.post("/v1/bash/exec", &made).await.map_err(failed)?;
             }
             let asked = json!({ "file": file, "content": content });
-            place.post("/v1/file/write", &asked).await.map(|_| format!("Wrote {} bytes to {file}", content.len()))
+            handle.post("/v1/file/write", &asked).await.map(|_| format!("Wrote {} bytes to {file}", content.len()))
         }
     };
     match result {
@@ -302,12 +302,12 @@ async fn workspace(call: &Call<'_>) -> Answered {
     }
 }
 
-async fn read(call: &Call<'_>, params: &Params, place: &Place) -> Result<Result<String, String>, Failure> {
+async fn read(call: &Call<'_>, params: &Params, handle: &SandboxHandle) -> Result<Result<String, String>, Failure> {
     let file = path(call, text(params, "file_path")?).await?;
     let first = count_if(params, "offset")?.unwrap_or(1).max(1);
     let limit = count_if(params, "limit")?.unwrap_or(LINES).clamp(1, 100_000);
     let asked = json!({ "file": file, "start_line": first - 1, "end_line": first - 1 + limit });
-    Ok(place.post("/v1/file/read", &asked).await.map(|read| {
+    Ok(handle.post("/v1/file/read", &asked).await.map(|read| {
         let content = read["content"].as_str().unwrap_or_default();
         let number = |(at, line): (usize, &str)| format!("{:4}→{line}\n", first + at as u64);
         content.lines().enumerate().map(number).collect()

@@ -5,16 +5,16 @@ use std::path::{Component, Path, PathBuf};
 /// Where relative paths of a configuration and of its clients are looked for, in this order: AgentFlow's server resolves them
 /// against its working directory.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct SearchDirs {
     /// The working directory, then the folder of the configuration. Empty where there is no configuration.
     dirs: Vec<PathBuf>,
     /// The server's own data, which no client reads.
     data_dir: Option<PathBuf>,
 }
 
-impl Places {
+impl SearchDirs {
     /// Of a server with a configuration that lies in `dir`.
-    pub fn of(dir: &Path, data_dir: &Path) -> Self {
+    pub fn new(dir: &Path, data_dir: &Path) -> Self {
         let dir = std::path::absolute(dir).ok();
         let mut dirs: Vec<PathBuf> = std::env::current_dir().ok().into_iter().chain(dir).collect();
         dirs.dedup();
@@ -50,13 +50,13 @@ pub(super) struct Folders {
 impl Folders {
     /// `only`: the one folder that the configuration allows. Without it: the working directory and the configuration's folder,
     /// and `more`. A root directory allows nothing: it would be the whole host.
-    pub(super) fn of(places: &Places, only: Option<&str>, more: Option<&Path>) -> Self {
+    pub(super) fn of(search_dirs: &SearchDirs, only: Option<&str>, more: Option<&Path>) -> Self {
         let roots: Vec<PathBuf> = match only {
-            Some(only) => places.existing(Path::new(only)).into_iter().collect(),
-            None => places.dirs.iter().cloned().chain(more.map(Path::to_owned)).collect(),
+            Some(only) => search_dirs.existing(Path::new(only)).into_iter().collect(),
+            None => search_dirs.dirs.iter().cloned().chain(more.map(Path::to_owned)).collect(),
         };
         let roots = roots.into_iter().filter(|root| root.canonicalize().is_ok_and(|root| root.parent().is_some())).collect();
-        Self { roots, data_dir: places.data_dir.clone() }
+        Self { roots, data_dir: search_dirs.data_dir.clone() }
     }
 
     /// The path that a client means: absolute, or below the first of the folders that has it. Links that lead out of its folder,
@@ -122,8 +122,8 @@ mod tests {
         std::os::unix::fs::symlink("/etc", here.join("out")).unwrap();
         std::os::unix::fs::symlink(here.join(".ssh"), here.join("keys")).unwrap();
         let data_dir = here.join("data").canonicalize().ok();
-        let places = Places { dirs: vec![here.clone(), there.clone()], data_dir };
-        let folders = Folders::of(&places, None, None);
+        let search_dirs = SearchDirs { dirs: vec![here.clone(), there.clone()], data_dir };
+        let folders = Folders::of(&search_dirs, None, None);
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         for (given, wanted) in [("a", "here/a"), ("b", "there/b"), ("./a/../a", "here/a"), (&text(there.join("b")), "there/b")] {
             let wanted = dir.path().join(wanted).canonicalize().unwrap();
@@ -136,12 +136,12 @@ mod tests {
             assert_eq!(folders.find(given), Err(Missing::Outside), "{given}");
         }
         // One that is named allows nothing beside it.
-        let only = Folders::of(&places, Some("a"), None);
+        let only = Folders::of(&search_dirs, Some("a"), None);
         assert_eq!(only.find("."), Ok(here.join("a").canonicalize().unwrap()));
         assert_eq!(only.find(&text(there.join("b"))), Err(Missing::Outside));
         // The whole host is never meant.
-        let host = Folders::of(&Places { dirs: vec!["/".into()], data_dir: None }, None, None);
+        let host = Folders::of(&SearchDirs { dirs: vec!["/".into()], data_dir: None }, None, None);
         assert_eq!(host.find("etc"), Err(Missing::Outside));
-        assert_eq!(Folders::of(&Places::default(), None, None).find("etc"), Err(Missing::Outside));
+        assert_eq!(Folders::of(&SearchDirs::default(), None, None).find("etc"), Err(Missing::Outside));
     }
 }

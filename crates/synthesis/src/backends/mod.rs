@@ -20,14 +20,14 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::ToolSpec;
-use crate::place::Place;
+use crate::sandboxes::SandboxHandle;
 
 pub use bash::Bash;
 pub use browser::Browser;
 pub use code::Code;
 pub use doc::Doc;
 pub use ds::Ds;
-pub use folders::Places;
+pub use folders::SearchDirs;
 pub use mcp::Mcp;
 pub use rag::Rag;
 pub use text2sql::Text2Sql;
@@ -115,8 +115,8 @@ fn failed(error: String) -> Failure {
 }
 
 /// A tool that needs a sandbox, and was called without: its session is of another configuration.
-fn place(place: Option<&Place>) -> Result<&Place, Failure> {
-    place.ok_or_else(|| Failure::new(codes::RESOURCE_NOT_INITIALIZED, "the session has no sandbox"))
+fn handle(handle: Option<&SandboxHandle>) -> Result<&SandboxHandle, Failure> {
+    handle.ok_or_else(|| Failure::new(codes::RESOURCE_NOT_INITIALIZED, "the session has no sandbox"))
 }
 
 /// The seconds that a command may take: what was asked for, and no longer than the client waits.

@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use super::{Answered, Params, count_if, require, spec, text, wrong};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::Place;
+use crate::sandboxes::SandboxHandle;
 use crate::session::Session;
 
 const NAME: &str = "rag";
@@ -437,7 +437,7 @@ impl Backend for Rag {
         self.shared().await.map(drop)
     }
 
-    async fn initialize(&self, session: &Arc<Session>, _place: Option<&Place>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         self.shared().await?;
         if session.restored {
             // What it had indexed is still on disk.
@@ -460,7 +460,7 @@ impl Backend for Rag {
         }
     }
 
-    async fn cleanup(&self, session: &Arc<Session>, _place: Option<&Place>) {
+    async fn cleanup(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) {
         let own = self.own(session);
         locked(&self.own).remove(&session.facts.id);
         let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(&own.dir)).await;

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
 
 use super::api::{self, Fault};
-use super::folders::Places;
+use super::folders::SearchDirs;
 use super::{Answered, needs, spec};
 use crate::answer::code as codes;
 use crate::backend::{Backend, Call, ToolSpec};
@@ -31,7 +31,7 @@ pub struct Text2Sql {
     /// In the order of the configuration.
     databases: Vec<Database>,
     /// Where relative paths are looked for.
-    places: Places,
+    search_dirs: SearchDirs,
     rows: u64,
     timeout: f64,
 }
@@ -45,7 +45,7 @@ struct Database {
 impl Text2Sql {
     /// `config`: `databases` (or `db_paths`) as a mapping of ids to paths, `max_rows`, `timeout` in seconds. `order`: the ids as
     /// they stand in the file.
-    pub fn new(config: &Map<String, Value>, order: &[String], places: Places) -> Self {
+    pub fn new(config: &Map<String, Value>, order: &[String], search_dirs: SearchDirs) -> Self {
         let configured = ["databases", "db_paths"].iter().find_map(|name| config.get(*name).and_then(Value::as_object));
         let database = |(id, path): (&String, &Value)| {
             let path = path.as_str().or_else(|| path["path"].as_str()).unwrap_or_default();
@@ -58,7 +58,7 @@ impl Text2Sql {
         }
         Self {
             databases,
-            places,
+            search_dirs,
             rows: config.get("max_rows").and_then(Value::as_u64).unwrap_or(ROWS),
             timeout: config.get("timeout").and_then(Value::as_f64).unwrap_or(TIMEOUT),
         }
@@ -74,7 +74,7 @@ impl Text2Sql {
         let known = self.databases.iter().find(|database| database.id == id && !database.path.is_empty());
         // AgentFlow's words for an id that is not there and for one that has no path.
         let known = known.ok_or_else(|| Fault::new(format!("Database not found: {id}")))?;
-        let path = self.places.existing(Path::new(&known.path)).filter(|path| path.is_file());
+        let path = self.search_dirs.existing(Path::new(&known.path)).filter(|path| path.is_file());
         path.ok_or_else(|| Fault::new(format!("Database file not found: {}", known.path)))
     }
 

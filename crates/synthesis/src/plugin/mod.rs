@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::execute::legacy;
-use crate::place::{Place, SandboxRequest, Sandboxes};
+use crate::sandboxes::{SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
 use process::{Fault, Process, Running};
@@ -79,7 +79,7 @@ impl Launch {
 /// Removes sandboxes in which plugins of a killed server ran.
 pub async fn remove_plugins(sandboxes: &Arc<dyn Sandboxes>) {
     let tenant = arenite_model::TenantId::default_tenant();
-    let caller = crate::place::Caller { tenant: tenant.clone(), request_id: String::new(), origin: None };
+    let caller = crate::sandboxes::Caller { tenant: tenant.clone(), request_id: String::new(), origin: None };
     for name in sandboxes.labelled(&tenant, sandboxed::LABEL).await {
         sandboxes.remove(&caller, &name).await;
     }
@@ -243,7 +243,7 @@ impl Backend for Plugin {
         running.ask("warmup", json!({})).await.map(drop).map_err(|fault| fault.message)
     }
 
-    async fn initialize(&self, session: &Arc<Session>, _place: Option<&Place>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         self.ready(session).await.map(drop).map_err(|fault| fault.message)
     }
 
@@ -291,7 +291,7 @@ impl Backend for Plugin {
         }
     }
 
-    async fn cleanup(&self, session: &Arc<Session>, _place: Option<&Place>) {
+    async fn cleanup(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) {
         let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).remove(&session.facts.id);
         self.lost().remove(&session.facts.id);
         let Some(running) = self.process.alive().filter(|running| Some(running.life) == life) else { return };

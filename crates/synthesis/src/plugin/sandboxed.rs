@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::Launch;
 use super::process::{Body, Streams};
 use crate::backends::quoted;
-use crate::place::{Caller, Place, SandboxRequest, Sandboxes};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 
 /// The label of sandboxes that plugins run in: the plugin's name.
 pub(crate) const LABEL: &str = "agentflow.plugin";
@@ -35,7 +35,7 @@ pub(crate) struct PluginSandboxes {
 }
 
 /// One of them.
-pub(super) struct PluginSandbox(Place);
+pub(super) struct PluginSandbox(SandboxHandle);
 
 impl PluginSandbox {
     pub(super) async fn remove(&self) {
@@ -48,11 +48,11 @@ impl PluginSandboxes {
         let caller = Caller { tenant: TenantId::default_tenant(), request_id: String::new(), origin: None };
         let labels = BTreeMap::from([(LABEL.to_owned(), name.chars().filter(|c| !c.is_control()).take(128).collect())]);
         let sandbox = self.sandboxes.make(&caller, &self.sandbox_request, labels).await?;
-        let place = Place { sandboxes: Arc::clone(&self.sandboxes), caller, name: sandbox };
-        match begin(&place, launch).await {
-            Ok(command) => Ok(streams(place, command)),
+        let handle = SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller, name: sandbox };
+        match begin(&handle, launch).await {
+            Ok(command) => Ok(streams(handle, command)),
             Err(error) => {
-                PluginSandbox(place).remove().await;
+                PluginSandbox(handle).remove().await;
                 Err(error)
             }
         }
@@ -67,13 +67,13 @@ struct Command {
 }
 
 /// Puts its files there and starts it.
-async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
+async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, String> {
     let mut env = BTreeMap::new();
     for (at, (name, folders)) in launch.paths.iter().enumerate() {
         let mut there = Vec::new();
         for (nth, folder) in folders.iter().enumerate() {
             let target = format!("{HOME}/{at}-{nth}");
-            put(place, folder, &target, true).await?;
+            put(handle, folder, &target, true).await?;
             there.push(target);
         }
         env.insert(name.clone(), there.join(":"));
@@ -82,7 +82,7 @@ async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
     let words: Vec<String> = launch.command.iter().map(|word| quoted(word)).collect();
     let command = format!("mkdir -p {HOME}; cd {HOME}; exec {}", words.join(" "));
     let asked = json!({ "command": command, "env": env, "async_mode": true });
-    let begun = place.post("/v1/bash/exec", &asked).await?;
+    let begun = handle.post("/v1/bash/exec", &asked).await?;
     match (begun["session_id"].as_str(), begun["command_id"].as_str()) {
         (Some(session), Some(id)) => Ok(Command { session: session.to_owned(), id: id.to_owned() }),
         _ => Err("its command has no id".to_owned()),
@@ -90,11 +90,11 @@ async fn begin(place: &Place, launch: &Launch) -> Result<Command, String> {
 }
 
 /// Copies a folder of the host into a sandbox: all of its files, as far as there are not too many.
-pub(crate) async fn put_all(place: &Place, folder: &Path, target: &str) -> Result<(), String> {
-    put(place, folder, target, false).await
+pub(crate) async fn put_all(handle: &SandboxHandle, folder: &Path, target: &str) -> Result<(), String> {
+    put(handle, folder, target, false).await
 }
 
-async fn put(place: &Place, folder: &Path, target: &str, sources: bool) -> Result<(), String> {
+async fn put(handle: &SandboxHandle, folder: &Path, target: &str, sources: bool) -> Result<(), String> {
     let from = folder.to_owned();
     let files = tokio::task::spawn_blocking(move || gather(&from, sources)).await.map_err(|error| error.to_string())??;
     let mut folders: Vec<&str> = files.iter().filter_map(|file| Some(file.name.rsplit_once('/')?.0)).collect();
@@ -102,19 +102,19 @@ async fn put(place: &Place, folder: &Path, target: &str, sources: bool) -> Resul
     folders.dedup();
     let made: Vec<String> = folders.iter().map(|folder| quoted(&format!("{target}/{folder}"))).collect();
     let command = format!("mkdir -p {} {}", quoted(target), made.join(" "));
-    place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
+    handle.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
     let mut programs = Vec::new();
     for File { name, bytes, is_program } in files {
         let path = format!("{target}/{name}");
         let kept = json!({ "file": path, "content": STANDARD.encode(bytes), "encoding": "base64" });
-        place.post("/v1/file/write", &kept).await?;
+        handle.post("/v1/file/write", &kept).await?;
         if is_program {
             programs.push(quoted(&path));
         }
     }
     if !programs.is_empty() {
         let command = format!("chmod +x -- {}", programs.join(" "));
-        place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
+        handle.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": 30 })).await?;
     }
     Ok(())
 }
@@ -155,16 +155,16 @@ fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
 }
 
 /// Carries what is written and read to and from the command.
-fn streams(place: Place, command: Command) -> Streams {
+fn streams(handle: SandboxHandle, command: Command) -> Streams {
     let (input, ours) = tokio::io::duplex(PIPE);
-    tokio::spawn(send(place.clone(), command.clone(), ours));
+    tokio::spawn(send(handle.clone(), command.clone(), ours));
     let (output, out) = tokio::io::duplex(PIPE);
     let (log, err) = tokio::io::duplex(PIPE);
-    tokio::spawn(receive(place.clone(), command, out, err));
-    Streams { body: Body::Sandbox(PluginSandbox(place)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
+    tokio::spawn(receive(handle.clone(), command, out, err));
+    Streams { body: Body::Sandbox(PluginSandbox(handle)), input: Box::new(input), output: Box::new(output), log: Box::new(log) }
 }
 
-async fn send(place: Place, command: Command, mut input: DuplexStream) {
+async fn send(handle: SandboxHandle, command: Command, mut input: DuplexStream) {
     let mut held: Vec<u8> = Vec::new();
     let mut buffer = vec![0; PIPE];
     loop {
@@ -176,21 +176,21 @@ async fn send(place: Place, command: Command, mut input: DuplexStream) {
         held.drain(..whole);
         let asked = json!({ "session_id": command.session, "command_id": command.id, "input": text, "close": read == 0 });
         let is_over = read == 0;
-        let sent = if whole > 0 || is_over { place.post("/v1/bash/write", &asked).await.is_ok() } else { true };
+        let sent = if whole > 0 || is_over { handle.post("/v1/bash/write", &asked).await.is_ok() } else { true };
         if is_over || !sent {
             return;
         }
     }
 }
 
-async fn receive(place: Place, command: Command, mut out: DuplexStream, mut err: DuplexStream) {
+async fn receive(handle: SandboxHandle, command: Command, mut out: DuplexStream, mut err: DuplexStream) {
     let (mut offset, mut stderr_offset) = (0, 0);
     loop {
         let asked = json!({
             "session_id": command.session, "command_id": command.id, "offset": offset, "stderr_offset": stderr_offset,
             "wait": true, "wait_timeout": WAIT,
         });
-        let Ok(said) = place.post("/v1/bash/output", &asked).await else { return };
+        let Ok(said) = handle.post("/v1/bash/output", &asked).await else { return };
         let text = |field: &str| said[field].as_str().unwrap_or_default().as_bytes();
         // What the sandbox could not keep breaks the protocol: the process is ended for it.
         if said["stdout_gap"].as_u64().is_some_and(|gap| gap > 0) || out.write_all(text("stdout")).await.is_err() {

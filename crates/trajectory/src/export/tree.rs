@@ -83,7 +83,7 @@ impl Tree {
         self.node(place).map_or(0, |node| node.number)
     }
 
-    /// Places and numbers, in order.
+    /// SearchDirs and numbers, in order.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (u64, u64)> {
         (1..).zip(self.nodes.iter().map(|node| node.number))
     }
@@ -124,8 +124,8 @@ impl Tree {
 
     /// The numbers of the steps that lead to one, itself the last.
     pub(super) fn path(&self, leaf: u64) -> Vec<u64> {
-        let places = std::iter::successors(Some(leaf), |place| Some(self.parent(*place))).take_while(|place| *place > 0);
-        let mut path: Vec<u64> = places.map(|place| self.number(place)).collect();
+        let search_dirs = std::iter::successors(Some(leaf), |place| Some(self.parent(*place))).take_while(|place| *place > 0);
+        let mut path: Vec<u64> = search_dirs.map(|place| self.number(place)).collect();
         path.reverse();
         path
     }

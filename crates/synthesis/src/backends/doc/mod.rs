@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::api::{self, Fault, integer, texts};
-use super::folders::{Folders, Missing, Places};
+use super::folders::{Folders, Missing, SearchDirs};
 use super::{Answered, needs, spec};
 use crate::backend::{Backend, Call, ToolSpec};
 use read::{Bounds, Vision};
@@ -46,15 +46,15 @@ enum Document {
 impl Doc {
     /// `config`: AgentFlow's keys, and `seed_root`: the one folder below which `seed_path`s are. Without it they are below the
     /// server's working directory, the configuration's folder, or the configured `seed_path`.
-    pub fn new(config: Map<String, Value>, places: &Places) -> Self {
+    pub fn new(config: Map<String, Value>, search_dirs: &SearchDirs) -> Self {
         let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let (root, seed) = (text("seed_root"), text("seed_path"));
         let below = |seed: &str| match root {
             Some(root) => Path::new(root).join(seed),
             None => PathBuf::from(seed),
         };
-        let seed = seed.map(|seed| places.existing(&below(seed)).unwrap_or_else(|| below(seed)));
-        let folders = Folders::of(places, root, seed.as_deref());
+        let seed = seed.map(|seed| search_dirs.existing(&below(seed)).unwrap_or_else(|| below(seed)));
+        let folders = Folders::of(search_dirs, root, seed.as_deref());
         Self { seed, folders, config }
     }
 

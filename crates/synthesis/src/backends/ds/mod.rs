@@ -13,11 +13,11 @@ use tokio::sync::OnceCell;
 
 use super::api::{self, Fault, integer, texts};
 use super::ask::{Model, setting};
-use super::folders::{Folders, Missing, Places};
-use super::{Answered, needs, place, quoted, seconds, spec};
+use super::folders::{Folders, Missing, SearchDirs};
+use super::{Answered, handle, needs, quoted, seconds, spec};
 use crate::answer::Failure;
 use crate::backend::{Backend, Call, ToolSpec};
-use crate::place::{GuestRequest, Place};
+use crate::sandboxes::{GuestRequest, SandboxHandle};
 use data::Data;
 
 const NAME: &str = "ds";
@@ -62,9 +62,9 @@ struct Seed {
 impl Ds {
     /// `config`: AgentFlow's keys, and `seed_root`: the one folder below which `seed_path`s are. Without it they are below the
     /// server's working directory or the configuration's folder. What is not there is the sandbox's own.
-    pub fn new(config: Map<String, Value>, places: &Places) -> Self {
+    pub fn new(config: Map<String, Value>, search_dirs: &SearchDirs) -> Self {
         let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let folders = Folders::of(places, text("seed_root").or_else(|| text("seed_path")), None);
+        let folders = Folders::of(search_dirs, text("seed_root").or_else(|| text("seed_path")), None);
         Self { config, folders, ports: Mutex::default() }
     }
 
@@ -98,7 +98,7 @@ impl Ds {
 
     async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
         let params = &call.params;
-        let place = place(call.place).map_err(|failure| Fault::new(failure.message))?;
+        let handle = handle(call.handle).map_err(|failure| Fault::new(failure.message))?;
         let seed = self.seed(params)?;
         let mut request = json!({
             "tool": call.tool,
@@ -129,7 +129,7 @@ impl Ds {
                 .into();
             }
         }
-        let mut said = self.call_worker(place, request, seed).await?;
+        let mut said = self.call_worker(handle, request, seed).await?;
         if let Some(fault) = said["fault"].as_str() {
             return Err(Fault::internal(fault.to_owned()));
         }
@@ -168,7 +168,7 @@ impl Ds {
     }
 
     /// Has the sandbox's process do it, with the data that it needs.
-    async fn call_worker(&self, place: &Place, mut request: Value, seed: Seed) -> Result<Value, Fault> {
+    async fn call_worker(&self, handle: &SandboxHandle, mut request: Value, seed: Seed) -> Result<Value, Fault> {
         let data = match seed.path {
             None => None,
             Some(path) => {
@@ -180,16 +180,16 @@ impl Ds {
         let body = request.to_string().into_bytes();
         let mut was_started = false;
         loop {
-            let (port, known) = self.port(place).await?;
-            match (send(place, port, "/call", body.clone()).await, &data) {
+            let (port, known) = self.port(handle).await?;
+            match (send(handle, port, "/call", body.clone()).await, &data) {
                 (Ok((200, said)), _) => {
                     return serde_json::from_slice(&said).map_err(|error| Fault::internal(error.to_string()));
                 }
-                (Ok((409, _)), Some(data)) => self.put(place, port, data, &seed.folder).await?,
+                (Ok((409, _)), Some(data)) => self.put(handle, port, data, &seed.folder).await?,
                 (Ok((413, _)), _) => return Err(Fault::new("the code is too long")),
                 // The process is gone, as after the sandbox's end; a call that was under way is not run twice.
                 (failed, _) => {
-                    self.forget(place, port);
+                    self.forget(handle, port);
                     let refused = failed.as_ref().is_ok_and(|(status, said)| {
                         *status >= 500 && !String::from_utf8_lossy(said).contains("closed the connection")
                     });
@@ -203,7 +203,7 @@ impl Ds {
         }
     }
 
-    async fn put(&self, place: &Place, port: u16, data: &Arc<Data>, folder: &str) -> Result<(), Fault> {
+    async fn put(&self, handle: &SandboxHandle, port: u16, data: &Arc<Data>, folder: &str) -> Result<(), Fault> {
         let (data, folder) = (Arc::clone(data), folder.to_owned());
         let (sender, mut messages) = tokio::sync::mpsc::channel(1);
         tokio::task::spawn_blocking(move || {
@@ -214,7 +214,7 @@ impl Ds {
             }
         });
         while let Some(message) = messages.recv().await {
-            match send(place, port, "/put", message?).await {
+            match send(handle, port, "/put", message?).await {
                 Ok((200, _)) => {}
                 Ok((status, _)) => {
                     return Err(Fault::new(format!("the data could not be put into the sandbox: status {status}")));
@@ -226,34 +226,34 @@ impl Ds {
     }
 
     /// The port of the sandbox's process, which is started if it is not there. True: it was known.
-    async fn port(&self, place: &Place) -> Result<(u16, bool), Fault> {
+    async fn port(&self, handle: &SandboxHandle) -> Result<(u16, bool), Fault> {
         let cell = {
             let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
             if ports.len() >= MAX_PORTS {
                 ports.clear();
             }
-            Arc::clone(ports.entry(place.name.clone()).or_default())
+            Arc::clone(ports.entry(handle.name.clone()).or_default())
         };
         if let Some(port) = cell.get() {
             return Ok((*port, true));
         }
-        cell.get_or_try_init(|| start(place)).await.map(|port| (*port, false))
+        cell.get_or_try_init(|| start(handle)).await.map(|port| (*port, false))
     }
 
-    fn forget(&self, place: &Place, port: u16) {
+    fn forget(&self, handle: &SandboxHandle, port: u16) {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        if ports.get(&place.name).is_some_and(|cell| cell.get() == Some(&port)) {
-            ports.remove(&place.name);
+        if ports.get(&handle.name).is_some_and(|cell| cell.get() == Some(&port)) {
+            ports.remove(&handle.name);
         }
     }
 }
 
-async fn start(place: &Place) -> Result<u16, Fault> {
+async fn start(handle: &SandboxHandle) -> Result<u16, Fault> {
     let file = format!("{WORKER_DIR}/worker.py");
     let written = json!({ "file": file, "content": WORKER });
-    place.post("/v1/file/write", &written).await.map_err(Fault::new)?;
+    handle.post("/v1/file/write", &written).await.map_err(Fault::new)?;
     let asked = json!({ "command": format!("python3 {} start", quoted(&file)), "hard_timeout": START });
-    let done = place.post("/v1/bash/exec", &asked).await.map_err(Fault::new)?;
+    let done = handle.post("/v1/bash/exec", &asked).await.map_err(Fault::new)?;
     let port = done["stdout"].as_str().and_then(|said| said.trim().parse().ok());
     port.ok_or_else(|| {
         let said = done["stderr"].as_str().filter(|said| !said.is_empty()).or(done["output"].as_str()).unwrap_or_default();
@@ -261,9 +261,9 @@ async fn start(place: &Place) -> Result<u16, Fault> {
     })
 }
 
-async fn send(place: &Place, port: u16, path: &str, body: Vec<u8>) -> Result<(u16, Vec<u8>), String> {
+async fn send(handle: &SandboxHandle, port: u16, path: &str, body: Vec<u8>) -> Result<(u16, Vec<u8>), String> {
     let request = GuestRequest { port, method: "POST", path, content_type: Some("application/octet-stream"), body };
-    place.sandboxes.send(&place.caller, &place.name, request).await
+    handle.sandboxes.send(&handle.caller, &handle.name, request).await
 }
 
 /// The folder that a call names.
@@ -311,7 +311,7 @@ impl Backend for Ds {
         false
     }
 
-    fn needs_place(&self) -> bool {
+    fn needs_sandbox(&self) -> bool {
         true
     }
 

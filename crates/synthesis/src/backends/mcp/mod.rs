@@ -13,11 +13,11 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, place};
+use super::{Answered, handle};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::keep::Keep;
-use crate::place::{Place, SandboxRequest};
+use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 use definitions::{Definitions, Folders};
@@ -60,14 +60,14 @@ impl Mcp {
         &self,
         config: &Map<String, Value>,
         worker: &str,
-        place: &Place,
+        handle: &SandboxHandle,
     ) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
-        let workspace = Workspace::make(place, &self.folders, config, worker).await?;
+        let workspace = Workspace::make(handle, &self.folders, config, worker).await?;
         let definitions = Definitions::of(config, &self.folders);
         let file = json!({ "mcpServers": definitions.entries(&workspace) }).to_string();
-        place.post("/v1/file/write", &json!({ "file": FILE, "content": file })).await?;
+        handle.post("/v1/file/write", &json!({ "file": FILE, "content": file })).await?;
         let asking = definitions.names().map(|name| async move {
-            let listed = place.get(&format!("/v1/mcp/{name}/tools")).await;
+            let listed = handle.get(&format!("/v1/mcp/{name}/tools")).await;
             let tools = listed.map(|mut listed| match listed["tools"].take() {
                 Value::Array(tools) => tools,
                 _ => Vec::new(),
@@ -82,9 +82,9 @@ impl Mcp {
     async fn discover(&self, keep: &Keep) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
         let sandbox_request =
             SandboxRequest::from_config(&self.config)?.over(&self.sandbox_request(&self.config).unwrap_or_default());
-        let place = keep.make(&sandbox_request).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
-        let told = self.start(&self.config, DISCOVERY, &place).await;
-        keep.remove(&place.name).await;
+        let handle = keep.make(&sandbox_request).await.map_err(|error| format!("no sandbox could be made for it: {error}"))?;
+        let told = self.start(&self.config, DISCOVERY, &handle).await;
+        keep.remove(&handle.name).await;
         told
     }
 }
@@ -170,19 +170,19 @@ impl Backend for Mcp {
         if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
     }
 
-    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
-        let Some(place) = place else { return Ok(()) };
-        let told = self.start(&session.facts.config, &session.facts.worker, place).await?;
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
+        let Some(handle) = handle else { return Ok(()) };
+        let told = self.start(&session.facts.config, &session.facts.worker, handle).await?;
         let problems = problems(&told);
         if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {
-        let place = place(call.place)?;
+        let handle = handle(call.handle)?;
         let failed = |error: String| Failure::new(codes::DEPENDENCY_FAILURE, error).with(Value::Null);
         let (server, tool) = crate::names::simple(call.tool).split_once('.').unwrap_or_default();
         let path = format!("/v1/mcp/{server}/tools/{tool}");
-        let answer = place.sandboxes.call(&place.caller, &place.name, &path, Some(&Value::Object(call.params.clone()))).await;
+        let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, Some(&Value::Object(call.params.clone()))).await;
         // What the server says of its own failure is its result, as AgentFlow has it.
         answer.and_then(|answer| answer.data()).map(Returned::Data).map_err(failed)
     }

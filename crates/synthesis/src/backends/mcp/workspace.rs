@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::definitions::Folders;
 use crate::backends::quoted;
-use crate::place::Place;
 use crate::plugin::sandboxed;
+use crate::sandboxes::SandboxHandle;
 
 /// Unless the configuration says otherwise; AgentFlow's.
 const ROOT: &str = "/tmp/agentflow_mcp";
@@ -25,7 +25,7 @@ pub(super) struct Workspace {
 impl Workspace {
     /// Makes it, brings the programs of the servers and the task, and prepares the task.
     pub(super) async fn make(
-        place: &Place,
+        handle: &SandboxHandle,
         folders: &Folders,
         config: &Map<String, Value>,
         worker: &str,
@@ -37,18 +37,18 @@ impl Workspace {
             return Ok(workspace);
         }
         let folder = format!("{}/{}", text("workspace_root").unwrap_or(ROOT).trim_end_matches('/'), below(worker));
-        make_folder(place, &folder).await?;
+        make_folder(handle, &folder).await?;
         if let Some(servers) = folders.servers.as_deref().filter(|path| path.is_dir()) {
-            bring(place, servers, "mcp_servers_path").await?;
+            bring(handle, servers, "mcp_servers_path").await?;
         }
         if let Some(given) = text("task_dir") {
             let task = find_task(given, folders)?;
             workspace.task = task.display().to_string();
-            bring(place, &task, "task_dir").await?;
+            bring(handle, &task, "task_dir").await?;
             let is = |key: &str| config.get(key).is_some_and(|value| value == true);
             if is("copy_initial_workspace") && task.join("initial_workspace").is_dir() {
                 let from = quoted(&format!("{}/initial_workspace/.", workspace.task));
-                run(place, &format!("cp -r -- {from} {}", quoted(&folder)), 60).await?;
+                run(handle, &format!("cp -r -- {from} {}", quoted(&folder)), 60).await?;
             }
             if is("run_preprocess") && task.join("preprocess/main.py").is_file() {
                 let script = quoted(&format!("{}/preprocess/main.py", workspace.task));
@@ -57,7 +57,7 @@ impl Workspace {
                     let first: Vec<&str> = time.split_whitespace().take(2).collect();
                     command = format!("{command} --launch_time {}", quoted(&first.join(" ")));
                 }
-                run(place, &command, PREPARE).await.map_err(|error| format!("preprocess failed: {error}"))?;
+                run(handle, &command, PREPARE).await.map_err(|error| format!("preprocess failed: {error}"))?;
             }
         }
         workspace.folder = Some(folder);
@@ -99,27 +99,27 @@ fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
     Err(format!("task_dir {given:?} is no task below the server's working directory or its configuration file"))
 }
 
-async fn make_folder(place: &Place, folder: &str) -> Result<(), String> {
+async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), String> {
     let folder = quoted(folder);
     // Outside of what the user may write, by the sandbox's root if it lets him.
     let command = format!("mkdir -p -- {folder} 2>/dev/null || sudo -n install -d -o \"$(id -u)\" -- {folder}");
-    run(place, &command, 30).await.map(drop)
+    run(handle, &command, 30).await.map(drop)
 }
 
 /// Copies a folder to the same path in the sandbox, unless its image has it.
-async fn bring(place: &Place, folder: &Path, key: &str) -> Result<(), String> {
+async fn bring(handle: &SandboxHandle, folder: &Path, key: &str) -> Result<(), String> {
     let path = folder.display().to_string();
-    if run(place, &format!("test -d {}", quoted(&path)), 30).await.is_ok() {
+    if run(handle, &format!("test -d {}", quoted(&path)), 30).await.is_ok() {
         return Ok(());
     }
-    make_folder(place, &path).await?;
-    let copied = sandboxed::put_all(place, folder, &path).await;
+    make_folder(handle, &path).await?;
+    let copied = sandboxed::put_all(handle, folder, &path).await;
     copied.map_err(|error| format!("{key} could not be copied into the sandbox: {error}; build an image that has it at {path}"))
 }
 
 /// A command that has to succeed; what it says of its failure otherwise.
-async fn run(place: &Place, command: &str, seconds: u64) -> Result<(), String> {
-    let done = place.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": seconds })).await?;
+async fn run(handle: &SandboxHandle, command: &str, seconds: u64) -> Result<(), String> {
+    let done = handle.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": seconds })).await?;
     if done["exit_code"] == 0 {
         return Ok(());
     }

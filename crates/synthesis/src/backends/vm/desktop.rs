@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::machine::{Action, Button, Machine, Output, Recording};
 use super::tree;
 use crate::backends::quoted;
-use crate::place::Place;
+use crate::sandboxes::SandboxHandle;
 
 /// Nodes that are asked of the accessibility tree.
 const NODES: usize = 2000;
@@ -42,18 +42,18 @@ const NOTCHES_AT_ONCE: i64 = 200;
 
 /// A sandbox's desktop.
 pub(super) struct Desktop {
-    place: Place,
+    handle: SandboxHandle,
     /// Whether the accessibility tree is read.
     tells: bool,
 }
 
 impl Desktop {
-    pub(super) fn new(place: Place, tells: bool) -> Self {
-        Self { place, tells }
+    pub(super) fn new(handle: SandboxHandle, tells: bool) -> Self {
+        Self { handle, tells }
     }
 
     async fn action(&self, action: Value) -> Result<(), String> {
-        self.place.post("/v1/display/actions", &action).await.map(drop)
+        self.handle.post("/v1/display/actions", &action).await.map(drop)
     }
 
     async fn move_to(&self, (x, y): (f64, f64)) -> Result<(), String> {
@@ -67,7 +67,7 @@ impl Desktop {
         }
         let takes = takes.clamp(BRIEF_DRAG, LONGEST_DRAG);
         let steps = (takes.as_millis() / DRAG_STEP.as_millis()).max(1) as u32;
-        let held = Held::press(&self.place, button).await?;
+        let held = Held::press(&self.handle, button).await?;
         for step in 1..=steps {
             let part = f64::from(step) / f64::from(steps);
             self.move_to((from.0 + (to.0 - from.0) * part, from.1 + (to.1 - from.1) * part)).await?;
@@ -112,7 +112,7 @@ impl Desktop {
             "timeout": timeout + 30.0,
             "max_output_length": MAX_OUTPUT,
         });
-        let done = self.place.post("/v1/bash/exec", &request).await?;
+        let done = self.handle.post("/v1/bash/exec", &request).await?;
         if done["status"] == "timed_out" {
             return Err(format!("it was killed after {timeout:.1} s"));
         }
@@ -122,21 +122,21 @@ impl Desktop {
 
 /// A button that is down, and comes up also when the drag breaks off.
 struct Held<'a> {
-    place: &'a Place,
+    handle: &'a SandboxHandle,
     button: Button,
     is_down: bool,
 }
 
 impl<'a> Held<'a> {
-    async fn press(place: &'a Place, button: Button) -> Result<Self, String> {
-        let held = Self { place, button, is_down: true };
-        place.post("/v1/display/actions", &json!({ "action_type": "MOUSE_DOWN", "button": button })).await?;
+    async fn press(handle: &'a SandboxHandle, button: Button) -> Result<Self, String> {
+        let held = Self { handle, button, is_down: true };
+        handle.post("/v1/display/actions", &json!({ "action_type": "MOUSE_DOWN", "button": button })).await?;
         Ok(held)
     }
 
     async fn release(mut self) -> Result<(), String> {
         self.is_down = false;
-        self.place.post("/v1/display/actions", &json!({ "action_type": "MOUSE_UP", "button": self.button })).await.map(drop)
+        self.handle.post("/v1/display/actions", &json!({ "action_type": "MOUSE_UP", "button": self.button })).await.map(drop)
     }
 }
 
@@ -145,8 +145,8 @@ impl Drop for Held<'_> {
         if self.is_down
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let (place, up) = (self.place.clone(), json!({ "action_type": "MOUSE_UP", "button": self.button }));
-            runtime.spawn(async move { place.post("/v1/display/actions", &up).await });
+            let (handle, up) = (self.handle.clone(), json!({ "action_type": "MOUSE_UP", "button": self.button }));
+            runtime.spawn(async move { handle.post("/v1/display/actions", &up).await });
         }
     }
 }
@@ -164,13 +164,13 @@ fn escaped(path: &str) -> String {
 #[async_trait]
 impl Machine for Desktop {
     async fn size(&self) -> Result<(u32, u32), String> {
-        let pointer = self.place.get("/v1/display/pointer").await?;
+        let pointer = self.handle.get("/v1/display/pointer").await?;
         let side = |name: &str| pointer[name].as_u64().and_then(|side| u32::try_from(side).ok());
         side("screen_width").zip(side("screen_height")).ok_or_else(|| "the sandbox tells no size of its screen".to_owned())
     }
 
     async fn screenshot(&self) -> Result<Vec<u8>, String> {
-        self.place.file("/v1/display/screenshot").await
+        self.handle.file("/v1/display/screenshot").await
     }
 
     async fn tree(&self) -> Result<Option<String>, String> {
@@ -178,14 +178,14 @@ impl Machine for Desktop {
             return Ok(None);
         }
         let path = format!("/v1/display/accessibility?max_nodes={NODES}");
-        let (told, windows, size) = tokio::join!(self.place.get(&path), self.place.get("/v1/display/windows"), self.size());
+        let (told, windows, size) = tokio::join!(self.handle.get(&path), self.handle.get("/v1/display/windows"), self.size());
         Ok(Some(tree::table(&told?, &windows.unwrap_or_default(), size?)))
     }
 
     async fn pointer(&self) -> Result<(f64, f64), String> {
-        let pointer = self.place.get("/v1/display/pointer").await?;
-        let place = pointer["x"].as_f64().zip(pointer["y"].as_f64());
-        place.ok_or_else(|| "the sandbox does not tell where its pointer is".to_owned())
+        let pointer = self.handle.get("/v1/display/pointer").await?;
+        let position = pointer["x"].as_f64().zip(pointer["y"].as_f64());
+        position.ok_or_else(|| "the sandbox does not tell where its pointer is".to_owned())
     }
 
     async fn start_desktop(&self) -> Result<(), String> {
@@ -251,7 +251,7 @@ impl Machine for Desktop {
     }
 
     async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        self.place.file(&format!("/v1/file/download?path={}", escaped(path))).await
+        self.handle.file(&format!("/v1/file/download?path={}", escaped(path))).await
     }
 
     async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
@@ -261,7 +261,7 @@ impl Machine for Desktop {
         for (append, piece) in std::iter::once((false, first)).chain(pieces.map(|piece| (true, piece))) {
             let content = STANDARD.encode(piece);
             let request = json!({ "file": path, "content": content, "encoding": "base64", "append": append });
-            self.place.post("/v1/file/write", &request).await?;
+            self.handle.post("/v1/file/write", &request).await?;
         }
         Ok(())
     }
@@ -272,11 +272,11 @@ impl Machine for Desktop {
                 let start = json!({
                     "action": "start", "save_path": FILM, "max_duration": LONGEST_FILM, "max_bytes": MAX_FILM,
                 });
-                self.place.post("/v1/display/record", &start).await?;
+                self.handle.post("/v1/display/record", &start).await?;
                 Ok(Vec::new())
             }
             Recording::Stop => {
-                self.place.post("/v1/display/record", &json!({ "action": "stop" })).await?;
+                self.handle.post("/v1/display/record", &json!({ "action": "stop" })).await?;
                 self.read(FILM).await
             }
         }

@@ -46,7 +46,7 @@ use super::{Answered, Params};
 use crate::answer::{Failure, Returned, code as codes};
 use crate::backend::{Backend, Call, ToolSpec};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, SandboxRequest};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "vm";
@@ -246,8 +246,8 @@ impl Vm {
     pub fn new(mut config: Map<String, Value>, data_dir: &Path) -> Self {
         // A machine is its session's alone, and goes with it.
         config.entry("sandbox").or_insert_with(|| "own".into());
-        let place = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-        let owner = blake3::hash(place.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
+        let data_path = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+        let owner = blake3::hash(data_path.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
         let python = config.get("python").and_then(Value::as_str).unwrap_or("python3");
         let scorer = Arc::new(Scorer::new(python, &data_dir.join("synthesis/python")));
         Self { config, owner, scorer, pool: OnceLock::new(), open: Mutex::default() }
@@ -338,15 +338,15 @@ impl Backend for Vm {
         }
     }
 
-    async fn initialize(&self, session: &Arc<Session>, place: Option<&Place>) -> Result<(), String> {
+    async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
         let settings = Settings::of(&session.facts.config)?;
         if settings.recording {
             self.films()?;
         }
-        let machine = settings.machine(place, &session.facts.config, &self.owner).await?;
+        let machine = settings.machine(handle, &session.facts.config, &self.owner).await?;
         let setting = self.setting(&session.facts.config, &settings.setup);
         if !session.is_resumed() {
-            let done = place.and_then(|place| self.pool.get()?.done(&place.name));
+            let done = handle.and_then(|handle| self.pool.get()?.done(&handle.name));
             if done.is_none() {
                 begin(&*machine).await?;
             }
@@ -373,7 +373,7 @@ impl Backend for Vm {
         open.perform(call.tool, &request, &session.facts.name).await
     }
 
-    async fn cleanup(&self, session: &Arc<Session>, _place: Option<&Place>) {
+    async fn cleanup(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) {
         let Some(open) = self.open().remove(&session.facts.id) else { return };
         for Done { tool, ok, at } in &open.past().history {
             tracing::debug!(session = session.facts.id, tool, ok, %at, "done in a session that ends");

@@ -17,7 +17,7 @@ use super::begin;
 use super::settings::{Settings, pool_size};
 use super::setup::{self, Setting};
 use crate::keep::Keep;
-use crate::place::{Caller, Place, SandboxRequest};
+use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 
 /// Machines that are made ready at a time: each start takes a core or more for its second.
 const AT_ONCE: usize = 2;
@@ -89,9 +89,9 @@ impl Pool {
             let mut state = self.state();
             state.making -= 1;
             match made {
-                Ok(place) if state.closed => (Some(place.name), Ok(())),
-                Ok(place) => {
-                    state.ready.push(place.name);
+                Ok(handle) if state.closed => (Some(handle.name), Ok(())),
+                Ok(handle) => {
+                    state.ready.push(handle.name);
                     (None, Ok(()))
                 }
                 Err(error) => (None, Err(error)),
@@ -103,19 +103,19 @@ impl Pool {
         done
     }
 
-    async fn made(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<Place, String> {
+    async fn made(&self, settings: &Settings, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, String> {
         let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
-        let place = self.keep.make(sandbox_request).await?;
+        let handle = self.keep.make(sandbox_request).await?;
         let ready = async {
-            let machine = settings.machine(Some(&place), &self.config, "").await?;
+            let machine = settings.machine(Some(&handle), &self.config, "").await?;
             begin(&*machine).await?;
             setup::run(&*machine, &settings.setup, &self.setting).await
         };
         if let Err(error) = ready.await {
-            self.keep.remove(&place.name).await;
+            self.keep.remove(&handle.name).await;
             return Err(error);
         }
-        Ok(place)
+        Ok(handle)
     }
 
     /// A machine for such a session, if one is ready; another is made in its place.
@@ -184,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::place::{GuestAnswer, Sandboxes};
+    use crate::sandboxes::{GuestAnswer, Sandboxes};
 
     /// Sandboxes that are only names.
     #[derive(Default)]

@@ -9,13 +9,13 @@ use super::desktop::Desktop;
 use super::machine::{Action, Machine, Output, Recording};
 use super::osworld::OsWorld;
 use super::osworld::http::InSandbox;
-use crate::place::Place;
+use crate::sandboxes::SandboxHandle;
 
 /// Where the machine's agent is reached in the sandbox, unless the configuration says otherwise.
 pub(super) const AGENT: u16 = 5000;
 
 pub(super) struct Qemu {
-    place: Place,
+    handle: SandboxHandle,
     screen: Desktop,
     agent: OsWorld,
     /// Whether the accessibility tree is read.
@@ -23,9 +23,9 @@ pub(super) struct Qemu {
 }
 
 impl Qemu {
-    pub(super) fn new(place: Place, port: u16, tells: bool) -> Self {
-        let agent = OsWorld::new(Box::new(InSandbox { place: place.clone(), port }));
-        Self { screen: Desktop::new(place.clone(), tells), place, agent, tells }
+    pub(super) fn new(handle: SandboxHandle, port: u16, tells: bool) -> Self {
+        let agent = OsWorld::new(Box::new(InSandbox { handle: handle.clone(), port }));
+        Self { screen: Desktop::new(handle.clone(), tells), handle, agent, tells }
     }
 }
 
@@ -80,6 +80,6 @@ impl Machine for Qemu {
     }
 
     async fn reset(&self) -> Result<(), String> {
-        self.place.post("/v1/machine/reset", &json!({})).await.map(drop)
+        self.handle.post("/v1/machine/reset", &json!({})).await.map(drop)
     }
 }

@@ -41,13 +41,13 @@ fn said<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
 }
 
 /// A place, and its JSON as it was given.
-fn place(params: &Params, x: &str, y: &str) -> Result<((f64, f64), Value), Failure> {
+fn handle(params: &Params, x: &str, y: &str) -> Result<((f64, f64), Value), Failure> {
     let number = |name| number_if(params, name)?.ok_or_else(|| wrong(name, "a number"));
     Ok(((number(x)?, number(y)?), json!([params.get(x), params.get(y)])))
 }
 
 fn click(params: &Params, button: Button, times: u32) -> Result<Request, Failure> {
-    let (at, clicked) = place(params, "x", "y")?;
+    let (at, clicked) = handle(params, "x", "y")?;
     let action = Action::Click { at: Some(at), button, times };
     Ok(Request::Act { action, said: said([("clicked", clicked)]) })
 }
@@ -175,7 +175,7 @@ impl Request {
             }
             "vm:scroll" => {
                 needs(&["x", "y", "clicks"])?;
-                let (at, position) = place(params, "x", "y")?;
+                let (at, position) = handle(params, "x", "y")?;
                 let clicks = number_if(params, "clicks")?.filter(|clicks| clicks.abs() <= MAX_NOTCHES);
                 let clicks = clicks.ok_or_else(|| wrong("clicks", &format!("a number up to {MAX_NOTCHES}")))?;
                 let said = said([("position", position), ("clicks", params["clicks"].clone())]);
@@ -183,14 +183,14 @@ impl Request {
             }
             "vm:drag" => {
                 needs(&["start_x", "start_y", "end_x", "end_y"])?;
-                let (from, start) = place(params, "start_x", "start_y")?;
-                let (to, end) = place(params, "end_x", "end_y")?;
+                let (from, start) = handle(params, "start_x", "start_y")?;
+                let (to, end) = handle(params, "end_x", "end_y")?;
                 let action = Action::Drag { from, to, button: Button::Left, takes: DRAG };
                 Ok(Self::Act { action, said: said([("from", start), ("to", end)]) })
             }
             "vm:move" => {
                 needs(&["x", "y"])?;
-                let ((x, y), position) = place(params, "x", "y")?;
+                let ((x, y), position) = handle(params, "x", "y")?;
                 Ok(Self::Act { action: Action::Move { x, y }, said: said([("position", position)]) })
             }
             "vm:mouse_down" | "vm:mouse_up" => {

@@ -14,7 +14,7 @@ use super::desktop::Desktop;
 use super::docker::{DockerMachine, Options};
 use super::machine::Machine;
 use super::qemu::{AGENT, Qemu};
-use crate::place::{Place, SandboxRequest};
+use crate::sandboxes::{SandboxHandle, SandboxRequest};
 
 /// The image of machines of QEMU, unless the configuration names another: `arenite vm build` makes it.
 const MACHINE: &str = "machine";
@@ -198,16 +198,16 @@ impl Settings {
     /// Why there is none.
     pub(super) async fn machine(
         &self,
-        place: Option<&Place>,
+        handle: Option<&SandboxHandle>,
         config: &Map<String, Value>,
         owner: &str,
     ) -> Result<Box<dyn Machine>, String> {
-        match (self.provider, place) {
+        match (self.provider, handle) {
             (Provider::Docker, _) => Ok(Box::new(DockerMachine::make(Options::of(config, owner)?).await?)),
-            (Provider::Desktop, Some(place)) => Ok(Box::new(Desktop::new(place.clone(), self.tells))),
-            (Provider::Qemu, Some(place)) => {
+            (Provider::Desktop, Some(handle)) => Ok(Box::new(Desktop::new(handle.clone(), self.tells))),
+            (Provider::Qemu, Some(handle)) => {
                 let port = config.get("server_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
-                Ok(Box::new(Qemu::new(place.clone(), port.unwrap_or(AGENT), self.tells)))
+                Ok(Box::new(Qemu::new(handle.clone(), port.unwrap_or(AGENT), self.tells)))
             }
             _ => Err("the session has no sandbox".to_owned()),
         }

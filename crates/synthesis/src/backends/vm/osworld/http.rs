@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::place::{GuestRequest, Place};
+use crate::sandboxes::{GuestRequest, SandboxHandle};
 
 /// Until a connection stands.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl Http for Tcp {
 
 /// An agent that listens in a sandbox.
 pub(in crate::backends::vm) struct InSandbox {
-    pub(in crate::backends::vm) place: Place,
+    pub(in crate::backends::vm) handle: SandboxHandle,
     pub(in crate::backends::vm) port: u16,
 }
 
@@ -71,7 +71,7 @@ impl Http for InSandbox {
     async fn send(&self, request: Request<'_>) -> Result<Reply, String> {
         let Request { method, path, content_type, body, .. } = request;
         let sent = GuestRequest { port: self.port, method, path, content_type, body };
-        let answering = self.place.sandboxes.send(&self.place.caller, &self.place.name, sent);
+        let answering = self.handle.sandboxes.send(&self.handle.caller, &self.handle.name, sent);
         let seconds = request.timeout.as_secs();
         let (status, body) = tokio::time::timeout(request.timeout, answering)
             .await

@@ -2,7 +2,7 @@
 
 use super::fake::{FakeAgent, PNG};
 use super::*;
-use crate::place::{Caller, GuestAnswer, GuestRequest, Place, SandboxRequest, Sandboxes};
+use crate::sandboxes::{Caller, GuestAnswer, GuestRequest, SandboxHandle, SandboxRequest, Sandboxes};
 
 async fn machine() -> (OsWorld, FakeAgent) {
     let agent = FakeAgent::start().await;
@@ -108,8 +108,8 @@ impl Sandboxes for FakeSandboxes {
 async fn an_agent_in_a_sandbox_is_reached_by_its_port() {
     let sandboxes = std::sync::Arc::new(FakeSandboxes::default());
     let caller = Caller { tenant: arenite_model::TenantId::default_tenant(), request_id: String::new(), origin: None };
-    let place = Place { sandboxes: sandboxes.clone(), caller, name: "box".to_owned() };
-    let machine = OsWorld::new(Box::new(http::InSandbox { place, port: 5000 }));
+    let handle = SandboxHandle { sandboxes: sandboxes.clone(), caller, name: "box".to_owned() };
+    let machine = OsWorld::new(Box::new(http::InSandbox { handle, port: 5000 }));
     assert_eq!(machine.screenshot().await.unwrap(), PNG);
     assert_eq!(machine.size().await, Err("the answer is over 64 KiB".to_owned()));
     assert_eq!(*sandboxes.0.lock().unwrap(), ["box:5000 GET /screenshot", "box:5000 POST /screen_size"]);

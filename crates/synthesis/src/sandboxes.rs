@@ -148,14 +148,14 @@ pub trait Sandboxes: Send + Sync {
 
 /// A sandbox, for one call.
 #[derive(Clone)]
-pub struct Place {
+pub struct SandboxHandle {
     pub sandboxes: Arc<dyn Sandboxes>,
     pub caller: Caller,
     /// The sandbox's name.
     pub name: String,
 }
 
-impl Place {
+impl SandboxHandle {
     /// Posts to a path of the sandbox, and answers the `data` of what it says.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Place {
     /// The same with GET.
     ///
     /// # Errors
-    /// As [`Place::post`].
+    /// As [`SandboxHandle::post`].
     pub async fn get(&self, path: &str) -> Result<Value, String> {
         self.sandboxes.call(&self.caller, &self.name, path, None).await?.data()
     }
@@ -175,7 +175,7 @@ impl Place {
     /// Gets a file or a picture.
     ///
     /// # Errors
-    /// As [`Place::post`].
+    /// As [`SandboxHandle::post`].
     pub async fn file(&self, path: &str) -> Result<Vec<u8>, String> {
         self.sandboxes.call(&self.caller, &self.name, path, None).await?.file()
     }
