@@ -36,14 +36,14 @@ pub(crate) struct Preview {
     pub(crate) path: String,
     /// What was taken off the path.
     pub(crate) prefix: String,
-    pub(crate) place: Place,
+    pub(crate) origin: PreviewOrigin,
 }
 
 /// Whose origin a preview's page has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PreviewOrigin {
     /// The port's alone: the program's cookies and policies are its own.
-    Own,
+    Port,
     /// The sandbox's.
     Sandbox,
     /// The server's, so the page is kept out of it.
@@ -67,10 +67,10 @@ pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Op
             None => target::named(&HeaderMap::new())?,
         };
         let path = if raw.starts_with('/') { raw.to_owned() } else { "/".to_owned() };
-        return Ok(Some(Preview { port: *port, sandbox_ref, path, prefix: String::new(), place: Place::Own }));
+        return Ok(Some(Preview { port: *port, sandbox_ref, path, prefix: String::new(), origin: PreviewOrigin::Port }));
     }
-    let place = if let HostKind::Sandbox(_) = host { Place::Sandbox } else { Place::Server };
-    let Some(Leading { name, rest }) = leading(raw, place == Place::Server) else { return Ok(None) };
+    let origin = if let HostKind::Sandbox(_) = host { PreviewOrigin::Sandbox } else { PreviewOrigin::Server };
+    let Some(Leading { name, rest }) = leading(raw, origin == PreviewOrigin::Server) else { return Ok(None) };
     let sandbox_ref = || match (host, &name) {
         (HostKind::Sandbox(id), _) => Ok(SandboxRef::Id(id.clone())),
         (_, Some(name)) => Ok(SandboxRef::Name(name.clone())),
@@ -79,7 +79,7 @@ pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Op
     let outer = name.as_ref().map_or_else(String::new, |name| format!("/sandbox/{name}"));
     if let Some(port) = in_header(headers)? {
         let (path, prefix) = (if rest.is_empty() { "/" } else { rest }.to_owned(), outer);
-        return Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path, prefix, place }));
+        return Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path, prefix, origin }));
     }
     let Some((way, after_way)) = segment(rest) else { return Ok(None) };
     if way != "proxy" && way != "absproxy" {
@@ -94,7 +94,7 @@ pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Op
         "proxy" => (after, format!("{outer}/proxy/{port}")),
         _ => (rest, outer),
     };
-    Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path: path.to_owned(), prefix, place }))
+    Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path: path.to_owned(), prefix, origin }))
 }
 
 /// The next segment, decoded, and what comes after it; slashes that stand together are one. None: it can't be read, or there
@@ -161,7 +161,7 @@ impl Preview {
         who: &Identity,
         id: &arenite_model::SandboxId,
     ) -> Result<Option<Response<Body>>, Refusal> {
-        if self.place == Place::Own || parts.method != Method::GET || !guard::is_navigation(parts) {
+        if self.origin == PreviewOrigin::Port || parts.method != Method::GET || !guard::is_navigation(parts) {
             return Ok(None);
         }
         // A header is not kept by a host.

@@ -217,7 +217,7 @@ impl Sandboxes for WorkerSandboxes {
         let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
         // The program is spoken to as on a host of its own: nothing is redirected or put into its pages.
         let (path, prefix) = (request.path.to_owned(), String::new());
-        let preview = Preview { port: request.port, sandbox_ref, path, prefix, place: preview::Place::Own };
+        let preview = Preview { port: request.port, sandbox_ref, path, prefix, origin: preview::PreviewOrigin::Port };
         let (host, who) = asks(caller);
         let mut timing = Timing::start();
         let (context, body) = (context(caller), Body::from(request.body));

@@ -94,7 +94,7 @@ impl Commands {
         recorder: &arenite_trajectory::Recorder,
         sandbox: &SandboxId,
         named: &Named,
-        (method, place): (&Method, &str),
+        (method, path_and_query): (&Method, &str),
         body: Option<&[u8]>,
         intent: impl FnOnce(Option<Value>) -> Intent,
     ) -> Result<Part, TrajectoryError> {
@@ -127,11 +127,11 @@ impl Commands {
         command.in_flight += 1;
         command.calls += 1;
         command.ending |= named.is_last;
-        let mut part = command.step.begin_part(format!("{method} {place}"));
+        let mut part = command.step.begin_part(format!("{method} {path_and_query}"));
         if let Some(body) = body {
             part.request_tap().feed(body);
         }
-        let prints = command.name == "exec" && ["/v1/bash/exec", "/v1/bash/output"].contains(&place);
+        let prints = command.name == "exec" && ["/v1/bash/exec", "/v1/bash/output"].contains(&path_and_query);
         Ok(Part { commands: Arc::clone(self), key, part: Some(part), answer: prints.then(Vec::new) })
     }
 

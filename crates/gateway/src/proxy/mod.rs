@@ -117,18 +117,18 @@ pub(crate) async fn forward(
         }
         Record::default()
     } else if let Some(watch) = Watch::of(path).filter(|_| upgrade && context.origin == Origin::Person && !names_command(&uri)) {
-        let place = uri.path_and_query().map_or("/", |p| p.as_str());
-        let intent = steps::intent(context, &lease.sandbox, &parts.method, place, None);
+        let path_and_query = uri.path_and_query().map_or("/", |p| p.as_str());
+        let intent = steps::intent(context, &lease.sandbox, &parts.method, path_and_query, None);
         Record::looking(gateway.recorder.clone(), intent, watch)
     } else if let Some(command) = command.filter(|_| command::takes(path)) {
-        let place = uri.path_and_query().map_or("/", |p| p.as_str());
+        let path_and_query = uri.path_and_query().map_or("/", |p| p.as_str());
         let body = match &given {
             Given::Held { bytes, .. } => Some(&**bytes),
             Given::Streamed(_) => None,
         };
-        let intent = |arguments| steps::intent(context, &lease.sandbox, &parts.method, place, arguments);
+        let intent = |arguments| steps::intent(context, &lease.sandbox, &parts.method, path_and_query, arguments);
         let commands = &gateway.commands;
-        let part = commands.begin(&gateway.recorder, &lease.sandbox.id, &command, (&parts.method, place), body, intent);
+        let part = commands.begin(&gateway.recorder, &lease.sandbox.id, &command, (&parts.method, path_and_query), body, intent);
         Record::of_part(part.map_err(unrecorded)?)
     } else {
         let held = match &given {
@@ -214,8 +214,8 @@ async fn begin(
     (uri, decoded_path): (&Uri, &str),
     held: Option<Bytes>,
 ) -> Result<OpenStep, Refusal> {
-    let place = uri.path_and_query().map_or("/", |p| p.as_str());
-    let intent = |arguments| steps::intent(context, &lease.sandbox, method, place, arguments);
+    let path_and_query = uri.path_and_query().map_or("/", |p| p.as_str());
+    let intent = |arguments| steps::intent(context, &lease.sandbox, method, path_and_query, arguments);
     let redacted = held.as_deref().and_then(|body| steps::without_credentials(decoded_path, body));
     let begun = match held {
         Some(_) if redacted.is_some() => gateway.recorder.begin(intent(redacted)),
@@ -229,7 +229,7 @@ async fn begin(
                 }
             }
         }
-        Some(body) if body.is_empty() => gateway.recorder.begin(intent(steps::of_query(place))),
+        Some(body) if body.is_empty() => gateway.recorder.begin(intent(steps::of_query(path_and_query))),
         Some(body) => gateway.recorder.begin_with_body(intent(None), &body),
         None => gateway.recorder.begin(intent(None)),
     };

@@ -20,7 +20,7 @@ use crate::auth::{Credential, Identity};
 use crate::gateway::{Context, Gateway};
 use crate::guard::Host;
 use crate::pages;
-use crate::preview::{Place, Preview};
+use crate::preview::{Preview, PreviewOrigin};
 use crate::refusal::Refusal;
 use crate::target;
 use crate::timing::Timing;
@@ -93,7 +93,7 @@ pub(crate) async fn forward(
         path: parts.uri.path(),
         origin: context.outer_origin(),
         outer: context.outer_path(),
-        owns: (preview.place == Place::Server).then_some(&owns),
+        owns: (preview.origin == PreviewOrigin::Server).then_some(&owns),
         keyed: who.shown == Credential::Header,
         method: &parts.method,
         status: head.status,

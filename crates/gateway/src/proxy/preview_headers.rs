@@ -13,7 +13,7 @@ use super::redirect::Redirected;
 use super::shared_origin;
 use crate::auth::COOKIE_NAME;
 use crate::gateway::Context;
-use crate::preview::{PORT_HEADER, Place, Preview};
+use crate::preview::{PORT_HEADER, Preview, PreviewOrigin};
 
 /// What only this server may say.
 fn is_ours(name: &HeaderName) -> bool {
@@ -30,7 +30,7 @@ pub(super) fn to_program(from_client: &HeaderMap, context: &Context, preview: &P
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);
     for (name, value) in from_client {
         // Cookies of a shared host are other programs'.
-        let of_others = *name == COOKIE && preview.place != Place::Own;
+        let of_others = *name == COOKIE && preview.origin != PreviewOrigin::Port;
         if !is_hop_by_hop(name) && !is_ours(name) && !of_others && !named.contains(name) {
             headers.append(name, value.clone());
         }
@@ -51,9 +51,9 @@ pub(super) fn to_client(
     let mut headers = HeaderMap::with_capacity(from_program.len() + 4);
     for (name, value) in from_program {
         let told_otherwise = *name == CONTENT_LENGTH && !bodiless;
-        let passes = match preview.place {
-            Place::Server => shared_origin::passes(name),
-            Place::Own | Place::Sandbox => !is_stripped(name, preview.place),
+        let passes = match preview.origin {
+            PreviewOrigin::Server => shared_origin::passes(name),
+            PreviewOrigin::Port | PreviewOrigin::Sandbox => !is_stripped(name, preview.origin),
         };
         if is_hop_by_hop(name) || told_otherwise || named.contains(name) || !passes {
             continue;
@@ -71,13 +71,13 @@ pub(super) fn to_client(
         };
         headers.append(name, value);
     }
-    if preview.place == Place::Server {
+    if preview.origin == PreviewOrigin::Server {
         shared_origin::confine(&mut headers);
     }
     headers
 }
 
-fn is_stripped(name: &HeaderName, place: Place) -> bool {
+fn is_stripped(name: &HeaderName, origin: PreviewOrigin) -> bool {
     // These reach beyond the host they came from.
     let is_far_reaching = *name == STRICT_TRANSPORT_SECURITY
         || matches!(
@@ -88,7 +88,7 @@ fn is_stripped(name: &HeaderName, place: Place) -> bool {
         || matches!(name.as_str(), "refresh" | "service-worker-allowed" | "www-authenticate")
         || name.as_str().starts_with("access-control-");
     is_far_reaching
-        || (is_of_origin && place != Place::Own)
+        || (is_of_origin && origin != PreviewOrigin::Port)
         || name.as_str() == "x-request-id"
         || name.as_str().starts_with("x-arenite-")
 }
@@ -148,9 +148,9 @@ mod tests {
     use super::*;
     use crate::target::SandboxRef;
 
-    fn preview(place: Place, prefix: &str) -> Preview {
+    fn preview(origin: PreviewOrigin, prefix: &str) -> Preview {
         let sandbox_ref = SandboxRef::Name("a".parse().unwrap());
-        Preview { port: 3000, sandbox_ref, path: "/".to_owned(), prefix: prefix.to_owned(), place }
+        Preview { port: 3000, sandbox_ref, path: "/".to_owned(), prefix: prefix.to_owned(), origin }
     }
 
     fn context(base_url: &str) -> Context {
@@ -171,7 +171,7 @@ mod tests {
             path: &path,
             origin: &context.base_url[..context.base_url.len() - context.outer_path().len()],
             outer: context.outer_path(),
-            owns: (preview.place == Place::Server).then_some(&owns),
+            owns: (preview.origin == PreviewOrigin::Server).then_some(&owns),
             keyed: false,
             method: &http::Method::GET,
             status: http::StatusCode::FOUND,
@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn redirects_stay_where_the_client_is() {
-        let stripped = preview(Place::Server, "/sandbox/a/proxy/3000");
-        let kept = preview(Place::Server, "/sandbox/a");
-        let own = preview(Place::Own, "");
+        let stripped = preview(PreviewOrigin::Server, "/sandbox/a/proxy/3000");
+        let kept = preview(PreviewOrigin::Server, "/sandbox/a");
+        let own = preview(PreviewOrigin::Port, "");
         let base = "http://localhost:8080";
         for (preview, base, given, wanted) in [
             (&stripped, base, "/login?x=%2F", "/sandbox/a/proxy/3000/login?x=%2F"),
@@ -235,8 +235,8 @@ mod tests {
             ("content-security-policy", "default-src 'self'"),
             ("content-type", "text/html"),
         ]);
-        assert_eq!(shown(&given, &context("http://x"), &preview(Place::Own, "")), wanted);
-        let shared = shown(&given, &context("http://x"), &preview(Place::Server, "/proxy/3000"));
+        assert_eq!(shown(&given, &context("http://x"), &preview(PreviewOrigin::Port, "")), wanted);
+        let shared = shown(&given, &context("http://x"), &preview(PreviewOrigin::Server, "/proxy/3000"));
         for header in ["set-cookie", "access-control-allow-origin", "www-authenticate"] {
             assert!(!shared.contains_key(header), "{header}");
         }
@@ -253,7 +253,7 @@ mod tests {
             ("host", "evil"),
             ("origin", "http://3000-a.localhost:8080"),
         ]);
-        let own = to_program(&given, &context("http://3000-a.localhost:8080"), &preview(Place::Own, ""), false);
+        let own = to_program(&given, &context("http://3000-a.localhost:8080"), &preview(PreviewOrigin::Port, ""), false);
         let wanted = map(&[
             ("cookie", "mine=1"),
             ("authorization", "Basic eA=="),
@@ -265,7 +265,7 @@ mod tests {
             ("x-request-id", "r1"),
         ]);
         assert_eq!(own, wanted);
-        let shared = to_program(&given, &context("https://x/outer"), &preview(Place::Server, "/proxy/3000"), true);
+        let shared = to_program(&given, &context("https://x/outer"), &preview(PreviewOrigin::Server, "/proxy/3000"), true);
         assert!(!shared.contains_key("cookie"));
         assert_eq!(shared["x-forwarded-prefix"], "/outer/proxy/3000");
         assert_eq!(
