@@ -15,7 +15,7 @@ use crate::store::StoreError;
 use crate::{ControlError, CreateRequest, Sandbox, memo};
 
 /// A create's place among the sandboxes: its name, and one less of the number that may be. Given back when dropped.
-struct Place {
+struct NameReservation {
     core: Arc<Core>,
     tenant: TenantId,
     name: Option<SandboxName>,
@@ -24,7 +24,7 @@ struct Place {
     pending: bool,
 }
 
-impl Place {
+impl NameReservation {
     fn take(core: &Arc<Core>, tenant: &TenantId, name: Option<SandboxName>) -> Result<Self, ControlError> {
         let limits = &core.config.limits;
         let mut registry = core.registry_mut();
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for NameReservation {
     fn drop(&mut self) {
         self.release();
         // Its caller went away while it queued: those who wait look again for themselves.
@@ -126,18 +126,18 @@ impl Core {
         let mut since = Instant::now();
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
-        let place = Place::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
+        let reservation = NameReservation::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
         // While it waits it belongs to its caller: one that goes away leaves the queue.
         let permit = tokio::select! {
             biased;
-            () = place.claim.cancelled() => Err(self.cancelled_in_queue(&place)),
+            () = reservation.claim.cancelled() => Err(self.cancelled_in_queue(&reservation)),
             permit = self.admission.admit(&*self.engine) => permit,
         };
         let permit = match permit {
             Ok(permit) => permit,
             Err(error) => {
                 self.tally_error(&error);
-                place.finish(Err(error.clone()));
+                reservation.finish(Err(error.clone()));
                 return Err(error);
             }
         };
@@ -146,8 +146,8 @@ impl Core {
         let core = Arc::clone(self);
         detached(async move {
             let _operation = operation;
-            let mut place = place;
-            let made = core.make(&mut place, permit, template, spec, request.origin, stages).await;
+            let mut reservation = reservation;
+            let made = core.make(&mut reservation, permit, template, spec, request.origin, stages).await;
             match &made {
                 Ok(sandbox) => {
                     count(&core.tally.created);
@@ -158,7 +158,7 @@ impl Core {
                     tracing::warn!(%error, "a sandbox could not be made");
                 }
             }
-            place.finish(made.as_ref().map(|_| ()).map_err(ControlError::clone));
+            reservation.finish(made.as_ref().map(|_| ()).map_err(ControlError::clone));
             made
         })
         .await
@@ -171,8 +171,8 @@ impl Core {
         });
     }
 
-    fn cancelled_in_queue(&self, place: &Place) -> ControlError {
-        match &place.name {
+    fn cancelled_in_queue(&self, reservation: &NameReservation) -> ControlError {
+        match &reservation.name {
             Some(name) => ControlError::Cancelled { name: name.clone() },
             None => ControlError::Stopping,
         }
@@ -203,7 +203,7 @@ impl Core {
 
     async fn make(
         &self,
-        place: &mut Place,
+        reservation: &mut NameReservation,
         _permit: AdmissionPermit,
         template: Option<String>,
         spec: SandboxSpec,
@@ -220,7 +220,7 @@ impl Core {
             })??,
         };
         stage(&mut stages, "reserve", &mut since);
-        let name = match &place.name {
+        let name = match &reservation.name {
             Some(name) => name.clone(),
             // An id is a valid name: both are DNS labels.
             None => id
@@ -231,7 +231,7 @@ impl Core {
         let now = self.clock.now();
         let entry = Arc::new(Entry::new(Sandbox {
             id,
-            tenant: place.tenant.clone(),
+            tenant: reservation.tenant.clone(),
             name,
             state: SandboxState::Creating,
             expires_at: spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds))),
@@ -246,12 +246,12 @@ impl Core {
             stages: Vec::new(),
         }));
         let _change = entry.change.lock().await;
-        if !place.fill(&entry) {
+        if !reservation.fill(&entry) {
             self.give_back(&entry).await;
             return Err(ControlError::AlreadyExists { name: entry.name.clone() });
         }
         self.announce(&entry, Some(SandboxState::Creating));
-        match self.build(place, &entry, is_ahead, stages, since).await {
+        match self.build(reservation, &entry, is_ahead, stages, since).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
                 // An engine that failed by itself has left nothing.
@@ -265,14 +265,14 @@ impl Core {
     /// Row, sandbox, row again: in this order, so that a crash never leaves a sandbox without a row.
     async fn build(
         &self,
-        place: &Place,
+        reservation: &NameReservation,
         entry: &Entry,
         is_ahead: bool,
         mut stages: Vec<(String, f64)>,
         mut since: Instant,
     ) -> Result<Sandbox, ControlError> {
         let creating = entry.sandbox();
-        place.cancelled(&entry.name)?;
+        reservation.cancelled(&entry.name)?;
         self.store.insert(&creating).await.map_err(|error| match error {
             StoreError::Taken => ControlError::AlreadyExists { name: entry.name.clone() },
             error => ControlError::store("remember a new sandbox")(error),
@@ -280,7 +280,7 @@ impl Core {
         stage(&mut stages, "store", &mut since);
         let create = self.begin(&creating, is_ahead);
         let created = self.bounded("the creation", &entry.name, create).await?;
-        place.cancelled(&entry.name)?;
+        reservation.cancelled(&entry.name)?;
         let engine = created.stages.into_iter();
         stages.extend(engine.map(|(name, time)| (name.to_owned(), time.as_secs_f64() * 1e3)));
         since = Instant::now();

@@ -31,17 +31,17 @@ enum Side {
     Local(PathBuf),
     /// Stdin or stdout.
     Stream,
-    Sandbox(Place),
+    Sandbox(SandboxPath),
 }
 
 /// A path in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct SandboxPath {
     name: SandboxName,
     path: String,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SandboxPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.name, self.path)
     }
@@ -50,7 +50,7 @@ impl std::fmt::Display for Place {
 impl Side {
     fn sandbox(&self) -> Option<SandboxName> {
         match self {
-            Self::Sandbox(place) => Some(place.name.clone()),
+            Self::Sandbox(at) => Some(at.name.clone()),
             Self::Local(_) | Self::Stream => None,
         }
     }
@@ -80,7 +80,7 @@ impl Side {
                 format!("write it as {name}:/home/gem/{path}"),
             );
         }
-        Ok(Self::Sandbox(Place { name, path: path.to_owned() }))
+        Ok(Self::Sandbox(SandboxPath { name, path: path.to_owned() }))
     }
 }
 
@@ -155,12 +155,12 @@ impl Copy {
         Command::new(name.as_str(), line).capture(&self.client).await
     }
 
-    async fn kind(&self, place: &Place) -> Result<Kind, Failure> {
-        let path = quoted(&place.path);
+    async fn kind(&self, at: &SandboxPath) -> Result<Kind, Failure> {
+        let path = quoted(&at.path);
         let line = format!(
             "if [ -d {path} ]; then echo d; elif [ -f {path} ]; then echo f; elif [ -e {path} ]; then echo o; else echo a; fi"
         );
-        Ok(match self.run(&place.name, line).await?.trim() {
+        Ok(match self.run(&at.name, line).await?.trim() {
             "d" => Kind::Directory,
             "f" => Kind::File,
             "o" => Kind::Other,
@@ -169,14 +169,18 @@ impl Copy {
     }
 
     /// Where a file lands: in the target when that is a directory, else at it.
-    async fn landing(&self, target: &Place, file: &str) -> Result<Place, Failure> {
+    async fn landing(&self, target: &SandboxPath, file: &str) -> Result<SandboxPath, Failure> {
         if !target.path.ends_with('/') && self.kind(target).await? != Kind::Directory {
             return Ok(target.clone());
         }
-        Ok(Place { name: target.name.clone(), path: format!("{}/{file}", target.path.trim_end_matches('/')) })
+        Ok(SandboxPath { name: target.name.clone(), path: format!("{}/{file}", target.path.trim_end_matches('/')) })
     }
 
-    async fn upload(&self, to: &Place, content: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Result<(), Failure> {
+    async fn upload(
+        &self,
+        to: &SandboxPath,
+        content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<(), Failure> {
         let path = format!("/sandbox/{}/v1/file/upload", to.name);
         let answer: wire::Envelope<Uploaded> = self.client.upload(&path, &to.path, self.progress.watch(content)).await?;
         answer.into_data().map(|Uploaded {}| ())
@@ -184,13 +188,13 @@ impl Copy {
 
     async fn download(
         &self,
-        from: &Place,
+        from: &SandboxPath,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static + use<>, Failure> {
         let path = format!("/sandbox/{}/v1/file/download?path={}", from.name, encoded(&from.path));
         Ok(Box::pin(self.progress.watch(self.client.download(&path).await?)))
     }
 
-    async fn between(&self, from: &Place, to: &Place) -> Result<(), Failure> {
+    async fn between(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), Failure> {
         if self.kind(from).await? == Kind::Directory {
             return Err(Failure::new(format!("{from} is a directory, and only files are copied from sandbox to sandbox"))
                 .hint("copy it out to this host first, then in"));
@@ -201,7 +205,7 @@ impl Copy {
         self.upload(&to, content).await
     }
 
-    async fn bring_in(&self, from: &Path, to: &Place) -> Result<(), Failure> {
+    async fn bring_in(&self, from: &Path, to: &SandboxPath) -> Result<(), Failure> {
         let unreadable = || format!("could not read {}", from.display());
         let data = std::fs::metadata(from).attempt(unreadable)?;
         let whole = from.canonicalize().attempt(unreadable)?;
@@ -224,7 +228,7 @@ impl Copy {
     }
 
     /// Into a directory that is there, else as a new one of the target's name, as `cp -r` does it.
-    async fn bring_directory_in(&self, from: &Path, own_name: &str, to: &Place) -> Result<(), Failure> {
+    async fn bring_directory_in(&self, from: &Path, own_name: &str, to: &SandboxPath) -> Result<(), Failure> {
         let path = match to.path.trim_end_matches('/') {
             "" => "/",
             path => path,
@@ -251,7 +255,7 @@ impl Copy {
         result
     }
 
-    async fn bring_out(&self, from: &Place, to: &Path) -> Result<(), Failure> {
+    async fn bring_out(&self, from: &SandboxPath, to: &Path) -> Result<(), Failure> {
         match self.kind(from).await? {
             Kind::Directory => {}
             Kind::File => {
@@ -277,7 +281,7 @@ impl Copy {
     }
 
     /// A temporary file in a sandbox, on its disk: `/tmp` is small there.
-    async fn temporary(&self, name: &SandboxName) -> Result<Place, Failure> {
+    async fn temporary(&self, name: &SandboxName) -> Result<SandboxPath, Failure> {
         let line = "command -v tar >/dev/null || { echo 'the image has no tar, which copying a directory needs' >&2; exit 1; }\n\
                     mktemp -p /var/tmp arenite-cp.XXXXXXXX 2>/dev/null || mktemp -p /tmp arenite-cp.XXXXXXXX";
         let path = self.run(name, line.to_owned()).await?.trim().to_owned();
@@ -285,10 +289,10 @@ impl Copy {
         if !path.starts_with('/') || path.contains(char::is_whitespace) {
             return Err(Failure::new(format!("sandbox {name} gave no usable name for a temporary file")));
         }
-        Ok(Place { name: name.clone(), path })
+        Ok(SandboxPath { name: name.clone(), path })
     }
 
-    async fn remove(&self, temporary: &Place) {
+    async fn remove(&self, temporary: &SandboxPath) {
         if let Err(failure) = self.run(&temporary.name, format!("rm -f -- {}", quoted(&temporary.path))).await {
             eprintln!("warning: {temporary} was left behind: {failure}");
         }
@@ -352,8 +356,8 @@ mod tests {
     fn sides_are_told_apart_as_scp_does() {
         assert_eq!(Side::parse("-").unwrap(), Side::Stream);
         assert_eq!(Side::parse("./a:b").unwrap(), Side::Local("./a:b".into()));
-        let place = Place { name: "demo".parse().unwrap(), path: "/x y".into() };
-        assert_eq!(Side::parse("demo:/x y").unwrap(), Side::Sandbox(place));
+        let at = SandboxPath { name: "demo".parse().unwrap(), path: "/x y".into() };
+        assert_eq!(Side::parse("demo:/x y").unwrap(), Side::Sandbox(at));
         for bad in ["demo:x", "Demo:/x", "demo:", ":/x", "demo:/a\r\nb"] {
             assert!(Side::parse(bad).is_err(), "{bad}");
         }

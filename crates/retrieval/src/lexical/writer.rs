@@ -66,7 +66,7 @@ impl LexicalWriter {
         let mut document = TantivyDocument::new();
         document.add_text(self.shared.fields.text, text);
         document.add_u64(self.shared.fields.ordinal, ordinal.into());
-        let queued = Queued { document, place: Waiting::enter(&self.waiting, text.len()) };
+        let queued = Queued { document, reservation: Waiting::enter(&self.waiting, text.len()) };
         self.call(|writer| writer.add_document(queued).map(drop))?;
         self.next = u64::from(ordinal) + 1;
         Ok(())
@@ -158,22 +158,22 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn enter(waiting: &Arc<Self>, bytes: usize) -> Place {
+    fn enter(waiting: &Arc<Self>, bytes: usize) -> ByteReservation {
         let held = waiting.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |held: &mut usize| *held > 0 && *held + bytes > QUEUED_BYTES;
         let mut held = waiting.less.wait_while(held, full).unwrap_or_else(PoisonError::into_inner);
         *held += bytes;
-        Place { waiting: Arc::clone(waiting), bytes }
+        ByteReservation { waiting: Arc::clone(waiting), bytes }
     }
 }
 
 /// Given back when the document is indexed, or thrown away with the queue.
-struct Place {
+struct ByteReservation {
     waiting: Arc<Waiting>,
     bytes: usize,
 }
 
-impl Drop for Place {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
         *self.waiting.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
         self.waiting.less.notify_one();
@@ -182,7 +182,7 @@ impl Drop for Place {
 
 struct Queued {
     document: TantivyDocument,
-    place: Place,
+    reservation: ByteReservation,
 }
 
 impl Document for Queued {
@@ -194,7 +194,7 @@ impl Document for Queued {
     }
 
     fn into_tantivy_document(self) -> TantivyDocument {
-        drop(self.place);
+        drop(self.reservation);
         self.document
     }
 }

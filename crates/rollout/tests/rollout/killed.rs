@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::fake_server::FakeServer;
-use crate::{Place, lines, lives, ran, results, wait_for};
+use crate::{RunDir, lines, lives, ran, results, wait_for};
 
 /// This test program once more, as the runner that gets killed.
 fn start(options: &Options) -> Child {
@@ -34,17 +34,17 @@ async fn runner_that_gets_killed() {
 #[tokio::test]
 async fn killed_runners_lose_nothing_but_what_was_under_way() {
     let server = FakeServer::start().await;
-    let place = Place::new(24);
+    let run_dir = RunDir::new(24);
     let agent = r#"echo $ARENITE_TASK_ID $$ >> ../begun; sleep 0.3; echo $ARENITE_TASK_ID >> ../ended; echo 1"#;
-    let options = place.options(&server, agent);
-    let begun = || std::fs::read_to_string(place.out().join("work/begun")).unwrap_or_default();
+    let options = run_dir.options(&server, agent);
+    let begun = || std::fs::read_to_string(run_dir.out().join("work/begun")).unwrap_or_default();
     for kill in 1..=3 {
         let mut child = start(&options);
         wait_for("a few agents", || begun().lines().count() >= 5 * kill).await;
         child.kill().await.unwrap();
     }
     // What it was writing when it died.
-    let journal = place.out().join("journal.jsonl");
+    let journal = run_dir.out().join("journal.jsonl");
     let mut torn = std::fs::read(&journal).unwrap();
     torn.extend(b"{\"end\":{\"task\":1,\"att");
     std::fs::write(&journal, torn).unwrap();
@@ -77,12 +77,12 @@ async fn killed_runners_lose_nothing_but_what_was_under_way() {
     assert!(!begun().lines().any(|line| lives(line.split(' ').next_back().unwrap())));
 
     // A run that is done is not run again, and needs no server for its files.
-    std::fs::remove_file(place.out().join("results.jsonl")).unwrap();
+    std::fs::remove_file(run_dir.out().join("results.jsonl")).unwrap();
     let mut server = server;
     server.die().await;
     let again = ran(options).await.unwrap();
     assert_eq!((again.attempts, again.with_steps), (summary.attempts, 24));
-    assert_eq!(results(&place.out()).len(), 24);
+    assert_eq!(results(&run_dir.out()).len(), 24);
 }
 
 fn lines_but_the_torn(path: &Path) -> Vec<Value> {
@@ -92,16 +92,16 @@ fn lines_but_the_torn(path: &Path) -> Vec<Value> {
 #[tokio::test]
 async fn agents_that_outlived_their_runner_are_ended_by_the_next() {
     let server = FakeServer::start().await;
-    let place = Place::new(2);
-    let options = place.options(&server, "echo $$ >> ../ids; [ -e ../go ] || exec sleep 600; echo 1");
+    let run_dir = RunDir::new(2);
+    let options = run_dir.options(&server, "echo $$ >> ../ids; [ -e ../go ] || exec sleep 600; echo 1");
     let mut child = start(&options);
-    let ids = || std::fs::read_to_string(place.out().join("work/ids")).unwrap_or_default();
+    let ids = || std::fs::read_to_string(run_dir.out().join("work/ids")).unwrap_or_default();
     wait_for("both agents", || ids().lines().count() == 2).await;
     child.kill().await.unwrap();
     let orphans = ids();
     assert!(orphans.lines().all(lives));
     assert_eq!(server.disconnected(), Vec::<String>::new());
-    std::fs::write(place.out().join("work/go"), "").unwrap();
+    std::fs::write(run_dir.out().join("work/go"), "").unwrap();
     let summary = ran(options).await.unwrap();
     assert_eq!((summary.count(Status::Success), summary.lost), (2, 2));
     wait_for("the end of the orphans", || !orphans.lines().any(lives)).await;

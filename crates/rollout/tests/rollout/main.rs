@@ -35,9 +35,9 @@ impl Observer for Watcher {
 }
 
 /// A directory with a tasks file in it, and where a run's files go.
-struct Place(tempfile::TempDir);
+struct RunDir(tempfile::TempDir);
 
-impl Place {
+impl RunDir {
     fn new(tasks: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let lines = (0..tasks).map(|n| format!("{{\"id\": \"task-{n}\", \"question\": \"q{n}\", \"n\": {n}}}\n"));
@@ -105,11 +105,11 @@ async fn one_worker_and_thirty_two_come_to_the_same_results() {
     let server = FakeServer::start().await;
     let mut found = Vec::new();
     for workers in [1, 32] {
-        let place = Place::new(40);
-        std::fs::create_dir(place.path("marks")).unwrap();
+        let run_dir = RunDir::new(40);
+        std::fs::create_dir(run_dir.path("marks")).unwrap();
         let agent = DETERMINISTIC.replace("$ARENITE_START_DIR/$MARKS", "$MARKS");
-        let agent = agent.replace("$MARKS", place.path("marks").to_str().unwrap());
-        let mut options = place.options(&server, &agent);
+        let agent = agent.replace("$MARKS", run_dir.path("marks").to_str().unwrap());
+        let mut options = run_dir.options(&server, &agent);
         options.workers = workers;
         let watcher = Arc::new(Watcher::default());
         let summary = run(options, Stop::default(), watcher.clone()).await.unwrap();
@@ -117,7 +117,7 @@ async fn one_worker_and_thirty_two_come_to_the_same_results() {
         assert_eq!((summary.count(Status::Success), summary.count(Status::Agent)), (32, 8));
         assert_eq!(summary.success_rate, Some(0.8));
         assert!(*watcher.most_running.lock().unwrap() <= workers);
-        let mut rows = results(&place.out());
+        let mut rows = results(&run_dir.out());
         let ids: Vec<_> = rows.iter().map(|row| row["task_id"].as_str().unwrap().to_owned()).collect();
         assert_eq!(ids, (0..40).map(|n| format!("task-{n}")).collect::<Vec<_>>());
         for row in &mut rows {
@@ -127,7 +127,7 @@ async fn one_worker_and_thirty_two_come_to_the_same_results() {
                 assert!(!row[volatile].take().is_null(), "{volatile}");
             }
         }
-        let mut trajectories = lines(&place.out().join("trajectories.jsonl"));
+        let mut trajectories = lines(&run_dir.out().join("trajectories.jsonl"));
         for line in &mut trajectories {
             let trajectory = &mut line["trajectory"];
             let command = trajectory["tool_calls"][0]["parameters"]["command"].take();
@@ -156,17 +156,17 @@ async fn one_worker_and_thirty_two_come_to_the_same_results() {
 #[tokio::test]
 async fn every_worker_is_disconnected_and_told_all_it_needs() {
     let server = FakeServer::start().await;
-    let place = Place::new(2);
+    let run_dir = RunDir::new(2);
     let agent = r#"printf '{"e": ["%s", "%s", "%s", "%s", "%s"], "stdin": %s}' "$ARENITE_SERVER" "$ARENITE_API_KEY" "$ARENITE_WORKER_ID" \
         "$(cat "$ARENITE_TASK")" "$PWD" "$(cat)" | tr -d '\n' | sed 's/{\("id[^}]*\)}"/{\1}"/' >/dev/null
         printf '["%s", "%s", "%s", "%s"]' "$ARENITE_SERVER" "$ARENITE_API_KEY" "$ARENITE_WORKER_ID" "$PWD""#;
-    let mut options = place.options(&server, agent);
+    let mut options = run_dir.options(&server, agent);
     options.api_key = Some("secret".into());
     ran(options).await.unwrap();
-    let rows = results(&place.out());
+    let rows = results(&run_dir.out());
     for row in &rows {
         let worker = row["worker_id"].as_str().unwrap();
-        let work = std::path::absolute(place.out()).unwrap().join("work").join(worker);
+        let work = std::path::absolute(run_dir.out()).unwrap().join("work").join(worker);
         assert_eq!(row["result"], json!([server.url(), "secret", worker, work.canonicalize().unwrap().to_str().unwrap()]));
         assert!(work.join("task.json").is_file());
     }
@@ -180,46 +180,46 @@ async fn every_worker_is_disconnected_and_told_all_it_needs() {
 #[tokio::test]
 async fn the_infrastructures_failures_are_retried_and_the_agents_are_not() {
     let server = FakeServer::start().await;
-    let place = Place::new(3);
+    let run_dir = RunDir::new(3);
     let count = r#"echo x >> "$(dirname "$PWD")/$ARENITE_TASK_ID.count";"#;
     let agent = format!("{count} case $ARENITE_TASK_ID in *0) exit 75;; *1) exit 1;; *) exit 127;; esac");
-    let summary = ran(place.options(&server, &agent)).await.unwrap();
+    let summary = ran(run_dir.options(&server, &agent)).await.unwrap();
     assert_eq!((summary.count(Status::Infrastructure), summary.count(Status::Agent)), (1, 2));
     assert_eq!(summary.success_rate, Some(0.0));
-    let counts = |n: usize| std::fs::read_to_string(place.out().join(format!("work/task-{n}.count"))).unwrap().lines().count();
+    let counts = |n: usize| std::fs::read_to_string(run_dir.out().join(format!("work/task-{n}.count"))).unwrap().lines().count();
     assert_eq!((counts(0), counts(1), counts(2)), (3, 1, 1));
-    let rows = results(&place.out());
+    let rows = results(&run_dir.out());
     assert_eq!((&rows[0]["attempts"], &rows[0]["error_kind"]), (&json!(3), &json!("temporary")));
     assert_eq!(rows[0]["worker_ids"].as_array().unwrap().len(), 3);
     assert!(rows[2]["error_message"].as_str().unwrap().contains("absolute paths"));
 
     // What the infrastructure failed says nothing of the agent: the next runner tries it anew, and nothing else.
-    ran(place.options(&server, &agent)).await.unwrap();
+    ran(run_dir.options(&server, &agent)).await.unwrap();
     assert_eq!((counts(0), counts(1), counts(2)), (6, 1, 1));
 
-    let place = Place::new(1);
-    let mut options = place.options(&server, "exit 1");
+    let run_dir = RunDir::new(1);
+    let mut options = run_dir.options(&server, "exit 1");
     options.agent_retries = 2;
     ran(options).await.unwrap();
-    assert_eq!(results(&place.out())[0]["attempts"], json!(3));
+    assert_eq!(results(&run_dir.out())[0]["attempts"], json!(3));
 }
 
 #[tokio::test]
 async fn a_timeout_ends_the_whole_process_group_and_who_left_it() {
     let server = FakeServer::start().await;
-    let place = Place::new(1);
+    let run_dir = RunDir::new(1);
     // One in the group that minds no polite word, one in a session of its own, and both keep the output open.
     let agent = "(trap '' TERM; echo $$ >> ../ids; while :; do sleep 1; done) & setsid sh -c 'echo $$ >> ../ids; exec sleep 600' & \
                  echo $! >> ../ids; wait";
-    let mut options = place.options(&server, agent);
+    let mut options = run_dir.options(&server, agent);
     options.timeout = Duration::from_millis(700);
     let began = Instant::now();
     let summary = ran(options).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     assert_eq!(summary.count(Status::Timeout), 1);
-    let row = &results(&place.out())[0];
+    let row = &results(&run_dir.out())[0];
     assert_eq!((&row["error_kind"], &row["exit_code"]), (&json!("timeout"), &Value::Null));
-    let ids = std::fs::read_to_string(place.out().join("work/ids")).unwrap();
+    let ids = std::fs::read_to_string(run_dir.out().join("work/ids")).unwrap();
     assert!(ids.lines().count() >= 3, "{ids}");
     wait_for("the end of all processes", || !ids.lines().any(lives)).await;
 }
@@ -227,24 +227,24 @@ async fn a_timeout_ends_the_whole_process_group_and_who_left_it() {
 #[tokio::test]
 async fn what_an_agent_leaves_in_the_background_ends_with_it() {
     let server = FakeServer::start().await;
-    let place = Place::new(1);
-    let summary = ran(place.options(&server, "sleep 600 & echo $! > ../ids; echo 1")).await.unwrap();
+    let run_dir = RunDir::new(1);
+    let summary = ran(run_dir.options(&server, "sleep 600 & echo $! > ../ids; echo 1")).await.unwrap();
     assert_eq!(summary.count(Status::Success), 1);
-    let ids = std::fs::read_to_string(place.out().join("work/ids")).unwrap();
+    let ids = std::fs::read_to_string(run_dir.out().join("work/ids")).unwrap();
     wait_for("its end", || !lives(&ids)).await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_away_for_a_while_costs_no_task() {
     let mut server = FakeServer::start().await;
-    let place = Place::new(6);
+    let run_dir = RunDir::new(6);
     // Agents fail as soon as the server is away, as those would that call it.
     let port = server.address.port();
     let agent = format!(
         r#"for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null || exit 1; done; echo 1"#
     );
     let agent = format!("exec bash -c '{agent}'");
-    let mut options = place.options(&server, &agent);
+    let mut options = run_dir.options(&server, &agent);
     options.workers = 2;
     let watcher = Arc::new(Watcher::default());
     let running = tokio::spawn(run(options, Stop::default(), watcher.clone()));
@@ -259,7 +259,7 @@ async fn a_server_that_is_away_for_a_while_costs_no_task() {
     let notes = watcher.notes.lock().unwrap().join("\n");
     assert!(notes.contains("nothing is started until it is back") && notes.contains("is there again"), "{notes}");
     // The workers that failed while nobody could be told are told of later.
-    let mut all: Vec<String> = results(&place.out())
+    let mut all: Vec<String> = results(&run_dir.out())
         .iter()
         .flat_map(|r| r["worker_ids"].as_array().unwrap().clone())
         .map(|w| w.as_str().unwrap().to_owned())
@@ -274,12 +274,12 @@ async fn a_server_that_is_away_for_a_while_costs_no_task() {
 #[tokio::test]
 async fn a_server_that_does_not_come_back_ends_the_run_and_the_run_goes_on_later() {
     let mut server = FakeServer::start().await;
-    let place = Place::new(2);
-    let mut options = place.options(&server, "sleep 2; echo 1");
+    let run_dir = RunDir::new(2);
+    let mut options = run_dir.options(&server, "sleep 2; echo 1");
     options.workers = 1;
     options.patience = Duration::from_millis(500);
     let running = tokio::spawn(run(options.clone(), Stop::default(), Arc::new(Watcher::default())));
-    wait_for("the first agent", || place.out().join("work").exists()).await;
+    wait_for("the first agent", || run_dir.out().join("work").exists()).await;
     server.die().await;
     let error = running.await.unwrap().unwrap_err();
     assert!(matches!(error, RolloutError::ServerGone { .. }), "{error}");
@@ -292,8 +292,8 @@ async fn a_server_that_does_not_come_back_ends_the_run_and_the_run_goes_on_later
 #[tokio::test]
 async fn too_much_for_the_server_halves_the_agents_and_good_ends_raise_them() {
     let server = FakeServer::start().await;
-    let place = Place::new(60);
-    let mut options = place.options(&server, "sleep 0.05; echo 1");
+    let run_dir = RunDir::new(60);
+    let mut options = run_dir.options(&server, "sleep 0.05; echo 1");
     options.workers = 16;
     let watcher = Arc::new(Watcher::default());
     let running = tokio::spawn(run(options, Stop::default(), watcher.clone()));
@@ -308,23 +308,23 @@ async fn too_much_for_the_server_halves_the_agents_and_good_ends_raise_them() {
 #[tokio::test]
 async fn a_stopped_run_ends_its_agents_and_goes_on_where_it_stopped() {
     let server = FakeServer::start().await;
-    let place = Place::new(6);
+    let run_dir = RunDir::new(6);
     let agent = r#"echo $$ >> ../ids; case $ARENITE_TASK_ID in *0|*1) ;; *) [ -e ../go ] || sleep 600;; esac; echo 1"#;
-    let mut options = place.options(&server, agent);
+    let mut options = run_dir.options(&server, agent);
     options.workers = 2;
     let stop = Stop::default();
     let running = tokio::spawn(run(options.clone(), stop.clone(), Arc::new(Watcher::default())));
-    let ids = place.out().join("work/ids");
+    let ids = run_dir.out().join("work/ids");
     wait_for("four agents", || std::fs::read_to_string(&ids).is_ok_and(|ids| ids.lines().count() == 4)).await;
     stop.gently.cancel();
     let error = running.await.unwrap().unwrap_err();
     assert!(matches!(error, RolloutError::Interrupted), "{error}");
     assert!(!std::fs::read_to_string(&ids).unwrap().lines().any(lives));
     assert_eq!(server.disconnected().len(), 4);
-    std::fs::write(place.out().join("work/go"), "").unwrap();
+    std::fs::write(run_dir.out().join("work/go"), "").unwrap();
     let summary = ran(options).await.unwrap();
     assert_eq!((summary.count(Status::Success), summary.attempts, summary.lost), (6, 6, 2));
-    let rows = results(&place.out());
+    let rows = results(&run_dir.out());
     assert_eq!((rows[0]["worker_ids"].as_array().unwrap().len(), rows[2]["worker_ids"].as_array().unwrap().len()), (1, 2));
     assert_eq!(rows[2]["attempts"], json!(1));
 }
@@ -332,11 +332,11 @@ async fn a_stopped_run_ends_its_agents_and_goes_on_where_it_stopped() {
 #[tokio::test]
 async fn a_second_runner_in_a_directory_is_refused() {
     let server = FakeServer::start().await;
-    let place = Place::new(1);
-    let options = place.options(&server, "sleep 600");
+    let run_dir = RunDir::new(1);
+    let options = run_dir.options(&server, "sleep 600");
     let stop = Stop::default();
     let first = tokio::spawn(run(options.clone(), stop.clone(), Arc::new(Watcher::default())));
-    wait_for("the first runner", || place.out().join("work").exists()).await;
+    wait_for("the first runner", || run_dir.out().join("work").exists()).await;
     for fresh in [false, true] {
         let error = ran(Options { fresh, ..options.clone() }).await.unwrap_err();
         assert!(matches!(error, RolloutError::InUse { .. }), "{error}");
@@ -348,8 +348,8 @@ async fn a_second_runner_in_a_directory_is_refused() {
 #[tokio::test]
 async fn other_tasks_and_other_agents_are_another_run() {
     let server = FakeServer::start().await;
-    let place = Place::new(3);
-    let mut options = place.options(&server, "echo 1");
+    let run_dir = RunDir::new(3);
+    let mut options = run_dir.options(&server, "echo 1");
     options.limit = Some(2);
     assert_eq!(ran(options.clone()).await.unwrap().tasks, 2);
     // More of the same tasks are the same run.
@@ -358,24 +358,24 @@ async fn other_tasks_and_other_agents_are_another_run() {
     let other = Options { agent: "echo 2".into(), ..options.clone() };
     let error = ran(other.clone()).await.unwrap_err();
     assert!(matches!(error, RolloutError::OtherRun { .. }), "{error}");
-    assert_eq!(results(&place.out())[0]["result"], json!(1));
+    assert_eq!(results(&run_dir.out())[0]["result"], json!(1));
     std::fs::write(&options.tasks, "{\"id\": 1}\n").unwrap();
     let error = ran(options).await.unwrap_err();
     assert!(error.hint().unwrap().contains("--fresh"), "{error}");
     let summary = ran(Options { fresh: true, ..other }).await.unwrap();
-    assert_eq!((summary.tasks, &results(&place.out())[0]["result"]), (1, &json!(2)));
+    assert_eq!((summary.tasks, &results(&run_dir.out())[0]["result"]), (1, &json!(2)));
 }
 
 #[tokio::test]
 async fn nothing_is_run_of_a_file_with_faults() {
     let server = FakeServer::start().await;
-    let place = Place::new(1);
-    let mut options = place.options(&server, "echo 1");
+    let run_dir = RunDir::new(1);
+    let mut options = run_dir.options(&server, "echo 1");
     std::fs::write(&options.tasks, "{\"id\": 1}\n{\"id\": 1}\nnope\n").unwrap();
     let error = ran(options.clone()).await.unwrap_err().to_string();
     assert!(error.contains("line 2: the id \"1\" is that of line 1 too") && error.contains("line 3: it is not JSON"), "{error}");
-    assert!(!place.out().exists());
-    options.tasks = place.path("none.jsonl");
+    assert!(!run_dir.out().exists());
+    options.tasks = run_dir.path("none.jsonl");
     let error = ran(options).await.unwrap_err().to_string();
     assert!(error.contains("none.jsonl"), "{error}");
 }
@@ -383,12 +383,12 @@ async fn nothing_is_run_of_a_file_with_faults() {
 #[tokio::test]
 async fn the_table_is_read_back_as_it_was_written() {
     let server = FakeServer::start().await;
-    let place = Place::new(20);
+    let run_dir = RunDir::new(20);
     let agent = r#"case $ARENITE_TASK_ID in *3) exit 4;; *) printf '{"text": "ä\\n%s"}' $ARENITE_TASK_ID;; esac"#;
-    ran(place.options(&server, agent)).await.unwrap();
-    let table = SerializedFileReader::new(std::fs::File::open(place.out().join("results.parquet")).unwrap()).unwrap();
+    ran(run_dir.options(&server, agent)).await.unwrap();
+    let table = SerializedFileReader::new(std::fs::File::open(run_dir.out().join("results.parquet")).unwrap()).unwrap();
     let rows: Vec<_> = table.get_row_iter(None).unwrap().map(Result::unwrap).collect();
-    let expected = results(&place.out());
+    let expected = results(&run_dir.out());
     assert_eq!(rows.len(), 20);
     for (row, line) in rows.iter().zip(&expected) {
         let json = |column: usize| serde_json::from_str::<Value>(row.get_string(column).unwrap()).unwrap();
@@ -412,15 +412,15 @@ async fn the_table_is_read_back_as_it_was_written() {
 async fn a_server_without_records_is_said_once_and_results_are_whole() {
     let server = FakeServer::start().await;
     server.seen.lock().unwrap().has_records = false;
-    let place = Place::new(5);
+    let run_dir = RunDir::new(5);
     let watcher = Arc::new(Watcher::default());
     let summary =
-        run(place.options(&server, "echo '{\"final_answer\": \"42\"}'"), Stop::default(), watcher.clone()).await.unwrap();
+        run(run_dir.options(&server, "echo '{\"final_answer\": \"42\"}'"), Stop::default(), watcher.clone()).await.unwrap();
     assert_eq!((summary.with_steps, summary.count(Status::Success)), (0, 5));
     assert_eq!(watcher.notes.lock().unwrap().len(), 1, "{:?}", watcher.notes);
-    let line = &lines(&place.out().join("trajectories.jsonl"))[4];
+    let line = &lines(&run_dir.out().join("trajectories.jsonl"))[4];
     assert_eq!((&line["trajectory"]["tool_calls"], &line["trajectory"]["final_answer"]), (&json!([]), &json!("42")));
     let partial =
-        std::fs::read_dir(place.out()).unwrap().any(|file| file.unwrap().file_name().to_string_lossy().contains("partial"));
+        std::fs::read_dir(run_dir.out()).unwrap().any(|file| file.unwrap().file_name().to_string_lossy().contains("partial"));
     assert!(!partial);
 }

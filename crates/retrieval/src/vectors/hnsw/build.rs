@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Flat, Layout, MAGIC, MOST_DEGREE, NONE, Precision, VectorIndex, cores, spread, walk::Links, walk::Place, walk::Reach,
+    Flat, Layout, MAGIC, MOST_DEGREE, NONE, Precision, VectorIndex, cores, spread, walk::Links, walk::Reach, walk::ScoredNode,
     walk::Walker,
 };
 use crate::{Error, Result, vectors::sealed};
@@ -121,13 +121,13 @@ impl Growing {
                 self.fit(walker, chooser, node, level, all);
             }
             for place in &chosen {
-                self.link(walker, chooser, place.ordinal(), Place::new(place.score(), node), level);
+                self.link(walker, chooser, place.ordinal(), ScoredNode::new(place.score(), node), level);
             }
         }
     }
 
     /// Makes `newcomer` a neighbour of `node`, at the cost of another if there is no room.
-    fn link(&self, walker: &mut Walker<'_>, chooser: &mut Chooser, node: u32, newcomer: Place, level: usize) {
+    fn link(&self, walker: &mut Walker<'_>, chooser: &mut Chooser, node: u32, newcomer: ScoredNode, level: usize) {
         let _held = self.hold(node);
         let list = self.list(node, level);
         for slot in list {
@@ -148,7 +148,7 @@ impl Growing {
     }
 
     /// Writes the list of a node whose lock is held.
-    fn fit(&self, walker: &Walker<'_>, chooser: &mut Chooser, node: u32, level: usize, mut all: Vec<Place>) {
+    fn fit(&self, walker: &Walker<'_>, chooser: &mut Chooser, node: u32, level: usize, mut all: Vec<ScoredNode>) {
         let list = self.list(node, level);
         if all.len() > list.len() {
             all.sort_unstable_by(|one, other| other.cmp(one));
@@ -158,7 +158,7 @@ impl Growing {
         list.iter().zip(chosen).for_each(|(slot, neighbour)| slot.store(neighbour, Ordering::Relaxed));
     }
 
-    fn places(&self, walker: &mut Walker<'_>, node: u32, level: usize, vector: &[f32]) -> Vec<Place> {
+    fn places(&self, walker: &mut Walker<'_>, node: u32, level: usize, vector: &[f32]) -> Vec<ScoredNode> {
         let mut others = Vec::with_capacity(self.degree * 2 + 1);
         self.each(node, level, |other| others.push(other));
         walker.places(vector, &others)
@@ -232,8 +232,8 @@ struct Chooser {
 
 impl Chooser {
     /// Up to `most` of `near`, which begins with the best.
-    fn choose(&mut self, walker: &Walker<'_>, near: &[Place], most: usize) -> Vec<Place> {
-        let mut chosen: Vec<Place> = Vec::with_capacity(most);
+    fn choose(&mut self, walker: &Walker<'_>, near: &[ScoredNode], most: usize) -> Vec<ScoredNode> {
+        let mut chosen: Vec<ScoredNode> = Vec::with_capacity(most);
         let mut nodes: Vec<u32> = Vec::with_capacity(most);
         for place in near {
             if chosen.len() == most {

@@ -27,7 +27,7 @@ impl Reach {
 }
 
 /// A node and its score.
-pub(super) type Place = Ranked;
+pub(super) type ScoredNode = Ranked;
 
 /// What a thread needs to walk about a graph; used again from one walk to the next.
 pub(super) struct Walker<'a> {
@@ -35,7 +35,7 @@ pub(super) struct Walker<'a> {
     pub(super) metric: Metric,
     seen: Vec<u64>,
     touched: Vec<u32>,
-    candidates: BinaryHeap<Place>,
+    candidates: BinaryHeap<ScoredNode>,
     fresh: Vec<u32>,
     scores: Vec<f32>,
 }
@@ -47,13 +47,13 @@ impl<'a> Walker<'a> {
         Self { rows, metric, seen, touched, candidates, fresh, scores }
     }
 
-    pub(super) fn at(&mut self, query: &[f32], node: u32) -> Place {
+    pub(super) fn at(&mut self, query: &[f32], node: u32) -> ScoredNode {
         let mut score = [0.0];
         self.rows.score(self.metric, &[query], &[node], &mut score);
-        Place::new(comparable(score[0]), node)
+        ScoredNode::new(comparable(score[0]), node)
     }
 
-    pub(super) fn places(&mut self, query: &[f32], nodes: &[u32]) -> Vec<Place> {
+    pub(super) fn places(&mut self, query: &[f32], nodes: &[u32]) -> Vec<ScoredNode> {
         self.fresh.clear();
         self.fresh.extend_from_slice(nodes);
         self.score(query);
@@ -61,12 +61,12 @@ impl<'a> Walker<'a> {
     }
 
     /// The nodes that were scored last.
-    fn fresh_places(&self) -> Vec<Place> {
-        self.fresh.iter().zip(&self.scores).map(|(node, score)| Place::new(*score, *node)).collect()
+    fn fresh_places(&self) -> Vec<ScoredNode> {
+        self.fresh.iter().zip(&self.scores).map(|(node, score)| ScoredNode::new(*score, *node)).collect()
     }
 
     /// Goes to the best neighbour until there is none that is better.
-    pub(super) fn descend(&mut self, graph: &impl Links, query: &[f32], from: Place, level: usize) -> Place {
+    pub(super) fn descend(&mut self, graph: &impl Links, query: &[f32], from: ScoredNode, level: usize) -> ScoredNode {
         let mut best = from;
         loop {
             let here = best;
@@ -74,7 +74,7 @@ impl<'a> Walker<'a> {
             graph.each(here.ordinal(), level, |node| self.fresh.push(node));
             self.score(query);
             for (node, score) in self.fresh.iter().zip(&self.scores) {
-                best = best.max(Place::new(*score, *node));
+                best = best.max(ScoredNode::new(*score, *node));
             }
             if best == here {
                 return best;
@@ -88,7 +88,7 @@ impl<'a> Walker<'a> {
         &mut self,
         graph: &impl Links,
         query: &[f32],
-        entries: &[Place],
+        entries: &[ScoredNode],
         Reach { ef, patience }: Reach,
         level: usize,
         keep: impl Fn(u32) -> bool,
@@ -124,7 +124,7 @@ impl<'a> Walker<'a> {
             });
             self.score(query);
             for (node, score) in self.fresh.iter().zip(&self.scores) {
-                let place = Place::new(*score, *node);
+                let place = ScoredNode::new(*score, *node);
                 if best.wants(place) {
                     self.candidates.push(place);
                     if keep(*node) {
@@ -137,7 +137,7 @@ impl<'a> Walker<'a> {
     }
 
     /// The same places by the scores of other rows, the best first.
-    pub(super) fn scored(&mut self, rows: Rows<'_>, query: &[f32], places: &[Place]) -> Vec<Place> {
+    pub(super) fn scored(&mut self, rows: Rows<'_>, query: &[f32], places: &[ScoredNode]) -> Vec<ScoredNode> {
         self.fresh.clear();
         for place in places {
             self.fresh.push(place.ordinal());
