@@ -10,7 +10,7 @@ use super::editor::{self, EditorCommand, StrReplaceEditorRequest, StrReplaceEdit
 use super::error::{Failure, FileError, Operation};
 use super::history::Before;
 use super::resolve::{Root, is_dir};
-use super::service::{Files, Target, run, with_place};
+use super::service::{Files, Target, run, with_resolved};
 use super::store::{self, Existing};
 use super::text;
 use super::walk::{Next, Walked, walk};
@@ -122,8 +122,8 @@ fn create(
     request: StrReplaceEditorRequest,
 ) -> Result<StrReplaceEditorResult, Failure> {
     let text = editor::required(request.file_text, "file_text", "create")?;
-    with_place(files, root, target, |place| {
-        let stored = store::store(place, text.as_bytes(), Existing::Refuse);
+    with_resolved(files, root, target, |resolved| {
+        let stored = store::store(resolved, text.as_bytes(), Existing::Refuse);
         stored.map_err(|failure| match failure.errno() {
             Some(Errno::EXIST) => Failure::Os {
                 errno: Errno::EXIST,
@@ -133,7 +133,7 @@ fn create(
             },
             _ => failure,
         })?;
-        files.history().push(place.canonical.clone(), Before::Nothing);
+        files.history().push(resolved.canonical.clone(), Before::Nothing);
         Ok(())
     })?;
     Ok(edited(target, format!("The file {} has been created.", target.shown), None, Some(&text)))
@@ -147,16 +147,16 @@ fn overwrite(
     request: StrReplaceEditorRequest,
 ) -> Result<StrReplaceEditorResult, Failure> {
     let text = editor::required(request.file_text, "file_text", "create")?;
-    with_place(files, root, target, |place| {
+    with_resolved(files, root, target, |resolved| {
         let old = match root.open_file(&target.path) {
             Ok((file, _)) => Some(text::read_all(&file, &target.shown)?),
             Err(failure) if failure.errno() == Some(Errno::NOENT) => None,
             Err(failure) => return Err(failure),
         };
-        store::store(place, text.as_bytes(), Existing::Replace)?;
+        store::store(resolved, text.as_bytes(), Existing::Replace)?;
         let verb = if old.is_some() { "overwritten; undo_edit restores what it was" } else { "created" };
         let result = edited(target, format!("The file {} has been {verb}.", target.shown), old.as_deref(), Some(&text));
-        files.history().push(place.canonical.clone(), old.map_or(Before::Nothing, Before::Content));
+        files.history().push(resolved.canonical.clone(), old.map_or(Before::Nothing, Before::Content));
         Ok(result)
     })
 }
@@ -169,34 +169,34 @@ fn change(
 ) -> Result<StrReplaceEditorResult, Failure> {
     // A missing file is said before any directory is made for it.
     root.open_file(&target.path)?;
-    with_place(files, root, target, |place| {
+    with_resolved(files, root, target, |resolved| {
         let (file, _) = root.open_file(&target.path)?;
         let old = text::read_all(&file, &target.shown)?;
         let new = apply(&old)?;
-        store::store(place, new.text.as_bytes(), Existing::Replace)?;
+        store::store(resolved, new.text.as_bytes(), Existing::Replace)?;
         let result = edited(target, new.output, Some(&old), Some(&new.text));
-        files.history().push(place.canonical.clone(), Before::Content(old));
+        files.history().push(resolved.canonical.clone(), Before::Content(old));
         Ok(result)
     })
 }
 
 fn undo(files: &Files, root: &Root, target: &Target, manner: Manner) -> Result<StrReplaceEditorResult, Failure> {
     let no_history = || Failure::NoHistory { path: target.shown.clone() };
-    with_place(files, root, target, |place| {
-        let before = files.history().pop(&place.canonical).ok_or_else(no_history)?;
+    with_resolved(files, root, target, |resolved| {
+        let before = files.history().pop(&resolved.canonical).ok_or_else(no_history)?;
         let current = match root.open_file(&target.path) {
             Ok((file, _)) => text::read_all(&file, &target.shown).ok(),
             Err(_) => None,
         };
         let done = match &before {
-            Before::Content(text) => store::store(place, text.as_bytes(), Existing::Replace),
-            Before::Nothing => match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
+            Before::Content(text) => store::store(resolved, text.as_bytes(), Existing::Replace),
+            Before::Nothing => match rustix::fs::unlinkat(&resolved.dir, &resolved.name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),
                 Err(e) => Err(Failure::os(e, &*target.shown)),
             },
         };
         if let Err(failure) = done {
-            files.history().push(place.canonical.clone(), before);
+            files.history().push(resolved.canonical.clone(), before);
             return Err(failure);
         }
         let shown = &target.shown;

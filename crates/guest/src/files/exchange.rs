@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::error::{Failure, FileError, Operation};
 use super::resolve::{Root, is_dir};
-use super::service::{Target, run, with_place};
+use super::service::{Target, run, with_resolved};
 use super::store::{self, Draft, Existing};
 use super::worker::Kind;
 use crate::Guest;
@@ -194,9 +194,9 @@ impl Upload {
         let given = early.or(path).unwrap_or_else(|| "./".to_owned());
         run(guest, Operation::Upload, Kind::Brief, &guest.user, &given, move |files, root, target, _| {
             let target = upload_target(root, target, name.as_deref())?;
-            with_place(files, root, &target, |place| {
-                store::check_writable(place)?;
-                draft.publish(place, Existing::Replace)
+            with_resolved(files, root, &target, |resolved| {
+                store::check_writable(resolved)?;
+                draft.publish(resolved, Existing::Replace)
             })?;
             Ok(FileUploadResult { file_path: target.shown, file_size: size, success: true })
         })

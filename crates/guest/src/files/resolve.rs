@@ -28,7 +28,7 @@ pub(super) struct Root(OwnedFd);
 
 /// Where a file stands or would stand: nothing between the root and its name is a link any more.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ResolvedPath {
     pub dir: OwnedFd,
     pub name: OsString,
     pub existing: Option<Stat>,
@@ -38,7 +38,7 @@ pub(super) struct Place {
     made: Vec<(OwnedFd, OsString)>,
 }
 
-impl Place {
+impl ResolvedPath {
     /// Looks again at what stands there.
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.existing = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -160,7 +160,7 @@ impl Root {
     }
 
     /// Finds where a file is to be written: through links, to the name that they end at. Missing directories are made.
-    pub(super) fn locate(&self, path: &Path) -> Result<Place, Failure> {
+    pub(super) fn locate(&self, path: &Path) -> Result<ResolvedPath, Failure> {
         let given = path.to_string_lossy();
         let fail = |e| Failure::os(e, &*given);
         let mut path = path.to_owned();
@@ -200,7 +200,7 @@ impl Root {
                 Err(e) => return Err(fail(e)),
             };
             let canonical = real_path(&dir).map_or_else(|| path.clone(), |dir| dir.join(name));
-            return Ok(Place { name: name.to_owned(), dir, existing, canonical, made });
+            return Ok(ResolvedPath { name: name.to_owned(), dir, existing, canonical, made });
         }
         Err(fail(Errno::LOOP))
     }
@@ -344,14 +344,14 @@ mod tests {
         for (path, canonical) in
             [("/d/relative", "new"), ("/absolute", "made/here"), ("/twice", "made/here"), ("/f", "f"), ("/d/../x/y", "x/y")]
         {
-            let place = root.locate(Path::new(path)).unwrap();
+            let resolved = root.locate(Path::new(path)).unwrap();
             assert_eq!(
-                place.canonical,
+                resolved.canonical,
                 jail.inside(canonical).canonicalize().unwrap_or_else(|_| jail.inside(canonical)),
                 "{path}"
             );
-            assert_eq!(place.existing.is_some(), path == "/f", "{path}");
-            place.abandon();
+            assert_eq!(resolved.existing.is_some(), path == "/f", "{path}");
+            resolved.abandon();
         }
         assert!(!jail.inside("made").exists() && !jail.inside("x").exists(), "made directories are taken back");
         for (path, kind) in [

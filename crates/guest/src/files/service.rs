@@ -13,7 +13,7 @@ use super::glob::{self, FileGlobRequest, FileGlobResult};
 use super::grep::{self, FileGrepRequest, FileGrepResult, Meaning, Pattern};
 use super::history::History;
 use super::listing::{self, FileFindRequest, FileFindResult, FileListRequest, FileListResult};
-use super::resolve::{Place, Root, absolute};
+use super::resolve::{ResolvedPath, Root, absolute};
 use super::store::{self, Existing};
 use super::text::{self, FileContentEncoding};
 use super::watch::Watches;
@@ -50,9 +50,9 @@ impl Default for Files {
 
 impl Files {
     /// One writer at a time for each file, however it is named. Never held across two files.
-    fn lock(&self, place: &Place) -> MutexGuard<'_, ()> {
+    fn lock(&self, resolved: &ResolvedPath) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
-        place.canonical.hash(&mut hasher);
+        resolved.canonical.hash(&mut hasher);
         self.writers[hasher.finish() as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,8 +257,12 @@ pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWrite
         if is_text && trailing {
             bytes.push(b'\n');
         }
-        with_place(files, root, &target, |place| {
-            if append.unwrap_or(false) { store::append(place, &bytes) } else { store::store(place, &bytes, Existing::Replace) }
+        with_resolved(files, root, &target, |resolved| {
+            if append.unwrap_or(false) {
+                store::append(resolved, &bytes)
+            } else {
+                store::store(resolved, &bytes, Existing::Replace)
+            }
         })?;
         Ok(FileWriteResult { file: target.shown, bytes_written: Some(bytes.len()) })
     })
@@ -273,12 +277,12 @@ pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileR
             return Err(Failure::invalid("old_str is empty; give the text to replace"));
         }
         root.open_file(&target.path)?;
-        let replaced_count = with_place(files, root, &target, |place| {
+        let replaced_count = with_resolved(files, root, &target, |resolved| {
             let (file, _) = root.open_file(&target.path)?;
             let text = text::read_all(&file, &target.shown)?;
             let count = text.matches(&old_str).count();
             if count > 0 {
-                store::store(place, text.replace(&old_str, &new_str).as_bytes(), Existing::Replace)?;
+                store::store(resolved, text.replace(&old_str, &new_str).as_bytes(), Existing::Replace)?;
             }
             Ok(count)
         })?;
@@ -288,20 +292,20 @@ pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileR
 }
 
 /// Finds the place of a file to write, keeps other writers from it, and takes back made directories when that fails.
-pub(super) fn with_place<T>(
+pub(super) fn with_resolved<T>(
     files: &Files,
     root: &Root,
     target: &Target,
-    work: impl FnOnce(&mut Place) -> Result<T, Failure>,
+    work: impl FnOnce(&mut ResolvedPath) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mut place = root.locate(&target.path)?;
-    let guard = files.lock(&place);
+    let mut resolved = root.locate(&target.path)?;
+    let guard = files.lock(&resolved);
     // What stands there may have changed while we waited.
-    place.refresh().map_err(|e| Failure::os(e, &*target.shown))?;
-    let result = work(&mut place);
+    resolved.refresh().map_err(|e| Failure::os(e, &*target.shown))?;
+    let result = work(&mut resolved);
     drop(guard);
     if result.is_err() {
-        place.abandon();
+        resolved.abandon();
     }
     result
 }

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RenameFlags, S
 use rustix::io::Errno;
 
 use super::error::Failure;
-use super::resolve::Place;
+use super::resolve::ResolvedPath;
 
 /// Mode of files that are made here.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
@@ -99,7 +99,7 @@ impl Draft {
     }
 
     /// Puts the draft in the place of the file there, which keeps its mode and owner.
-    fn exchange(&mut self, place: &Place, old: &Stat) -> Result<(), Errno> {
+    fn exchange(&mut self, resolved: &ResolvedPath, old: &Stat) -> Result<(), Errno> {
         let new = rustix::fs::fstat(&self.file)?;
         if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
             rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
@@ -109,11 +109,11 @@ impl Draft {
         if self.hidden.is_none() {
             for _ in 0..NAME_TRIES {
                 let name = hidden_name()?;
-                match self.link(&place.dir, &name) {
+                match self.link(&resolved.dir, &name) {
                     Err(Errno::EXIST) => {}
                     Err(e) => return Err(e),
                     Ok(()) => {
-                        self.dir = rustix::io::fcntl_dupfd_cloexec(&place.dir, 0)?;
+                        self.dir = rustix::io::fcntl_dupfd_cloexec(&resolved.dir, 0)?;
                         self.hidden = Some(name);
                         break;
                     }
@@ -121,39 +121,39 @@ impl Draft {
             }
         }
         let name = self.hidden.as_ref().ok_or(Errno::EXIST)?;
-        rustix::fs::renameat(&self.dir, name, &place.dir, &place.name)?;
+        rustix::fs::renameat(&self.dir, name, &resolved.dir, &resolved.name)?;
         self.hidden = None;
         Ok(())
     }
 
     /// Makes the draft the file at `place`.
-    pub(super) fn publish(mut self, place: &mut Place, existing: Existing) -> Result<(), Failure> {
-        let path = place.canonical.to_string_lossy().into_owned();
+    pub(super) fn publish(mut self, resolved: &mut ResolvedPath, existing: Existing) -> Result<(), Failure> {
+        let path = resolved.canonical.to_string_lossy().into_owned();
         let fail = |e: Errno| Failure::os(e, &*path);
-        if place.existing.is_none() {
+        if resolved.existing.is_none() {
             rustix::fs::fchmod(&self.file, NEW_FILE).map_err(fail)?;
-            match self.link(&place.dir, &place.name) {
+            match self.link(&resolved.dir, &resolved.name) {
                 Ok(()) => {
                     self.hidden = None;
                     return Ok(());
                 }
-                Err(Errno::XDEV) => return self.moved_to(place)?.publish(place, existing),
+                Err(Errno::XDEV) => return self.moved_to(resolved)?.publish(resolved, existing),
                 Err(Errno::EXIST) if existing == Existing::Replace => {
-                    let stat = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-                    super::resolve::require_regular(&stat, &place.canonical)?;
-                    place.existing = Some(stat);
+                    let stat = rustix::fs::statat(&resolved.dir, &resolved.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+                    super::resolve::require_regular(&stat, &resolved.canonical)?;
+                    resolved.existing = Some(stat);
                 }
                 Err(e) => return Err(fail(e)),
             }
         }
-        let Some(old) = place.existing.filter(|_| existing == Existing::Replace) else {
+        let Some(old) = resolved.existing.filter(|_| existing == Existing::Replace) else {
             return Err(fail(Errno::EXIST));
         };
-        let target = open_for_writing(place).map_err(fail)?;
-        match self.exchange(place, &old) {
+        let target = open_for_writing(resolved).map_err(fail)?;
+        match self.exchange(resolved, &old) {
             Ok(()) => Ok(()),
-            Err(Errno::XDEV) => match self.moved_to(place) {
-                Ok(draft) => draft.publish(place, existing),
+            Err(Errno::XDEV) => match self.moved_to(resolved) {
+                Ok(draft) => draft.publish(resolved, existing),
                 Err(_) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
             },
             Err(e) if can_overwrite(e) => self.overwrite(&target).map_err(|e| Failure::io(e, &path)),
@@ -162,9 +162,9 @@ impl Draft {
     }
 
     /// The same content as a draft in the place's own directory, which is on another file system.
-    fn moved_to(&self, place: &Place) -> Result<Self, Failure> {
-        let fail = |e| Failure::io(e, &place.canonical.to_string_lossy());
-        let copy = Self::begin(&place.dir).map_err(|e| fail(e.into()))?;
+    fn moved_to(&self, resolved: &ResolvedPath) -> Result<Self, Failure> {
+        let fail = |e| Failure::io(e, &resolved.canonical.to_string_lossy());
+        let copy = Self::begin(&resolved.dir).map_err(|e| fail(e.into()))?;
         (&self.file).rewind().map_err(fail)?;
         io::copy(&mut &self.file, &mut &copy.file).map_err(fail)?;
         Ok(copy)
@@ -182,9 +182,9 @@ fn can_overwrite(errno: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::ROFS, Errno::OPNOTSUPP, Errno::NOENT, Errno::NAMETOOLONG].contains(&errno)
 }
 
-fn open_for_writing(place: &Place) -> Result<File, Errno> {
+fn open_for_writing(resolved: &ResolvedPath) -> Result<File, Errno> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty())?;
+    let fd = rustix::fs::openat(&resolved.dir, &resolved.name, flags, Mode::empty())?;
     let file = File::from(fd);
     let regular = file.metadata().is_ok_and(|m| m.is_file());
     if regular { Ok(file) } else { Err(Errno::INVAL) }
@@ -207,41 +207,41 @@ fn overwrite(target: &File, content: impl Read, length: u64) -> io::Result<()> {
 }
 
 /// Checks that a file may be written, before anything is done for it.
-pub(super) fn check_writable(place: &Place) -> Result<(), Failure> {
-    match place.existing {
+pub(super) fn check_writable(resolved: &ResolvedPath) -> Result<(), Failure> {
+    match resolved.existing {
         None => Ok(()),
-        Some(_) => open_for_writing(place).map(drop).map_err(|e| Failure::os(e, place.canonical.to_string_lossy())),
+        Some(_) => open_for_writing(resolved).map(drop).map_err(|e| Failure::os(e, resolved.canonical.to_string_lossy())),
     }
 }
 
 /// Stores `content` as the file at `place`.
-pub(super) fn store(place: &mut Place, content: &[u8], existing: Existing) -> Result<(), Failure> {
-    let path = place.canonical.to_string_lossy().into_owned();
+pub(super) fn store(resolved: &mut ResolvedPath, content: &[u8], existing: Existing) -> Result<(), Failure> {
+    let path = resolved.canonical.to_string_lossy().into_owned();
     if existing == Existing::Replace {
-        check_writable(place)?;
-    } else if place.existing.is_some() {
+        check_writable(resolved)?;
+    } else if resolved.existing.is_some() {
         return Err(Failure::os(Errno::EXIST, path));
     }
-    let draft = match Draft::begin(&place.dir) {
+    let draft = match Draft::begin(&resolved.dir) {
         Ok(draft) => draft,
-        Err(e) if place.existing.is_some() && can_overwrite(e) => {
-            let target = open_for_writing(place).map_err(|e| Failure::os(e, &*path))?;
+        Err(e) if resolved.existing.is_some() && can_overwrite(e) => {
+            let target = open_for_writing(resolved).map_err(|e| Failure::os(e, &*path))?;
             return overwrite(&target, content, content.len() as u64).map_err(|e| Failure::io(e, &path));
         }
         Err(e) => return Err(Failure::os(e, path)),
     };
     draft.file().write_all(content).map_err(|e| Failure::io(e, &path))?;
-    draft.publish(place, existing)
+    draft.publish(resolved, existing)
 }
 
 /// Adds `content` to the end of the file at `place`; all of it or nothing.
-pub(super) fn append(place: &mut Place, content: &[u8]) -> Result<(), Failure> {
-    if place.existing.is_none() {
-        return store(place, content, Existing::Replace);
+pub(super) fn append(resolved: &mut ResolvedPath, content: &[u8]) -> Result<(), Failure> {
+    if resolved.existing.is_none() {
+        return store(resolved, content, Existing::Replace);
     }
-    let path = place.canonical.to_string_lossy().into_owned();
+    let path = resolved.canonical.to_string_lossy().into_owned();
     let fail = |e| Failure::io(e, &path);
-    let mut file = open_for_writing(place).map_err(|e| Failure::os(e, &*path))?;
+    let mut file = open_for_writing(resolved).map_err(|e| Failure::os(e, &*path))?;
     let before = file.seek(io::SeekFrom::End(0)).map_err(fail)?;
     file.write_all(content).map_err(|error| {
         let _ = file.set_len(before);
