@@ -49,17 +49,17 @@ const MAX_ANSWER: usize = 16 << 20;
 
 static RELAYS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the places for clients.
-struct Place;
+/// One of the slots for clients.
+struct RelaySlot;
 
-impl Place {
+impl RelaySlot {
     fn take() -> Option<Self> {
         let next = |n: usize| (n < MAX_RELAYS).then_some(n + 1);
         RELAYS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(|_| Self)
     }
 }
 
-impl Drop for Place {
+impl Drop for RelaySlot {
     fn drop(&mut self) {
         RELAYS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ async fn connect(
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
     let too_many = || ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_RELAYS} clients are connected already"));
-    let place = Place::take().ok_or_else(too_many)?;
+    let slot = RelaySlot::take().ok_or_else(too_many)?;
     let mut tries = 0;
     let (browser, socket) = loop {
         let browser = guest.browser.get(&guest).await?;
@@ -174,7 +174,7 @@ async fn connect(
     let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
     Ok(upgrade.on_upgrade(move |client| async move {
         pass(&guest, browser, client, socket).await;
-        drop(place);
+        drop(slot);
     }))
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::element::Element;
 use super::types::{PageButton, SelectRequest};
-use super::{PageError, Place, Target, Work};
+use super::{PageError, PageLocation, Target, Work};
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 
@@ -25,21 +25,26 @@ pub(super) struct Item {
 }
 
 impl Work {
-    pub(super) async fn fill(&self, target: &Target, text: &str) -> Result<Place, PageError> {
+    pub(super) async fn fill(&self, target: &Target, text: &str) -> Result<PageLocation, PageError> {
         self.fill_in(target, text, false).await?;
         self.settled().await
     }
 
     /// The same, or adds the text to what a field for text has. Tells what the field has then, if it is there and no secret.
-    pub(crate) async fn write(&self, target: &Target, text: &str, adds: bool) -> Result<(Place, Option<String>), PageError> {
+    pub(crate) async fn write(
+        &self,
+        target: &Target,
+        text: &str,
+        adds: bool,
+    ) -> Result<(PageLocation, Option<String>), PageError> {
         self.fill_in(target, text, adds).await?;
-        let place = self.settled().await?;
+        let location = self.settled().await?;
         let written = match self.tab.look(target).await {
             Ok(Some(element)) => self.tab.on(&element, "written", json!([false])).await.unwrap_or_default(),
             // The page may have done something else with it.
             _ => None,
         };
-        Ok((place, written))
+        Ok((location, written))
     }
 
     async fn fill_in(&self, target: &Target, text: &str, adds: bool) -> Result<(), PageError> {
@@ -77,7 +82,7 @@ impl Work {
         self.tab.with(target, act).await
     }
 
-    pub(super) async fn select_option(&self, request: SelectRequest) -> Result<(Place, Vec<String>), PageError> {
+    pub(super) async fn select_option(&self, request: SelectRequest) -> Result<(PageLocation, Vec<String>), PageError> {
         let SelectRequest { selector, value, label, index } = request;
         let wanted = match (value, label, index) {
             (Some(value), None, None) => json!([{"value": value}]),
@@ -91,7 +96,7 @@ impl Work {
     }
 
     /// Chooses the option with this value or label. Tells the values that are chosen then.
-    pub(crate) async fn choose_one(&self, target: &Target, option: &str) -> Result<(Place, Vec<String>), PageError> {
+    pub(crate) async fn choose_one(&self, target: &Target, option: &str) -> Result<(PageLocation, Vec<String>), PageError> {
         let chosen = self.select(target, json!([{"value": option, "label": option}])).await?;
         Ok((self.settled().await?, chosen))
     }
@@ -126,7 +131,7 @@ impl Work {
         })
     }
 
-    pub(super) async fn check(&self, selector: String, wanted: bool) -> Result<(Place, bool), PageError> {
+    pub(super) async fn check(&self, selector: String, wanted: bool) -> Result<(PageLocation, bool), PageError> {
         self.set_checked(&Target::selector(selector)?, wanted).await?;
         Ok((self.settled().await?, wanted))
     }
@@ -159,7 +164,7 @@ impl Work {
         guest: &SharedGuest,
         selector: String,
         files: &[String],
-    ) -> Result<(Place, Vec<String>), PageError> {
+    ) -> Result<(PageLocation, Vec<String>), PageError> {
         let target = &Target::selector(selector)?;
         if let Some(relative) = files.iter().find(|file| !file.starts_with('/') && !file.starts_with("~/")) {
             return Err(PageError::Bad(format!("{relative:?} is no absolute path")));
@@ -198,7 +203,7 @@ impl Work {
         Ok((self.settled().await?, names))
     }
 
-    pub(super) async fn fill_form(&self, items: Vec<Item>) -> Result<(Place, usize), PageError> {
+    pub(super) async fn fill_form(&self, items: Vec<Item>) -> Result<(PageLocation, usize), PageError> {
         if items.is_empty() || items.len() > MAX_ITEMS {
             return Err(PageError::Bad(format!("give 1 to {MAX_ITEMS} items")));
         }

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::keys::{ALT, CONTROL, Key, META, SHIFT, chord};
-use super::{PageError, Place, Work};
+use super::{PageError, PageLocation, Work};
 
 /// Characters that one call types key by key; what is longer is put in as a whole.
 const MAX_TYPED: usize = 2000;
@@ -18,7 +18,7 @@ const MAX_KEYS: usize = 16;
 
 impl Work {
     /// Types into what has the focus, `delay` milliseconds between keys.
-    pub(crate) async fn type_text(&self, text: &str, delay: f64) -> Result<Place, PageError> {
+    pub(crate) async fn type_text(&self, text: &str, delay: f64) -> Result<PageLocation, PageError> {
         if text.len() > MAX_TEXT {
             return Err(PageError::Bad(format!("a text can have {MAX_TEXT} bytes")));
         }
@@ -49,12 +49,12 @@ impl Work {
     }
 
     /// One key, or several at once, as `Control+A`.
-    pub(crate) async fn press_key(&self, key: &str) -> Result<Place, PageError> {
+    pub(crate) async fn press_key(&self, key: &str) -> Result<PageLocation, PageError> {
         let keys = chord(key).ok_or_else(|| PageError::Bad(format!("there is no key {key:?}")))?;
         self.chord(keys).await
     }
 
-    pub(super) async fn hot_key(&self, keys: &[String]) -> Result<Place, PageError> {
+    pub(super) async fn hot_key(&self, keys: &[String]) -> Result<PageLocation, PageError> {
         if keys.is_empty() || keys.len() > MAX_KEYS {
             return Err(PageError::Bad(format!("give 1 to {MAX_KEYS} keys")));
         }
@@ -64,7 +64,7 @@ impl Work {
     }
 
     /// Presses keys one after the other, and lets them go the other way round.
-    async fn chord(&self, keys: Vec<Key>) -> Result<Place, PageError> {
+    async fn chord(&self, keys: Vec<Key>) -> Result<PageLocation, PageError> {
         let hands = self.tab.hands.lock().await;
         let mut held = 0;
         let mut down: Vec<Key> = Vec::new();

@@ -55,7 +55,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// Where the tab is after an operation.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct Place {
+pub(crate) struct PageLocation {
     pub(crate) url: String,
     pub(crate) title: String,
 }
@@ -114,7 +114,7 @@ where
     let dialogs = work.tab.state().dialogs().count();
     let value = match work.tab.serve(operation(work.clone())).await {
         // It closed the tab.
-        Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.place()),
+        Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.location()),
         value => value?,
     };
     let declined = work.tab.state().dialogs().defaulted_since(dialogs);
@@ -174,14 +174,14 @@ impl Work {
         self.tab.until(Instant::now() + SETTLE, loaded).await.map(drop)
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn location(&self) -> PageLocation {
         let state = self.tab.state();
         let url = state.main().map_or_else(|| state.url.clone(), |main| main.unreachable.clone().unwrap_or(main.url.clone()));
-        Place { url, title: state.title.clone() }
+        PageLocation { url, title: state.title.clone() }
     }
 
     /// Lets what an action has set off begin, and a page that it leads to come. Then tells where the tab is.
-    async fn settled(&self) -> Result<Place, PageError> {
+    async fn settled(&self) -> Result<PageLocation, PageError> {
         self.done.store(true, Ordering::Relaxed);
         // What the action did to the page is told before the answer to this.
         let turn: Result<Result<IgnoredAny, _>, _> =
@@ -200,7 +200,7 @@ impl Work {
                 self.titled().await;
             }
         }
-        Ok(self.place())
+        Ok(self.location())
     }
 
     /// Whether the action opened or closed a tab.

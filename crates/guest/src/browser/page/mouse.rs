@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::element::{Element, Viewport};
 use super::types::{ClickRequest, HoverRequest, PageButton, ScrollDirection};
-use super::{PageError, Place, Target, Work};
+use super::{PageError, PageLocation, Target, Work};
 
 /// Where something was done, in the page's viewport.
 pub(crate) type Point = (f64, f64);
@@ -30,7 +30,7 @@ fn moved((x, y): Point) -> serde_json::Value {
 }
 
 impl Work {
-    pub(crate) async fn click(&self, request: ClickRequest) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn click(&self, request: ClickRequest) -> Result<(PageLocation, Point), PageError> {
         let ClickRequest { selector, index, x, y, button, click_count } = request;
         if !(1..=MAX_CLICKS).contains(&click_count) {
             return Err(PageError::Bad(format!("click_count is from 1 to {MAX_CLICKS}")));
@@ -102,19 +102,19 @@ impl Work {
         Ok(self.tab.effect("Input.dispatchMouseEvent", event).await?)
     }
 
-    pub(super) async fn hover(&self, request: HoverRequest) -> Result<Place, PageError> {
+    pub(super) async fn hover(&self, request: HoverRequest) -> Result<PageLocation, PageError> {
         match (request.selector, point(request.x, request.y)?) {
             (None, Some(at)) => {
                 self.mouse(moved(at)).await?;
                 self.settled().await
             }
-            (Some(selector), None) => self.hover_over(&Target::selector(selector)?).await.map(|(place, _)| place),
+            (Some(selector), None) => self.hover_over(&Target::selector(selector)?).await.map(|(location, _)| location),
             _ => Err(PageError::Bad("give a selector, or x and y".to_owned())),
         }
     }
 
     /// Moves the mouse over an element once it can be reached.
-    pub(crate) async fn hover_over(&self, target: &Target) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn hover_over(&self, target: &Target) -> Result<(PageLocation, Point), PageError> {
         let act = |element: Element| async move {
             match self.reach(target, &element).await? {
                 Ok(at) => self.mouse(moved(at)).await.map(|()| Ok(at)),
@@ -126,7 +126,7 @@ impl Work {
     }
 
     /// Turns the wheel in the middle of the page. Tells how far the page is scrolled then.
-    pub(crate) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(PageLocation, Point), PageError> {
         if !(0..=1_000_000).contains(&amount) {
             return Err(PageError::Bad("amount is from 0 to 1000000 pixels".to_owned()));
         }
@@ -153,19 +153,19 @@ impl Work {
             }
             last = now;
         }
-        Ok((self.place(), self.offsets().await?))
+        Ok((self.location(), self.offsets().await?))
     }
 
-    pub(crate) async fn scroll_to(&self, x: i64, y: i64) -> Result<(Place, Point), PageError> {
+    pub(crate) async fn scroll_to(&self, x: i64, y: i64) -> Result<(PageLocation, Point), PageError> {
         let script = format!("window.scrollTo({{left: {x}, top: {y}, behavior: 'instant'}})");
         self.tab.ours(&script).await?;
-        Ok((self.place(), self.offsets().await?))
+        Ok((self.location(), self.offsets().await?))
     }
 
-    pub(super) async fn scroll_to_element(&self, selector: String) -> Result<(Place, Point), PageError> {
+    pub(super) async fn scroll_to_element(&self, selector: String) -> Result<(PageLocation, Point), PageError> {
         let target = &Target::selector(selector)?;
         self.tab.with(target, |element| async move { self.show(&element).await.map(Ok) }).await?;
-        Ok((self.place(), self.offsets().await?))
+        Ok((self.location(), self.offsets().await?))
     }
 
     /// How many pixels of the page are above and below what is shown of it.

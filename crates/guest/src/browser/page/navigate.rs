@@ -12,7 +12,7 @@ use super::super::automation::{Stage, State};
 use super::super::cdp::CdpError;
 use super::element::eventually;
 use super::types::WaitUntil;
-use super::{PageError, Place, Work};
+use super::{PageError, PageLocation, Work};
 
 /// How long `back`, `forward` and `reload` may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,7 +62,12 @@ pub(super) fn address(url: &str) -> Result<String, PageError> {
 
 impl Work {
     /// Opens an address. The status is HTTP's; none for what did not come over HTTP.
-    pub(crate) async fn navigate(&self, url: &str, until: WaitUntil, seconds: f64) -> Result<(Place, Option<u16>), PageError> {
+    pub(crate) async fn navigate(
+        &self,
+        url: &str,
+        until: WaitUntil,
+        seconds: f64,
+    ) -> Result<(PageLocation, Option<u16>), PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Navigated {
@@ -91,7 +96,7 @@ impl Work {
         };
         match navigated.error_text.as_deref() {
             None | Some("" | EMPTY_ERROR) => {}
-            Some(_) if navigated.is_download => return Ok((self.place(), None)),
+            Some(_) if navigated.is_download => return Ok((self.location(), None)),
             Some(error) => return Err(PageError::Failed(format!("{error} at {url}"))),
         }
         // The answer may come before what is told of the new document, and pages go on to others at once.
@@ -109,7 +114,7 @@ impl Work {
         }
         self.titled().await;
         let status = self.tab.state().status();
-        Ok((self.place(), status))
+        Ok((self.location(), status))
     }
 
     /// Waits for what belongs to the page, such as its pictures; false: some of it is still on its way.
@@ -147,7 +152,7 @@ impl Work {
     }
 
     /// One step in the history of the tab, `by` -1 or 1.
-    pub(crate) async fn history(&self, by: i64) -> Result<Place, PageError> {
+    pub(crate) async fn history(&self, by: i64) -> Result<PageLocation, PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct History {
@@ -167,11 +172,11 @@ impl Work {
         self.going("Page.navigateToHistoryEntry", json!({"entryId": id})).await
     }
 
-    pub(super) async fn reload(&self) -> Result<Place, PageError> {
+    pub(super) async fn reload(&self) -> Result<PageLocation, PageError> {
         self.going("Page.reload", json!({})).await
     }
 
-    async fn going(&self, method: &'static str, params: serde_json::Value) -> Result<Place, PageError> {
+    async fn going(&self, method: &'static str, params: serde_json::Value) -> Result<PageLocation, PageError> {
         let deadline = Instant::now() + PATIENCE;
         let before = self.tab.state().navigations;
         self.tab.effect(method, params).await?;
@@ -184,7 +189,7 @@ impl Work {
             return Err(PageError::Failed(format!("{unreachable} could not be loaded")));
         }
         self.titled().await;
-        Ok(self.place())
+        Ok(self.location())
     }
 
     /// The page's own document, once there is a world of ours in it.

@@ -50,14 +50,14 @@ impl Work {
 
     pub(crate) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
         let html: String = self.read("main", json!([MAX_CONTENT])).await?;
-        let place = self.place();
+        let location = self.location();
         // Pages lie: what reads them may die of it.
         let job = Job::Markdown { name: "page.html".to_owned() };
         let unread = |why: String| PageError::Failed(format!("the page's content can't be made Markdown: {why}"));
         let page = Input::Text(format!("<!doctype html><meta charset=utf-8><body>{html}"));
         match confined::run(guest, &job, page).await.map_err(|error| unread(error.to_string()))? {
             Answer::Content(content) => {
-                Ok(Markdown { markdown: content.text, title: place.title, url: place.url, truncated: content.truncated })
+                Ok(Markdown { markdown: content.text, title: location.title, url: location.url, truncated: content.truncated })
             }
             Answer::Skills(_) => Err(unread("the reader answered something else".to_owned())),
         }

@@ -17,7 +17,7 @@ use super::captcha::CaptchaWaitResult;
 use super::dialog::{DialogRequest, DialogState};
 use super::picture::Format;
 use super::types::*;
-use super::{PageError, Place, Target, Work, act, work};
+use super::{PageError, PageLocation, Target, Work, act, work};
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
@@ -123,16 +123,16 @@ where
     whole(async move { work(&guest, operation).await }).await
 }
 
-fn placed(place: Place, more: Value) -> Value {
-    let mut told = json!(place);
+fn with_location(location: PageLocation, more: Value) -> Value {
+    let mut told = json!(location);
     if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
         told.extend(more);
     }
     told
 }
 
-fn at((place, (x, y)): (Place, (f64, f64))) -> Value {
-    placed(place, json!({"x": x, "y": y}))
+fn at((location, (x, y)): (PageLocation, (f64, f64))) -> Value {
+    with_location(location, json!({"x": x, "y": y}))
 }
 
 fn list<T: Serialize>(items: Vec<T>) -> Vec<Value> {
@@ -145,8 +145,8 @@ fn list<T: Serialize>(items: Vec<T>) -> Vec<Value> {
     responses((status = 200, body = Envelope<Fields>)))]
 async fn navigate(State(guest): State<SharedGuest>, Body(request): Body<NavigateRequest>) -> Reply<Value> {
     acted(guest, "Opened the page".to_owned(), move |work| async move {
-        let (place, status) = work.navigate(&request.url, request.wait_until, request.timeout).await?;
-        Ok(placed(place, json!({"status": status})))
+        let (location, status) = work.navigate(&request.url, request.wait_until, request.timeout).await?;
+        Ok(with_location(location, json!({"status": status})))
     })
     .await
 }
@@ -224,8 +224,8 @@ async fn hover(State(guest): State<SharedGuest>, Body(request): Body<HoverReques
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn select_option(State(guest): State<SharedGuest>, Body(request): Body<SelectRequest>) -> Reply<Value> {
     acted(guest, "Chose".to_owned(), |work| async move {
-        let (place, selected) = work.select_option(request).await?;
-        Ok(placed(place, json!({"selected": selected})))
+        let (location, selected) = work.select_option(request).await?;
+        Ok(with_location(location, json!({"selected": selected})))
     })
     .await
 }
@@ -233,8 +233,8 @@ async fn select_option(State(guest): State<SharedGuest>, Body(request): Body<Sel
 async fn set_checked(guest: SharedGuest, selector: String, wanted: bool) -> Reply<Value> {
     let message = if wanted { "Checked" } else { "Unchecked" };
     acted(guest, message.to_owned(), move |work| async move {
-        let (place, checked) = work.check(selector, wanted).await?;
-        Ok(placed(place, json!({"checked": checked})))
+        let (location, checked) = work.check(selector, wanted).await?;
+        Ok(with_location(location, json!({"checked": checked})))
     })
     .await
 }
@@ -260,8 +260,8 @@ async fn uncheck(State(guest): State<SharedGuest>, Body(request): Body<CheckRequ
 async fn upload_file(State(guest): State<SharedGuest>, Body(request): Body<UploadFileRequest>) -> Reply<Value> {
     let of = guest.clone();
     acted(guest, "Gave the files to the page".to_owned(), |work| async move {
-        let (place, files) = work.upload(&of, request.selector, &request.files).await?;
-        Ok(placed(place, json!({"files": files})))
+        let (location, files) = work.upload(&of, request.selector, &request.files).await?;
+        Ok(with_location(location, json!({"files": files})))
     })
     .await
 }
@@ -272,8 +272,8 @@ async fn upload_file(State(guest): State<SharedGuest>, Body(request): Body<Uploa
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn fill_form(State(guest): State<SharedGuest>, Body(request): Body<FormFillRequest>) -> Reply<Value> {
     acted(guest, "Filled the form".to_owned(), |work| async move {
-        let (place, filled) = work.fill_form(request.items).await?;
-        Ok(placed(place, json!({"filled": filled})))
+        let (location, filled) = work.fill_form(request.items).await?;
+        Ok(with_location(location, json!({"filled": filled})))
     })
     .await
 }

@@ -67,7 +67,9 @@ impl Work {
                     (url == wanted || pattern.as_ref().is_some_and(|pattern| pattern.matches(&url))).then_some(url)
                 };
                 let url = self.tab.until(deadline, there).await?;
-                found(json!({"url": url.ok_or_else(|| late(format!("the page is at {}, not at {wanted}", self.place().url)))?}))
+                found(
+                    json!({"url": url.ok_or_else(|| late(format!("the page is at {}, not at {wanted}", self.location().url)))?}),
+                )
             }
             WaitType::Function => {
                 let expression = request.expression.as_deref().ok_or_else(|| PageError::Bad("give an expression".to_owned()))?;

@@ -35,7 +35,7 @@ pub(super) async fn navigate(caller: Caller, Navigate { url }: Navigate) -> Tool
         let (_, status) = work.navigate(&url, WaitUntil::DomContentLoaded, PATIENCE).await?;
         let complete = work.complete(COMPLETE).await?;
         let found = work.elements().await?;
-        Ok((work.place(), status, complete, found))
+        Ok((work.location(), status, complete, found))
     })
     .await?;
     let mut said = vec![format!("Opened {}", place.url), format!("Title: {}", place.title)];

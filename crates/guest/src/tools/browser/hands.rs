@@ -123,7 +123,7 @@ pub(super) async fn scroll(caller: Caller, Scroll { amount }: Scroll) -> ToolRes
             Some(amount) => drop(work.scroll(ScrollDirection::Down, amount).await?),
             None => to_the_bottom(&work).await?,
         }
-        let ((above, below), place) = (work.beyond().await?, work.place());
+        let ((above, below), place) = (work.beyond().await?, work.location());
         let said = match below < 1.0 {
             true => format!("{above:.0} pixels of the page are above; its end is reached"),
             false => format!("{above:.0} pixels of the page are above, {below:.0} below"),
