@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{Body, Call, Field, Kind, Place};
+use super::calls::{Body, Call, Field, FieldLocation, Kind};
 use super::{AioError, usage};
 
 /// What a call is made of.
@@ -58,10 +58,10 @@ pub(super) fn request(call: &Call, words: Vec<String>) -> Result<Request, AioErr
             for (name, value) in parsed.map_err(|e| usage(format!("--json is no object: {e}"), help()))? {
                 given.push(name.clone());
                 let text = || value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                match call.fields.iter().find(|field| field.name == name).map(|field| field.place) {
-                    Some(Place::Path) => request.path.push((name, text())),
-                    Some(Place::Query) => request.query.push((name, text())),
-                    Some(Place::Body) | None => drop(request.body.insert(name, value)),
+                match call.fields.iter().find(|field| field.name == name).map(|field| field.location) {
+                    Some(FieldLocation::Path) => request.path.push((name, text())),
+                    Some(FieldLocation::Query) => request.query.push((name, text())),
+                    Some(FieldLocation::Body) | None => drop(request.body.insert(name, value)),
                 }
             }
             continue;
@@ -101,10 +101,10 @@ fn put(request: &mut Request, field: &Field, text: String, help: &dyn Fn() -> St
         return Ok(());
     }
     let text = if text == "-" { standard_input()? } else { text };
-    match field.place {
-        Place::Path => request.path.push((field.name.clone(), text)),
-        Place::Query => request.query.push((field.name.clone(), text)),
-        Place::Body => {
+    match field.location {
+        FieldLocation::Path => request.path.push((field.name.clone(), text)),
+        FieldLocation::Query => request.query.push((field.name.clone(), text)),
+        FieldLocation::Body => {
             let wrong = |wanted: &str| usage(format!("{} is {wanted}, and not {text:?}", field.name), help());
             let held = request.body.entry(field.name.clone()).or_insert(Value::Null);
             match (field.kind, &mut *held) {

@@ -30,7 +30,7 @@ pub(super) enum Body {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FieldLocation {
     Path,
     Query,
     Body,
@@ -55,7 +55,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) location: FieldLocation,
     pub(super) kind: Kind,
     /// Items of a list that are whole numbers.
     pub(super) integers: bool,
@@ -127,8 +127,8 @@ fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> Call {
     let id = id.split("_v1_").next().unwrap_or_default().to_owned();
     let mut fields: Vec<Field> = Vec::new();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
-        let place = if parameter["in"] == "path" { Place::Path } else { Place::Query };
-        let mut field = field(document, &text(&parameter["name"]), &parameter["schema"], place);
+        let location = if parameter["in"] == "path" { FieldLocation::Path } else { FieldLocation::Query };
+        let mut field = field(document, &text(&parameter["name"]), &parameter["schema"], location);
         field.required = parameter["required"] == true;
         field.about = text(&parameter["description"]);
         fields.push(field);
@@ -138,7 +138,8 @@ fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> Call {
         let schema = resolve(document, &content["schema"]);
         let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let Some(properties) = schema["properties"].as_object() else { return Body::AnyJson };
-        let mut of_body: Vec<Field> = properties.iter().map(|(n, schema)| field(document, n, schema, Place::Body)).collect();
+        let mut of_body: Vec<Field> =
+            properties.iter().map(|(n, schema)| field(document, n, schema, FieldLocation::Body)).collect();
         for field in &mut of_body {
             field.required = field.default.is_none() && required.contains(&field.name.as_str());
         }
@@ -153,7 +154,7 @@ fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> Call {
     Call { method: method(&group, &id), group, id, verb: verb.to_uppercase(), path: path.to_owned(), about, fields, body }
 }
 
-fn field(document: &Value, name: &str, schema: &Value, place: Place) -> Field {
+fn field(document: &Value, name: &str, schema: &Value, location: FieldLocation) -> Field {
     let resolved = resolve(document, schema);
     let types: Vec<&str> = match &resolved["type"] {
         Value::String(one) => vec![one],
@@ -183,7 +184,7 @@ fn field(document: &Value, name: &str, schema: &Value, place: Place) -> Field {
     let about = [schema, resolved].into_iter().find_map(|schema| schema["description"].as_str());
     Field {
         name: name.to_owned(),
-        place,
+        location,
         kind,
         integers: items["type"] == "integer",
         required: false,
@@ -232,7 +233,7 @@ mod tests {
             assert!(!api::purpose(&call.group).is_empty(), "{}", call.group);
             for part in call.path.split('/').filter_map(|part| part.strip_prefix('{')) {
                 let name = part.trim_end_matches('}');
-                assert!(call.fields.iter().any(|field| field.name == name && field.place == Place::Path), "{call:?}");
+                assert!(call.fields.iter().any(|field| field.name == name && field.location == FieldLocation::Path), "{call:?}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::calls::{self, Body, Call, Field, Kind, Place};
+use super::calls::{self, Body, Call, Field, FieldLocation, Kind};
 use crate::api;
 
 const USAGE: &str = "\
@@ -107,7 +107,7 @@ fn about(field: &Field) -> String {
     match &field.default {
         _ if field.required => add("required".to_owned()),
         Some(default) => add(format!("default: {}", default.as_str().map_or_else(|| default.to_string(), str::to_owned))),
-        None if field.place == Place::Path => add("required".to_owned()),
+        None if field.location == FieldLocation::Path => add("required".to_owned()),
         None => {}
     }
     about

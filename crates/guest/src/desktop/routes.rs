@@ -191,7 +191,7 @@ async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Re
 }
 
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-pub(super) struct PointerPlace {
+pub(super) struct PointerPosition {
     /// Pixels from the left edge of the screen.
     pub x: i16,
     /// Pixels from its upper edge.
@@ -204,10 +204,10 @@ pub(super) struct PointerPlace {
 
 /// Where the pointer is, and how large the screen is.
 #[utoipa::path(get, path = "/v1/display/pointer", tag = "display", operation_id = "pointer_v1_display_pointer_get",
-    responses((status = 200, body = Envelope<PointerPlace>)))]
-async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPlace> {
+    responses((status = 200, body = Envelope<PointerPosition>)))]
+async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPosition> {
     let ((x, y), (screen_width, screen_height)) = whole(async move { Control::start(&guest).await?.pointer().await }).await?;
-    ok(PointerPlace { x, y, screen_width, screen_height })
+    ok(PointerPosition { x, y, screen_width, screen_height })
 }
 
 /// The windows that programs show, the oldest first.

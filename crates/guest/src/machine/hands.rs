@@ -23,7 +23,7 @@ const WHOLE: f64 = 32768.0;
 
 /// Where the pointer is, as far as it was moved from here.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) x: f64,
     pub(super) y: f64,
 }
@@ -58,7 +58,7 @@ impl Machine {
     async fn go(&self, column: i64, row: i64, (width, height): (u16, u16)) -> Result<(), MachineError> {
         let axis = |axis: &str, value: i64| json!({"type": "abs", "data": {"axis": axis, "value": value}});
         self.input(vec![axis("x", part(column, width)), axis("y", part(row, height))]).await?;
-        self.note(Place { x: column as f64, y: row as f64 });
+        self.note(Position { x: column as f64, y: row as f64 });
         Ok(())
     }
 
@@ -79,15 +79,15 @@ impl Machine {
 
     /// Where the pointer was put last, and the size of the screen.
     pub(crate) async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), MachineError> {
-        let at = self.place();
+        let at = self.position();
         Ok(((at.x as i16, at.y as i16), self.size().await?))
     }
 
     /// The place that is so far from the pointer, at most at the edge.
-    async fn beside(&self, x: f64, y: f64) -> Result<Place, MachineError> {
-        let (at, (width, height)) = (self.place(), self.size().await?);
+    async fn beside(&self, x: f64, y: f64) -> Result<Position, MachineError> {
+        let (at, (width, height)) = (self.position(), self.size().await?);
         let stop = |at: f64, way: f64, side: u16| (at + way).clamp(0.0, f64::from(side.max(1) - 1));
-        Ok(Place { x: stop(at.x, x, width), y: stop(at.y, y, height) })
+        Ok(Position { x: stop(at.x, x, width), y: stop(at.y, y, height) })
     }
 
     /// Moves the pointer from where it is, at most to the edge.
@@ -100,7 +100,7 @@ impl Machine {
     pub(crate) async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), MachineError> {
         let _hands = self.hands.lock().await;
         if x.is_some() || y.is_some() {
-            let here = self.place();
+            let here = self.position();
             self.point(x.unwrap_or(here.x), y.unwrap_or(here.y)).await?;
             sleep(CLICK_PAUSE).await;
         }
@@ -122,7 +122,7 @@ impl Machine {
     /// Moves the pointer with the left button held.
     pub(crate) async fn drag_to(&self, x: f64, y: f64) -> Result<(), MachineError> {
         let _hands = self.hands.lock().await;
-        let (from, size) = (self.place(), self.size().await?);
+        let (from, size) = (self.position(), self.size().await?);
         if !(0.0..f64::from(size.0)).contains(&x) || !(0.0..f64::from(size.1)).contains(&y) {
             let (width, height) = size;
             return Err(ScreenError::Outside { x: x as i64, y: y as i64, width, height }.into());

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use utoipa::ToSchema;
 
 use super::agent::Agent;
-use super::hands::Place;
+use super::hands::Position;
 use super::picture;
 use super::qmp::{Qmp, QmpError};
 use super::settings::Settings;
@@ -129,7 +129,7 @@ pub struct Machine {
     warm: bool,
     /// The time that it took; set once it is ready.
     ready: OnceCell<Duration>,
-    place: Mutex<Place>,
+    position: Mutex<Position>,
     /// Whoever uses mouse and keyboard does so alone.
     pub(super) hands: tokio::sync::Mutex<()>,
 }
@@ -303,7 +303,7 @@ impl Machine {
             port,
             warm: launch == Launch::TakeUp,
             ready: OnceCell::new(),
-            place: Mutex::default(),
+            position: Mutex::default(),
             hands: tokio::sync::Mutex::default(),
         })
     }
@@ -419,7 +419,7 @@ impl Machine {
         }
         self.set_clock().await;
         let (width, height) = self.size().await?;
-        self.note(Place { x: f64::from(width / 2), y: f64::from(height / 2) });
+        self.note(Position { x: f64::from(width / 2), y: f64::from(height / 2) });
         Ok(())
     }
 
@@ -459,12 +459,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn place(&self) -> Place {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn position(&self) -> Position {
+        *self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn note(&self, place: Place) {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    pub(super) fn note(&self, position: Position) {
+        *self.position.lock().unwrap_or_else(PoisonError::into_inner) = position;
     }
 
     /// The whole screen.

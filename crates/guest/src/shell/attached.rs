@@ -31,24 +31,24 @@ const READ_BUFFER: usize = 32 << 10;
 
 static ATTACHED: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the places for such terminals.
-struct Place;
+/// One of the slots for such terminals.
+struct TerminalSlot;
 
-impl Place {
+impl TerminalSlot {
     fn take() -> Option<Self> {
         let next = |n: usize| (n < MAX_ATTACHED).then_some(n + 1);
         ATTACHED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(|_| Self)
     }
 }
 
-impl Drop for Place {
+impl Drop for TerminalSlot {
     fn drop(&mut self) {
         ATTACHED.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 pub(super) async fn connect(guest: &SharedGuest, query: Query, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
-    let place = Place::take().ok_or(ShellError::TooManyAttached)?;
+    let slot = TerminalSlot::take().ok_or(ShellError::TooManyAttached)?;
     let mut argv = vec!["bash".to_owned()];
     if let Some(line) = query.command {
         match line {
@@ -81,10 +81,10 @@ pub(super) async fn connect(guest: &SharedGuest, query: Query, upgrade: WebSocke
     };
     let child = guest.processes.spawn(command).await.map_err(|e| not_started(&e))?;
     let upgrade = upgrade.max_message_size(MAX_FRAME).max_frame_size(MAX_FRAME);
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, pty, child, place)))
+    Ok(upgrade.on_upgrade(move |socket| serve(socket, pty, child, slot)))
 }
 
-async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _place: Place) {
+async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _slot: TerminalSlot) {
     if !terminal::send(&mut socket, json!({"type": "ready", "data": {}})).await {
         return;
     }

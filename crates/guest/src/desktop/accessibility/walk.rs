@@ -62,13 +62,13 @@ pub(in crate::desktop) struct Wanted {
 
 /// A node of a program: the program's name on the bus, and the node's path in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Place {
+struct NodeRef {
     program: String,
     path: String,
 }
 
 /// What was learnt of a node: itself, and where its children are.
-type Look = (AccessibleNode, Vec<Place>);
+type Look = (AccessibleNode, Vec<NodeRef>);
 
 struct Walk {
     bus: Connection,
@@ -119,8 +119,8 @@ pub(in crate::desktop) async fn read(
     Ok(AccessibilityTree { tree, nodes, truncated: walk.is_truncated, silent })
 }
 
-fn root_of(program: &str) -> Place {
-    Place { program: program.to_owned(), path: ROOT.to_owned() }
+fn root_of(program: &str) -> NodeRef {
+    NodeRef { program: program.to_owned(), path: ROOT.to_owned() }
 }
 
 /// Whether a text is a name that the bus gives: it ends a connection that uses what can't be one.
@@ -129,15 +129,15 @@ fn is_given_name(name: &str) -> bool {
     name.len() <= 255 && name.strip_prefix(':').is_some_and(|parts| parts.contains('.') && parts.split('.').all(is_part))
 }
 
-fn call(place: &Place, interface: &'static str, member: &'static str, signature: &'static str, body: Writer) -> Call {
+fn call(place: &NodeRef, interface: &'static str, member: &'static str, signature: &'static str, body: Writer) -> Call {
     Call { destination: place.program.clone(), path: place.path.clone(), interface, member, signature, body, starts: false }
 }
 
-fn plain(place: &Place, member: &'static str) -> Call {
+fn plain(place: &NodeRef, member: &'static str) -> Call {
     call(place, ACCESSIBLE, member, "", Writer::default())
 }
 
-fn get(place: &Place, interface: &str, property: &str) -> Call {
+fn get(place: &NodeRef, interface: &str, property: &str) -> Call {
     let mut body = Writer::default();
     body.text(interface);
     body.text(property);
@@ -157,13 +157,13 @@ fn extents(answer: &Answer) -> Result<[i32; 4], Malformed> {
     Ok([values.i32()?, values.i32()?, values.i32()?, values.i32()?])
 }
 
-fn child(answer: &Answer) -> Result<Place, Malformed> {
+fn child(answer: &Answer) -> Result<NodeRef, Malformed> {
     let mut values = answer.values("(so)")?;
     let (program, path) = (values.text()?, values.text()?);
     if !is_given_name(program) || path.len() > MAX_PATH || path.ends_with("/null") {
         return Err(Malformed);
     }
-    Ok(Place { program: program.to_owned(), path: path.to_owned() })
+    Ok(NodeRef { program: program.to_owned(), path: path.to_owned() })
 }
 
 impl Walk {
@@ -212,16 +212,17 @@ impl Walk {
     }
 
     /// The node that is a window: the one of its process that has its title, or its place.
-    async fn find(&mut self, programs: &[(String, u32)], window: &Window) -> Result<Option<Place>, BusError> {
+    async fn find(&mut self, programs: &[(String, u32)], window: &Window) -> Result<Option<NodeRef>, BusError> {
         let is_wanted = |pid: u32| window.pid.is_none_or(|wanted| wanted == pid);
-        let roots: Vec<Place> = programs.iter().filter(|(_, pid)| is_wanted(*pid)).map(|(program, _)| root_of(program)).collect();
+        let roots: Vec<NodeRef> =
+            programs.iter().filter(|(_, pid)| is_wanted(*pid)).map(|(program, _)| root_of(program)).collect();
         let mut frames = Vec::new();
         for pieces in roots.chunks(AT_ONCE) {
             let looks = self.look(pieces, MAX_CHILDREN).await?;
             frames.extend(looks.into_iter().flatten().flat_map(|(_, children)| children));
         }
         frames.truncate(MAX_CHILDREN);
-        let mut best: Option<((bool, u32), Place)> = None;
+        let mut best: Option<((bool, u32), NodeRef)> = None;
         for pieces in frames.chunks(AT_ONCE) {
             for (frame, look) in pieces.iter().zip(self.look(pieces, 0).await?) {
                 let Some((node, _)) = look else { continue };
@@ -237,11 +238,11 @@ impl Walk {
     }
 
     /// These nodes and what is below them, each after the one that it is in.
-    async fn grow(&mut self, roots: Vec<Place>, wanted: &Wanted, programs: &[(String, u32)]) -> Result<Vec<Slot>, BusError> {
+    async fn grow(&mut self, roots: Vec<NodeRef>, wanted: &Wanted, programs: &[(String, u32)]) -> Result<Vec<Slot>, BusError> {
         let most = wanted.nodes as usize;
         let mut slots: Vec<Slot> = Vec::new();
-        let mut seen: HashSet<Place> = HashSet::new();
-        let mut queue: VecDeque<(Place, Option<usize>, u32)> = VecDeque::new();
+        let mut seen: HashSet<NodeRef> = HashSet::new();
+        let mut queue: VecDeque<(NodeRef, Option<usize>, u32)> = VecDeque::new();
         for place in roots {
             self.is_truncated |= queue.len() >= most;
             if queue.len() < most && seen.insert(place.clone()) {
@@ -251,10 +252,10 @@ impl Walk {
         }
         while !queue.is_empty() {
             let batch: Vec<_> = queue.drain(..queue.len().min(AT_ONCE)).collect();
-            let places: Vec<Place> = batch.iter().map(|(place, ..)| place.clone()).collect();
+            let nodes: Vec<NodeRef> = batch.iter().map(|(place, ..)| place.clone()).collect();
             // Nodes of the last level are only asked whether there would be more.
             let room = most.saturating_sub(slots.len() + queue.len() + batch.len());
-            for ((place, parent, level), look) in batch.into_iter().zip(self.look(&places, room).await?) {
+            for ((place, parent, level), look) in batch.into_iter().zip(self.look(&nodes, room).await?) {
                 let Some((mut node, children)) = look else { continue };
                 if place.path == ROOT {
                     node.pid = programs.iter().find(|(program, _)| *program == place.program).map(|(_, pid)| *pid);
@@ -277,8 +278,8 @@ impl Walk {
     }
 
     /// Looks at nodes, and for up to so many of their children; None for what is no node.
-    async fn look(&mut self, places: &[Place], mut children: usize) -> Result<Vec<Option<Look>>, BusError> {
-        let calls = places.iter().flat_map(|place| {
+    async fn look(&mut self, nodes: &[NodeRef], mut children: usize) -> Result<Vec<Option<Look>>, BusError> {
+        let calls = nodes.iter().flat_map(|place| {
             [
                 plain(place, "GetRoleName"),
                 get(place, ACCESSIBLE, "Name"),
@@ -289,11 +290,11 @@ impl Walk {
             ]
         });
         let first = self.ask(&calls.collect::<Vec<_>>()).await?;
-        let mut looks: Vec<Option<Look>> = Vec::with_capacity(places.len());
+        let mut looks: Vec<Option<Look>> = Vec::with_capacity(nodes.len());
         // What is asked next, and of which node.
         let mut next: Vec<(usize, Ask)> = Vec::new();
         let mut calls = Vec::new();
-        for (at, (place, answers)) in places.iter().zip(first.chunks(FIRST_CALLS)).enumerate() {
+        for (at, (place, answers)) in nodes.iter().zip(first.chunks(FIRST_CALLS)).enumerate() {
             let Some(node) = self.node(answers) else {
                 looks.push(None);
                 continue;
@@ -344,7 +345,7 @@ impl Walk {
             let mut body = Writer::default();
             body.i32(0);
             body.i32((*count).min(MAX_VALUE));
-            call(&places[*at], TEXT, "GetText", "ii", body)
+            call(&nodes[*at], TEXT, "GetText", "ii", body)
         });
         let reads: Vec<Call> = reads.collect();
         for ((at, count), answer) in fields.into_iter().zip(self.ask(&reads).await?) {
