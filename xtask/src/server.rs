@@ -36,7 +36,7 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    pub(crate) fn of(binary: &Path) -> Result<Self, Failure> {
+    pub(crate) fn from_binary(binary: &Path) -> Result<Self, Failure> {
         let data = std::fs::metadata(binary).attempt(|| format!("could not look at {}", binary.display()))?;
         Ok(Self { bytes: data.len(), modified: data.mtime(), modified_nanoseconds: data.mtime_nsec() })
     }
@@ -87,7 +87,7 @@ pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) 
     command.process_group(0);
     let mut child = command.spawn().attempt(|| format!("could not start {}", binary.display()))?;
     wait_ready(&mut child, port, log)?;
-    let started = Started { pid: child.id(), build: Build::of(binary)?, arguments: arguments.to_vec() };
+    let started = Started { pid: child.id(), build: Build::from_binary(binary)?, arguments: arguments.to_vec() };
     let text = serde_json::to_vec(&started).attempt(|| "could not write down the server's pid".into())?;
     std::fs::write(note(port), text).attempt(|| "could not write down the server's pid".into())
 }

@@ -97,7 +97,7 @@ fn serve(arenite: &Path, args: &UpArgs) -> Result<&'static str, Failure> {
     let other = |what: &str| Err(Failure::new(format!("{what} on port {port}; stop it, or use --port")));
     let mut how = "runs";
     match (Started::find(port), server::get(port, "/api/v2/info")) {
-        (Some(started), Some(_)) if started.build == Build::of(arenite)? && started.arguments == arguments => {
+        (Some(started), Some(_)) if started.build == Build::from_binary(arenite)? && started.arguments == arguments => {
             return Ok("runs already, the same build,");
         }
         (Some(started), _) => {

@@ -66,7 +66,7 @@ const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 impl Client {
     /// For the server, and with the key, that a command line names.
-    pub(crate) fn of(server: &Server) -> Result<Self, Failure> {
+    pub(crate) fn connect_to(server: &Server) -> Result<Self, Failure> {
         let mut client = Self::new(&server.server)?;
         if let Some(key) = &server.api_key {
             let mut value = HeaderValue::from_str(&key.0)

@@ -23,7 +23,7 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+    pub(crate) fn from_sandbox(sandbox: &Sandbox) -> Self {
         Self {
             tenant: sandbox.tenant.clone(),
             name: sandbox.name.clone(),
@@ -64,7 +64,7 @@ impl Memo {
 
 /// What the engine is given of a row.
 pub(crate) fn row(sandbox: &Sandbox) -> Row {
-    let memo = serde_json::to_string(&Memo::of(sandbox)).expect("names, a spec and times are JSON");
+    let memo = serde_json::to_string(&Memo::from_sandbox(sandbox)).expect("names, a spec and times are JSON");
     Row { id: sandbox.id.clone(), name: sandbox.name.clone(), memo }
 }
 

@@ -112,7 +112,7 @@ impl Core {
             let adopted = match adopted {
                 Ok(adopted) => adopted,
                 Err(error) => {
-                    let held = Held { memo: Some(Memo::of(&row)), has_row: true, ..held };
+                    let held = Held { memo: Some(Memo::from_sandbox(&row)), has_row: true, ..held };
                     core.quarantine.held().insert(id, held);
                     return Err(error);
                 }

@@ -42,7 +42,7 @@ impl Core {
         let mut tally = Tally::default();
         for row in settled {
             if let Some(quarantined) = quarantined.remove(&row.id) {
-                self.set_apart(quarantined, Some(Memo::of(&row)), true);
+                self.set_apart(quarantined, Some(Memo::from_sandbox(&row)), true);
                 tally.quarantined += 1;
                 continue;
             }

@@ -24,7 +24,7 @@ pub(crate) fn read(
     let kernel = &notebook["metadata"]["kernelspec"];
     let language = notebook["metadata"]["language_info"]["name"].as_str().or_else(|| kernel["language"].as_str());
     let language = language.filter(|l| l.len() < 32 && l.bytes().all(|b| b.is_ascii_graphic())).unwrap_or_default();
-    let span = Span::of(range, cells.len(), "page_range", "cells")?;
+    let span = Span::new(range, cells.len(), "page_range", "cells")?;
     let mut out = Output::new(limit);
     for number in span.numbers() {
         let cell = &cells[number - 1];

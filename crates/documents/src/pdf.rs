@@ -32,7 +32,7 @@ pub(crate) fn read(
     if total == 0 {
         return Err(malformed("it has no pages".to_owned()));
     }
-    let span = Span::of(range, total, "page_range", "pages")?;
+    let span = Span::new(range, total, "page_range", "pages")?;
     let mut out = Output::new(limit);
     let mut unreadable = 0;
     for number in span.numbers() {

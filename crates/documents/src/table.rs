@@ -44,7 +44,7 @@ fn metadata(rows: usize, columns: usize) -> Metadata {
 /// A range of rows with their numbers.
 pub(crate) fn view(text: &str, range: Option<Range>, limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let (rows, columns) = measure(text)?;
-    let span = Span::of(range, rows, "row_range", "rows")?;
+    let span = Span::new(range, rows, "row_range", "rows")?;
     let mut out = Output::new(limit);
     let names: Vec<String> = (1..=columns).map(|n| n.to_string()).collect();
     output::row(&mut out, std::iter::once("row").chain(names.iter().map(String::as_str)));

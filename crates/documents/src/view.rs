@@ -46,7 +46,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// Checks a range against what there is. The end may lie beyond it; the beginning may not.
-    pub(crate) fn of(range: Option<Range>, total: usize, parameter: &str, things: &str) -> Result<Self, DocumentError> {
+    pub(crate) fn new(range: Option<Range>, total: usize, parameter: &str, things: &str) -> Result<Self, DocumentError> {
         let Some(Range { first, last }) = range else { return Ok(Self { first: 1, last: total }) };
         let wrong = |what: &str| {
             DocumentError::selection(format!("{parameter} [{first}, {last}] {what}: there are {total} {things}, counted from 1"))
@@ -140,14 +140,14 @@ mod tests {
 
     #[test]
     fn ranges_are_checked_against_what_there_is() {
-        let span = |first, last| Span::of(Some(Range { first, last }), 5, "page_range", "pages").map(|s| (s.first, s.last)).ok();
+        let span = |first, last| Span::new(Some(Range { first, last }), 5, "page_range", "pages").map(|s| (s.first, s.last)).ok();
         assert_eq!(span(1, 3), Some((1, 3)));
         assert_eq!(span(2, -1), Some((2, 5)));
         assert_eq!(span(5, 99), Some((5, 5)));
         for (first, last) in [(0, 1), (6, 7), (3, 2), (-1, -1), (1, -2), (i64::MIN, i64::MAX)] {
             assert_eq!(span(first, last), None, "{first} {last}");
         }
-        assert_eq!(Span::of(None, 0, "x", "x").unwrap().numbers().count(), 0);
+        assert_eq!(Span::new(None, 0, "x", "x").unwrap().numbers().count(), 0);
     }
 
     #[test]

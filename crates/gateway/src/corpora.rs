@@ -98,7 +98,7 @@ pub(crate) async fn serve(gateway: &Arc<Gateway>, rest: &[&str], parts: &Parts, 
 }
 
 async fn answer(served: &Served, search: Search) -> Result<Response<Body>, Refusal> {
-    let filter = Filter::of(&search.filter).map_err(Refusal::bad_request)?;
+    let filter = Filter::parse(&search.filter).map_err(Refusal::bad_request)?;
     let query = |text: String| Query { text, top_k: search.top_k.unwrap_or(TOP_K), mode: search.mode, filter: filter.clone() };
     let results = |found: Vec<Found>| json!({ "results": found });
     match (search.query, search.queries) {

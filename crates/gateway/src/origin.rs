@@ -15,7 +15,7 @@ use crate::guard::{self, Host};
 const HEADER: HeaderName = HeaderName::from_static("x-arenite-origin");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-pub(crate) fn of(host: &Host, parts: &Parts) -> Origin {
+pub(crate) fn classify(host: &Host, parts: &Parts) -> Origin {
     let headers = &parts.headers;
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(said) = text(&HEADER) {
@@ -70,7 +70,7 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            assert_eq!(of(&host, &request.body(()).unwrap().into_parts().0), wanted, "{headers:?}");
+            assert_eq!(classify(&host, &request.body(()).unwrap().into_parts().0), wanted, "{headers:?}");
         }
     }
 }

@@ -210,7 +210,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
     let in_flight = InFlight::begin(&gateway);
     let (mut parts, body) = request.into_parts();
     let request_id = gateway.request_id();
-    let caller = Caller::of(&gateway.config, peer, &parts.headers);
+    let caller = Caller::from_headers(&gateway.config, peer, &parts.headers);
     let mut owner = Owner::Unknown;
     let mut allowed = None;
     let closing = dialect::agentflow::closing(&gateway, &parts);
@@ -271,7 +271,7 @@ struct Caller {
 
 impl Caller {
     /// The peer, or what a trusted proxy says: the last of the addresses that it added itself.
-    fn of(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
+    fn from_headers(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
         let peer = peer.to_canonical();
         let mut caller = Self { address: peer, scheme: "http", host: None, prefix: String::new() };
         if config.trusted_proxies.contains(&peer) {
@@ -335,7 +335,7 @@ async fn dispatch(
         dialect: "aio",
         request_id: request_id.to_owned(),
         client: Some(caller.address.to_string()),
-        origin: origin::of(&host, parts),
+        origin: origin::classify(&host, parts),
         base_url: format!("{}://{}{}", caller.scheme, host.authority, caller.prefix),
     };
     let who = match auth::identify(gateway, &host, parts) {
@@ -564,10 +564,10 @@ mod tests {
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
         headers.insert("x-forwarded-host", HeaderValue::from_static("box.example"));
         let config = GatewayConfig { trusted_proxies: vec![[10, 0, 0, 1].into()], ..GatewayConfig::default() };
-        let caller = Caller::of(&config, [10, 0, 0, 1].into(), &headers);
+        let caller = Caller::from_headers(&config, [10, 0, 0, 1].into(), &headers);
         assert_eq!(caller.address, IpAddr::from([192, 0, 2, 1]));
         assert_eq!((caller.scheme, caller.host.as_deref()), ("https", Some("box.example")));
-        let caller = Caller::of(&config, [10, 0, 0, 2].into(), &headers);
+        let caller = Caller::from_headers(&config, [10, 0, 0, 2].into(), &headers);
         assert_eq!(caller.address, IpAddr::from([10, 0, 0, 2]));
         assert_eq!((caller.scheme, caller.host), ("http", None));
     }

@@ -33,8 +33,8 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
         [id, word] if word == "sessions" => sessions(recorder, tenant, id.clone()).await,
         [id, word] if word == "verify" => verify(recorder, tenant, id.clone()).await,
         [id, blobs, digest] if blobs == "blobs" => blob(recorder, tenant, id.clone(), digest.clone()).await,
-        [id] => of(gateway, tenant, id.clone(), &[], parts).await,
-        [id, steps, rest @ ..] if steps == "steps" => of(gateway, tenant, id.clone(), rest, parts).await,
+        [id] => serve_one(gateway, tenant, id.clone(), &[], parts).await,
+        [id, steps, rest @ ..] if steps == "steps" => serve_one(gateway, tenant, id.clone(), rest, parts).await,
         _ => Err(Refusal::not_found("a trajectory has steps, sessions, export, verify and blobs/{blake3}, nothing else")),
     }
 }
@@ -99,7 +99,7 @@ pub(crate) async fn of_sandbox(
     rest: &[String],
     parts: &Parts,
 ) -> Result<Response<Body>, Refusal> {
-    match of(gateway, context.tenant.clone(), id.clone(), rest, parts).await {
+    match serve_one(gateway, context.tenant.clone(), id.clone(), rest, parts).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound && rest.is_empty() => {
             if follow::is_wanted(parts) {
                 return begin_to_follow(gateway, context.tenant.clone(), id, parts).await;
@@ -110,8 +110,14 @@ pub(crate) async fn of_sandbox(
     }
 }
 
-/// Of one trajectory, what comes after its `steps`.
-async fn of(gateway: &Gateway, tenant: TenantId, id: String, rest: &[String], parts: &Parts) -> Result<Response<Body>, Refusal> {
+/// Serves one trajectory. `rest` is the path after its `steps`.
+async fn serve_one(
+    gateway: &Gateway,
+    tenant: TenantId,
+    id: String,
+    rest: &[String],
+    parts: &Parts,
+) -> Result<Response<Body>, Refusal> {
     let recorder = gateway.recorder.clone();
     match rest {
         [] if follow::is_wanted(parts) => {

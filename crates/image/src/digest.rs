@@ -15,7 +15,7 @@ impl FieldDigest {
     }
 
     /// Starts a digest that stands alone.
-    pub(crate) fn of(kind: &str) -> Self {
+    pub(crate) fn new(kind: &str) -> Self {
         Self(Sha256::new()).field("kind", kind)
     }
 
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn fields_do_not_run_into_each_other() {
-        let a = FieldDigest::of("k").field("x", "abc").hex();
-        let b = FieldDigest::of("k").field("x", "a").field("b", "c").hex();
+        let a = FieldDigest::new("k").field("x", "abc").hex();
+        let b = FieldDigest::new("k").field("x", "a").field("b", "c").hex();
         assert_ne!(a, b);
         assert!(is_digest(&a));
         assert!(!is_digest(&a.to_uppercase().replace('0', "A")));

@@ -101,7 +101,7 @@ pub(crate) struct WalkError {
 
 /// Walks a tree from its opened top, hands it to the sink and answers its digest.
 pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
-    let mut walk = Walk { sink, digest: FieldDigest::of("tree"), path: PathBuf::new(), entries: 0, buffer: vec![0; 128 << 10] };
+    let mut walk = Walk { sink, digest: FieldDigest::new("tree"), path: PathBuf::new(), entries: 0, buffer: vec![0; 128 << 10] };
     match walk.node(top, 0) {
         Ok(()) => Ok(walk.digest.hex()),
         Err(source) => Err(WalkError { path: walk.path, source }),
@@ -219,7 +219,7 @@ fn sorted_names(dir: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
 /// Blocks on disk of a directory and all in it, in bytes; a hard-linked file counts once. Links are not followed.
 /// At most [`MAX_USAGE_DEPTH`] directories deep: no build makes deeper ones on purpose.
 pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
-    fn of(dir: &OwnedFd, depth: usize, linked: &mut std::collections::HashSet<(u64, u64)>) -> io::Result<u64> {
+    fn sum(dir: &OwnedFd, depth: usize, linked: &mut std::collections::HashSet<(u64, u64)>) -> io::Result<u64> {
         if depth > MAX_USAGE_DEPTH {
             return Err(io::Error::other(format!("directories are nested more than {MAX_USAGE_DEPTH} deep")));
         }
@@ -239,14 +239,14 @@ pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
             if is_dir {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let child = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-                bytes += of(&child, depth + 1, linked)?;
+                bytes += sum(&child, depth + 1, linked)?;
             }
         }
         Ok(bytes)
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(dir, flags, Mode::empty())?;
-    of(&top, 0, &mut std::collections::HashSet::new())
+    sum(&top, 0, &mut std::collections::HashSet::new())
 }
 
 /// Bounds the descriptors and the stack of [`disk_usage`].

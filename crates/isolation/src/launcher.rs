@@ -86,7 +86,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn of(stage: &str, error: &io::Error) -> Self {
+    pub(crate) fn new(stage: &str, error: &io::Error) -> Self {
         Self { stage: stage.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 }
@@ -314,7 +314,7 @@ fn move_stdin_away() -> io::Result<OwnedFd> {
 
 /// Leaves the host's mount namespace for one that holds only what sandboxes need.
 fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
-    let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
+    let stage = |stage: &'static str| move |error: io::Error| Failure::new(stage, &error);
     // Children are never waited for here: the server watches them by pidfd.
     // SAFETY: setting a signal's disposition to "ignore" in a process with one thread.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -323,7 +323,7 @@ fn own_set_up() -> Result<(Filters, OwnedFd), Failure> {
     let host_net: OwnedFd = fs::File::open("/proc/self/ns/net").map_err(stage("host network"))?.into();
     // SAFETY: a plain system call in a process with one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
-        return Err(Failure::of("mount namespace", &io::Error::last_os_error()));
+        return Err(Failure::new("mount namespace", &io::Error::last_os_error()));
     }
     own_mounts().map_err(stage("launcher's mounts"))?;
     Ok((filters, host_net))
@@ -388,7 +388,7 @@ fn prepare(
     host_net: &OwnedFd,
     socket: &OwnedFd,
 ) -> Result<(i32, OwnedFd), Failure> {
-    let stage = |stage: &'static str| move |error: io::Error| Failure::of(stage, &error);
+    let stage = |stage: &'static str| move |error: io::Error| Failure::new(stage, &error);
     let mut given = given.into_iter();
     let control = given.next().ok_or_else(invalid)?;
     let netns = if request.host_network { None } else { Some(given.next().ok_or_else(invalid)?) };

@@ -97,7 +97,7 @@ trait AtStage<T> {
 
 impl<T> AtStage<T> for io::Result<T> {
     fn at(self, stage: &str) -> Staged<T> {
-        self.map_err(|error| Failure::of(stage, &error))
+        self.map_err(|error| Failure::new(stage, &error))
     }
 }
 
@@ -325,7 +325,7 @@ fn begin_with(
     args.filters.install().at("seccomp")?;
     spawner_answer(staged.spawner.as_fd()).at("spawner")?;
     executing().at("control socket")?;
-    Err(Failure::of("exec", &exec(&staged.program, &begin.argv, &env)))
+    Err(Failure::new("exec", &exec(&staged.program, &begin.argv, &env)))
 }
 
 /// Mounts the root file system at `/stage/root`.

@@ -44,7 +44,7 @@ impl Filter {
     ///
     /// # Errors
     /// What of it can't be understood.
-    pub fn of(filter: &Map<String, Value>) -> Result<Option<Self>, String> {
+    pub fn parse(filter: &Map<String, Value>) -> Result<Option<Self>, String> {
         use std::cmp::Ordering::{Greater, Less};
         let text = serde_json::to_string(filter).map_err(|error| error.to_string())?;
         if text.len() > MAX_BYTES {
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
 
     fn admits(filter: Value, passage: Value) -> bool {
-        let passage = Passage::of(passage, None).unwrap();
-        Filter::of(filter.as_object().unwrap()).unwrap().is_none_or(|filter| filter.admits(&passage))
+        let passage = Passage::from_record(passage, None).unwrap();
+        Filter::parse(filter.as_object().unwrap()).unwrap().is_none_or(|filter| filter.admits(&passage))
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             json!({"a": {"exists": 1}}),
             json!({"a": "x".repeat(MAX_BYTES)}),
         ] {
-            assert!(Filter::of(filter.as_object().unwrap()).is_err(), "{filter}");
+            assert!(Filter::parse(filter.as_object().unwrap()).is_err(), "{filter}");
         }
     }
 }

@@ -68,7 +68,7 @@ impl Lines {
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
         serde_json::from_slice(line)
             .map_err(|error| error.to_string())
-            .and_then(|record| Passage::of(record, Some(number.into())))
+            .and_then(|record| Passage::from_record(record, Some(number.into())))
             .map_err(|reason| Error::corrupt(&self.path, format!("passage {number}: {reason}")))
     }
 }

@@ -191,7 +191,7 @@ impl Results {
     }
 
     /// What the agent of an attempt gave as its result.
-    pub(crate) fn of(&mut self, attempt: &Attempt) -> Result<Option<Value>, RolloutError> {
+    pub(crate) fn read(&mut self, attempt: &Attempt) -> Result<Option<Value>, RolloutError> {
         let (offset, length) = attempt.place;
         let mut line = vec![0; length];
         let read = self.0.seek(SeekFrom::Start(offset)).and_then(|_| self.0.read_exact(&mut line));
@@ -356,7 +356,7 @@ mod tests {
             let (_, history) = open(dir.path(), "tasks", "true").unwrap();
             let (deciding, end) = history.decided(0).unwrap();
             assert_eq!((deciding.number, end.status), (2, Status::Success), "{torn:?}");
-            assert_eq!(Results::open(dir.path()).unwrap().of(deciding).unwrap(), Some(serde_json::json!({"of": 2})));
+            assert_eq!(Results::open(dir.path()).unwrap().read(deciding).unwrap(), Some(serde_json::json!({"of": 2})));
             assert!(history.decided(1).is_none() && history.tasks[&1][0].end.is_none());
             let (again, _) = read(dir.path()).unwrap().unwrap();
             assert_eq!(again.tasks.len(), 2);

@@ -177,7 +177,7 @@ pub(crate) fn write(
             task: task.json.clone(),
             status: end.status,
             success: end.status == Status::Success,
-            result: results.of(deciding)?,
+            result: results.read(deciding)?,
             attempts: u32::try_from(ended).unwrap_or(u32::MAX),
             error_kind: end.error.as_ref().map(|error| error.kind.clone()),
             error_message: end.error.as_ref().map(|error| error.message.clone()),

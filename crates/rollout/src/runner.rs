@@ -130,7 +130,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     let Some((history, _)) = journal::read(&dir)? else { return Err(RolloutError::Interrupted) };
     until(&stop, results::complete_records(&records, &history, tasks.len(), &observer)).await?;
     let totals = results::write(&dir, &tasks, &history, options.formats, &records)?;
-    let summary = Summary::of(&history, &options.agent, totals, files(options.formats));
+    let summary = Summary::new(&history, &options.agent, totals, files(options.formats));
     summary.write(&dir)?;
     Ok(summary)
 }

@@ -41,7 +41,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of(history: &History, agent: &str, totals: Totals, files: Vec<String>) -> Self {
+    pub(crate) fn new(history: &History, agent: &str, totals: Totals, files: Vec<String>) -> Self {
         let tasks = totals.by_status.values().sum();
         let ends = history.tasks.values().flatten().filter_map(|attempt| Some(attempt.end.as_ref()?.at));
         let rate = |tasks: usize| tasks as f64 / (history.wall_ms as f64 / 60_000.0);

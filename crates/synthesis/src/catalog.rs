@@ -124,7 +124,7 @@ struct Tools {
 
 impl Tools {
     /// A tool whose name is taken is left out, and said so in the log.
-    fn of(backends: &[Arc<Loaded>]) -> Arc<Self> {
+    fn new(backends: &[Arc<Loaded>]) -> Arc<Self> {
         let mut all = Self::default();
         for loaded in backends {
             for spec in loaded.backend.tools() {
@@ -144,7 +144,7 @@ impl Catalog {
     pub(crate) fn new(backends: Vec<Arc<dyn Backend>>) -> Self {
         let load = |backend| Arc::new(Loaded { backend, warm: Mutex::new(false) });
         let backends: Vec<Arc<Loaded>> = backends.into_iter().map(load).collect();
-        let tools = RwLock::new(Tools::of(&backends));
+        let tools = RwLock::new(Tools::new(&backends));
         Self { backends, tools }
     }
 
@@ -154,7 +154,7 @@ impl Catalog {
 
     /// Takes over what backends have discovered.
     pub(crate) fn refresh(&self) {
-        *self.tools.write().unwrap_or_else(PoisonError::into_inner) = Tools::of(&self.backends);
+        *self.tools.write().unwrap_or_else(PoisonError::into_inner) = Tools::new(&self.backends);
     }
 
     pub(crate) fn find(&self, given: &str) -> Result<Arc<Tool>, Option<Vec<String>>> {

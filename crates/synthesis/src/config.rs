@@ -331,7 +331,7 @@ impl Config {
                 config: without_comments(&self.apis),
             });
         }
-        let mut workers = Workers::of(dir, parts);
+        let mut workers = Workers::new(dir, parts);
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
         // The first session of a worker makes the sandbox for all that may follow.
         workers.sandbox_request = workers.parts.iter().fold(self.arenite.sandbox.clone(), |sandbox_request, part| match part {
@@ -430,10 +430,10 @@ impl Workers {
         ];
         // Without a configuration nobody has said that clients may read folders of the server.
         parts.extend(apis(&Map::new(), &ApisOrder::default(), &SearchDirs::default()));
-        Self::of(data_dir.join("synthesis"), parts)
+        Self::new(data_dir.join("synthesis"), parts)
     }
 
-    fn of(dir: PathBuf, parts: Vec<Part>) -> Self {
+    fn new(dir: PathBuf, parts: Vec<Part>) -> Self {
         Self {
             dir,
             parts,

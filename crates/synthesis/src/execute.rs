@@ -61,7 +61,7 @@ pub struct Done {
 }
 
 impl Done {
-    fn of(answer: &Answer, status: u16) -> Self {
+    fn from_answer(answer: &Answer, status: u16) -> Self {
         let json = serde_json::value::to_raw_value(answer).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Self { code: answer.code, status, json: json.into() }
     }
@@ -143,7 +143,7 @@ impl Synthesis {
                 tracing::error!(worker, "a call broke off in the server");
                 let way = Way { begun: Instant::now(), trace_id: trace_id(), tool: "", resource: None };
                 let broken = Failure::new(code::UNEXPECTED_ERROR, "the call broke off in the server; its log says why");
-                Done::of(&way.failed(None, broken), 500)
+                Done::from_answer(&way.failed(None, broken), 500)
             }
         }
     }
@@ -171,7 +171,7 @@ impl Synthesis {
         if execute.worker.is_empty() {
             let meta = Meta { tool: &name, took: None, resource_type: None, session_id: None, trace_id: &trace_id };
             let answer = Answer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
-            return Done::of(&answer, answer.status());
+            return Done::from_answer(&answer, answer.status());
         }
         let mut found = self.catalog.find(&name);
         if matches!(found, Err(None)) {
@@ -240,7 +240,7 @@ impl Synthesis {
                 tracing::error!(%error, "a step could not be recorded, so its call is refused");
                 let message = "the call can't be recorded, so it is not made; the server's log says why";
                 let answer = way.failed(session, Failure::new(code::UNEXPECTED_ERROR, message));
-                let done = Done::of(&answer, answer.status());
+                let done = Done::from_answer(&answer, answer.status());
                 self.release_call(caller, &tool, held);
                 return done;
             }
@@ -445,7 +445,7 @@ impl Synthesis {
             Ok(step) => finish(step, &answer, None),
             Err(error) => {
                 tracing::warn!(%error, "a call that was refused is not recorded");
-                Done::of(&answer, answer.status())
+                Done::from_answer(&answer, answer.status())
             }
         }
     }
@@ -520,7 +520,7 @@ fn shortened(name: String) -> String {
 
 /// Writes the outcome of a step, and answers.
 fn finish(mut step: arenite_trajectory::OpenStep, answer: &Answer, result: Option<OutcomeKind>) -> Done {
-    let done = Done::of(answer, answer.status());
+    let done = Done::from_answer(answer, answer.status());
     step.response_tap().feed(done.json.get().as_bytes());
     let ok = answer.is_success();
     let result = result.unwrap_or(if ok { OutcomeKind::Ok } else { OutcomeKind::Error });

@@ -470,7 +470,7 @@ impl OutcomeRecord {
             return self.result.clone();
         }
         let told = match &self.observation {
-            Some(Body::Json(raw)) => Some(crate::verdict::Verdict::of(raw.get().as_bytes())),
+            Some(Body::Json(raw)) => Some(crate::verdict::Verdict::judge(raw.get().as_bytes())),
             Some(Body::Blob(_)) => None,
             _ => Some(StepResult::Succeeded),
         };

@@ -120,7 +120,7 @@ impl Default for Verdict {
 
 impl Verdict {
     /// The result that a whole answer tells.
-    pub(crate) fn of(answer: &[u8]) -> StepResult {
+    pub(crate) fn judge(answer: &[u8]) -> StepResult {
         let mut verdict = Self::default();
         verdict.feed(answer);
         verdict.result()
@@ -378,8 +378,8 @@ mod tests {
             (json!("success"), StepResult::Succeeded),
         ] {
             let text = answer.to_string();
-            assert_eq!(Verdict::of(text.as_bytes()), wanted, "{text}");
-            assert_eq!(Verdict::of(serde_json::to_string_pretty(&answer).unwrap().as_bytes()), wanted, "{text}");
+            assert_eq!(Verdict::judge(text.as_bytes()), wanted, "{text}");
+            assert_eq!(Verdict::judge(serde_json::to_string_pretty(&answer).unwrap().as_bytes()), wanted, "{text}");
             for size in [1, 3, 7] {
                 let mut verdict = Verdict::default();
                 text.as_bytes().chunks(size).for_each(|piece| verdict.feed(piece));
@@ -391,20 +391,20 @@ mod tests {
     #[test]
     fn of_json_lines_the_last_counts_and_what_is_no_json_tells_nothing() {
         let lines = "{\"progress\":\"x\"}\n{\"status\":200,\"answer\":{\"content\":[{\"text\":\"bad\"}],\"isError\":true}}\n";
-        assert_eq!(Verdict::of(lines.as_bytes()), failed("bad"));
+        assert_eq!(Verdict::judge(lines.as_bytes()), failed("bad"));
         for other in
             [&b"\x89PNG {\"success\":false,\"message\":\"\",\"data\":null}"[..], b"", b"data: {}", b"}{", b"]]]]", b"{\"a"]
         {
-            assert_eq!(Verdict::of(other), StepResult::Succeeded);
+            assert_eq!(Verdict::judge(other), StepResult::Succeeded);
         }
         let deep = "[".repeat(9000) + "{\"success\":false}" + &"]".repeat(9000);
-        assert_eq!(Verdict::of(deep.as_bytes()), StepResult::Succeeded);
+        assert_eq!(Verdict::judge(deep.as_bytes()), StepResult::Succeeded);
     }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
         let long = json!({"success": false, "message": format!("x{}", "é\n".repeat(4000)), "data": null}).to_string();
-        let StepResult::Failed(Failure::Error(told)) = Verdict::of(long.as_bytes()) else { panic!() };
+        let StepResult::Failed(Failure::Error(told)) = Verdict::judge(long.as_bytes()) else { panic!() };
         assert!(told.starts_with("xé\né") && told.len() <= MAX_VALUE, "{told}");
     }
 }

@@ -87,7 +87,7 @@ impl Side {
 pub(crate) async fn copy(args: CpArgs) -> Outcome {
     let sides = (Side::parse(&args.source)?, Side::parse(&args.target)?);
     let arguments = [("source", &*args.source), ("target", &*args.target)];
-    let client = Client::of(&args.server)?.recorded_as("cp", &arguments)?;
+    let client = Client::connect_to(&args.server)?.recorded_as("cp", &arguments)?;
     let copy = Copy { client, progress: Progress::new(args.quiet) };
     let sandboxes: Vec<SandboxName> = [&sides.0, &sides.1].into_iter().filter_map(Side::sandbox).collect();
     let done = copy.run_all(sides).await;

@@ -25,7 +25,7 @@ pub(crate) async fn exec(args: ExecArgs) -> Outcome {
 }
 
 async fn run(args: ExecArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let env = environment(&args.env)?;
     let line = match args.script {
         Some(script) => Some(script),

@@ -12,7 +12,7 @@ use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 
 pub(crate) async fn logs(args: LogsArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let file = if args.guest { "/var/log/arenite/guest.log" } else { "/var/log/arenite/main.log" };
     if args.follow {
         // -F waits for a log that is not there yet.

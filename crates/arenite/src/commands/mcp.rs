@@ -66,7 +66,7 @@ struct Relay {
 }
 
 pub(crate) async fn mcp(args: McpArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let path = args.sandbox.map_or_else(|| "/mcp".to_owned(), |name| format!("/sandbox/{name}/mcp"));
     let (out, answers) = mpsc::channel(WAITING);
     let relay = Arc::new(Relay { client, path, out, session: Mutex::default(), hello: std::sync::OnceLock::new() });

@@ -22,7 +22,7 @@ pub(crate) async fn run(command: QuarantineCommand) -> Outcome {
 }
 
 async fn ls(args: QuarantineLsArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     if args.format.json {
         output::json(&client.get::<Value>(QUARANTINE).await?);
         return Ok(ExitCode::SUCCESS);
@@ -57,7 +57,7 @@ async fn ls(args: QuarantineLsArgs) -> Outcome {
 }
 
 async fn adopt(args: QuarantineAdoptArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let body = args.name.map_or_else(|| json!({}), |name| json!({ "name": name }));
     let path = format!("{QUARANTINE}/{}/adopt", args.id);
     if args.format.json {
@@ -74,7 +74,7 @@ async fn adopt(args: QuarantineAdoptArgs) -> Outcome {
 }
 
 async fn rm(args: QuarantineRmArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let ids: Vec<String> = args.ids.into_iter().map(String::from).collect();
     if !args.force {
         output::confirm(&format!("remove {}, with all processes and files", ids.join(", ")))?;

@@ -15,7 +15,7 @@ use crate::{output, wire};
 const SANDBOXES: &str = "/api/v2/sandboxes";
 
 pub(crate) async fn create(args: CreateArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let labels = args.label.iter().map(|word| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err(Failure::new(format!("the label {word:?} has no value")).hint("write --label KEY=VALUE").exit_code(2)),
@@ -80,7 +80,7 @@ fn volume(text: &str) -> Result<VolumeMount, Failure> {
 }
 
 pub(crate) async fn ls(args: LsArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     if args.format.json {
         output::json(&client.get::<Value>(SANDBOXES).await?);
         return Ok(ExitCode::SUCCESS);
@@ -120,7 +120,7 @@ pub(crate) async fn ls(args: LsArgs) -> Outcome {
 }
 
 pub(crate) async fn rm(args: RmArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let mut names: Vec<String> = args.sandboxes.into_iter().map(String::from).collect();
     if args.all {
         let list: wire::Sandboxes = client.get(SANDBOXES).await?;
@@ -166,7 +166,7 @@ pub(crate) async fn start(args: NamesArgs) -> Outcome {
 }
 
 async fn transition(args: NamesArgs, verb: &str) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let names = args.sandboxes.into_iter().map(String::from).collect();
     each(names, async |name| client.post::<Value>(&format!("{SANDBOXES}/{name}/{verb}"), &json!({})).await.map(drop)).await
 }

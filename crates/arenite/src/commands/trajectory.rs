@@ -27,7 +27,7 @@ pub(crate) async fn run(command: TrajectoryCommand) -> Outcome {
 }
 
 async fn ls(args: TrajectoryLsArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let wanted = [("worker", &args.worker), ("task", &args.task)];
     let query: Vec<String> =
         wanted.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_deref()?)))).collect();
@@ -73,7 +73,7 @@ async fn ls(args: TrajectoryLsArgs) -> Outcome {
 }
 
 async fn show(args: TrajectoryShowArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let id = find(&client, &args.trajectory).await?;
     let chosen = chosen(args.chosen.origin.as_deref(), args.result.as_deref());
     let path = format!("{TRAJECTORIES}/{}?after={}&limit={}{chosen}", encoded(&id), args.after, args.limit);
@@ -124,7 +124,7 @@ fn result(result: Option<&StepResult>) -> String {
 }
 
 async fn verify(args: TrajectoryVerifyArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let ids = match &args.trajectory {
         Some(wanted) => vec![find(&client, wanted).await?],
         None => client.get::<wire::Trajectories>(TRAJECTORIES).await?.trajectories.into_iter().map(|t| t.trajectory).collect(),
@@ -187,7 +187,7 @@ fn gist(arguments: Option<&Value>) -> String {
 }
 
 async fn export(args: TrajectoryExportArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     if args.all && args.format.extension() != "jsonl" {
         return Err(Failure::new(format!("{} is one file for each trajectory, so not for all", args.format.name()))
             .hint("name a trajectory; see what there is with: arenite trajectory ls")

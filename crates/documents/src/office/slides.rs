@@ -21,7 +21,7 @@ pub(crate) fn read(bytes: &[u8], range: Option<Range>, limit: usize) -> Result<(
     let parts: Vec<String> =
         listed.filter_map(|slide| Some(links.get(slide.attribute("r:id")?)?.target.clone())).take(MAX_SLIDES).collect();
     let total = parts.len();
-    let span = Span::of(range, total, "slide_range", "slides")?;
+    let span = Span::new(range, total, "slide_range", "slides")?;
     let mut out = Output::new(limit);
     for number in span.numbers() {
         let part = &parts[number - 1];

@@ -178,7 +178,7 @@ pub(crate) fn view(
         let grid = grid(&mut workbook, name, range, limit)?;
         let total = grid.rows as usize;
         // Of several sheets each shows what it has of the range; of one alone the range must be there.
-        let span = match Span::of(range, total, "row_range", "rows") {
+        let span = match Span::new(range, total, "row_range", "rows") {
             Err(error) if chosen.len() == 1 => return Err(error),
             Err(_) => Span { first: 1, last: 0 },
             Ok(span) => span,

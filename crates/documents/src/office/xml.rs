@@ -17,7 +17,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    fn of(start: &BytesStart<'_>) -> Result<Self, DocumentError> {
+    fn parse(start: &BytesStart<'_>) -> Result<Self, DocumentError> {
         let mut attributes = Vec::new();
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(malformed)?;
@@ -98,14 +98,14 @@ pub(super) fn for_each_child(
                 if elements > MAX_XML_ELEMENTS {
                     return Err(DocumentError::too_large(format!("one part of more than {MAX_XML_ELEMENTS} elements")));
                 }
-                open.push(Element::of(&start)?);
+                open.push(Element::parse(&start)?);
             }
             Event::Empty(start) if !open.is_empty() || on_path == path.len() => {
                 elements += 1;
                 if elements > MAX_XML_ELEMENTS {
                     return Err(DocumentError::too_large(format!("one part of more than {MAX_XML_ELEMENTS} elements")));
                 }
-                let element = Element::of(&start)?;
+                let element = Element::parse(&start)?;
                 match open.last_mut() {
                     Some(parent) => parent.children.push(element),
                     None => {

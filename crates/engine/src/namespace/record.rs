@@ -142,7 +142,7 @@ struct Note {
 
 impl Records {
     pub(super) fn open(data_dir: &Path) -> io::Result<Self> {
-        let records = Self::of(data_dir);
+        let records = Self::new(data_dir);
         for dir in [&records.run, &records.copies] {
             fs::create_dir_all(dir)?;
             fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
@@ -150,7 +150,7 @@ impl Records {
         Ok(records)
     }
 
-    pub(super) fn of(data_dir: &Path) -> Self {
+    pub(super) fn new(data_dir: &Path) -> Self {
         Self { run: data_dir.join("run"), copies: data_dir.join("records") }
     }
 
@@ -302,7 +302,7 @@ impl Records {
 
 /// Whether any sandbox of a data directory has a record, or is in quarantine.
 pub(super) fn has_sandboxes(data_dir: &Path) -> bool {
-    let records = Records::of(data_dir);
+    let records = Records::new(data_dir);
     let has = |id: &String| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
     // What can't be looked at may hold some.
     records.list().map_or(true, |ids| ids.iter().any(has))
@@ -345,7 +345,7 @@ pub enum RecordsError {
 /// When it isn't known of one which layers it uses.
 pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, RecordsError> {
     let read = |source| RecordsError::Read { data_dir: data_dir.to_owned(), source };
-    let records = Records::of(data_dir);
+    let records = Records::new(data_dir);
     let mut all = Vec::new();
     for id in records.list().map_err(read)? {
         let reading = records.read(&id).map_err(read)?;

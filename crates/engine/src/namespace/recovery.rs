@@ -56,7 +56,7 @@ pub(super) struct Occupied {
 
 /// How many sandboxes there are on disk, as far as it can be seen.
 pub(super) fn count(data_dir: &std::path::Path) -> usize {
-    Records::of(data_dir).list().map_or(0, |ids| ids.len())
+    Records::new(data_dir).list().map_or(0, |ids| ids.len())
 }
 
 fn look(what: impl Into<String>) -> impl FnOnce(io::Error) -> EngineError {

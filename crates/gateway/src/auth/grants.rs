@@ -35,7 +35,7 @@ pub(crate) enum Scope {
 
 impl Scope {
     /// The hosts with exactly the rights of this one.
-    pub(crate) fn of(host: &Host) -> Self {
+    pub(crate) fn from_host(host: &Host) -> Self {
         match host.kind {
             HostKind::Server => Self::Server,
             HostKind::Sandbox(_) | HostKind::Preview { .. } => Self::Host(host.authority.clone()),
@@ -113,8 +113,8 @@ mod tests {
         let own = host("sabcdefghijk.localhost:8080", HostKind::Sandbox("sabcdefghijk".parse().unwrap()));
         let preview = host("3000-sabcdefghijk.localhost:8080", HostKind::Preview { port: 3000, id: None });
         let grants = Grants::default();
-        let of_server = grants.issue(grant(60, Scope::of(&server))).unwrap();
-        let of_own = grants.issue(grant(60, Scope::of(&own))).unwrap();
+        let of_server = grants.issue(grant(60, Scope::from_host(&server))).unwrap();
+        let of_own = grants.issue(grant(60, Scope::from_host(&own))).unwrap();
         let of_address = grants.issue(grant(60, Scope::Host(address.authority.clone()))).unwrap();
         for (word, wanted) in [
             (&of_server, [true, true, false, false]),

@@ -34,7 +34,7 @@ pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, part
             .hint("make it with the API key or a token"));
     }
     let until = who.end_of(gateway.config.auth.ticket_ttl());
-    let grant = Grant { tenant: who.tenant.clone(), until, scope: Scope::of(host), maker_until: who.until };
+    let grant = Grant { tenant: who.tenant.clone(), until, scope: Scope::from_host(host), maker_until: who.until };
     let ticket = gateway.tickets.issue(grant)?;
     let left = until.saturating_duration_since(Instant::now());
     let seconds = (left.as_secs_f64().ceil() as u64).min(gateway.config.auth.ticket_ttl().as_secs());

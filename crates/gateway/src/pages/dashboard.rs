@@ -37,7 +37,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let target = target::find(path, &parts.headers, &host.kind)?;
-    let sandbox = of(gateway, context, &target).await?;
+    let sandbox = find_sandbox(gateway, context, &target).await?;
     if host.kind == HostKind::Server
         && own_host::is_opened(parts)
         && let Some(domain) = own_host::domain(gateway, context, host)
@@ -59,7 +59,7 @@ pub(crate) async fn serve(
 }
 
 /// Looked at, and neither woken nor made, but for the one that every call makes.
-async fn of(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
+async fn find_sandbox(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
     match target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.sandbox_ref) => {
             Ok(target::lease(&gateway.control, &context.tenant, &target.sandbox_ref).await?.sandbox.as_ref().clone())

@@ -116,7 +116,9 @@ pub(crate) async fn forward(
             gateway.commands.end(&lease.sandbox.id, &command);
         }
         Record::default()
-    } else if let Some(watch) = Watch::of(path).filter(|_| upgrade && context.origin == Origin::Person && !names_command(&uri)) {
+    } else if let Some(watch) =
+        Watch::for_path(path).filter(|_| upgrade && context.origin == Origin::Person && !names_command(&uri))
+    {
         let path_and_query = uri.path_and_query().map_or("/", |p| p.as_str());
         let intent = steps::intent(context, &lease.sandbox, &parts.method, path_and_query, None);
         Record::looking(gateway.recorder.clone(), intent, watch)
@@ -136,7 +138,7 @@ pub(crate) async fn forward(
             Given::Held { bytes, .. } if !upgrade => Some(bytes.clone()),
             _ => None,
         };
-        Record::of(begin(gateway, context, &lease, &parts.method, (&uri, path), held).await?)
+        Record::from_step(begin(gateway, context, &lease, &parts.method, (&uri, path), held).await?)
     };
     timing.mark("record");
     let progress = Arc::new(Progress::default());

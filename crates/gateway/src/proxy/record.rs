@@ -31,7 +31,7 @@ impl Record {
         Self(Some(Arc::new(Mutex::new(state))))
     }
 
-    pub(crate) fn of(step: OpenStep) -> Self {
+    pub(crate) fn from_step(step: OpenStep) -> Self {
         Self::new(State::Step(step))
     }
 

@@ -46,7 +46,7 @@ struct Events {
 }
 
 impl Events {
-    fn of(gateway: &Gateway, head: &HeaderMap) -> Option<Self> {
+    fn from_head(gateway: &Gateway, head: &HeaderMap) -> Option<Self> {
         let kind = head.get(CONTENT_TYPE)?.to_str().ok()?;
         let is_plain = kind.starts_with("text/event-stream") && !head.contains_key(CONTENT_ENCODING);
         is_plain.then(|| Self { stopping: Box::pin(gateway.stopping.clone().cancelled_owned()), tail: Vec::new() })
@@ -76,7 +76,7 @@ impl Relay {
         (status, head): (u16, &HeaderMap),
     ) -> Self {
         let left = body.size_hint().exact();
-        let events = if left.is_none() { Events::of(&gateway, head) } else { None };
+        let events = if left.is_none() { Events::from_head(&gateway, head) } else { None };
         let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left, events };
         // Nothing will come, and then nobody may ask for it.
         if left == Some(0) || relay.body.is_end_stream() {

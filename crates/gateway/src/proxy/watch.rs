@@ -17,7 +17,7 @@ enum What {
 
 impl Watch {
     /// For a path of a sandbox; none where nothing can be told.
-    pub(super) fn of(path: &str) -> Option<Self> {
+    pub(super) fn for_path(path: &str) -> Option<Self> {
         let what = match path.strip_suffix('/').unwrap_or(path) {
             "/websockify" => What::Desktop(Desktop::default()),
             "/v1/shell/ws" => What::Terminal(Vec::new()),
@@ -213,11 +213,11 @@ mod tests {
 
     fn acts(path: &str, frames: &[Vec<u8>]) -> Vec<bool> {
         let whole: Vec<bool> = {
-            let mut watch = Watch::of(path).unwrap();
+            let mut watch = Watch::for_path(path).unwrap();
             frames.iter().map(|frame| watch.is_act(frame)).collect()
         };
         // Wherever the bytes are cut.
-        let mut watch = Watch::of(path).unwrap();
+        let mut watch = Watch::for_path(path).unwrap();
         let mut byte_by_byte = |frame: &Vec<u8>| {
             let mut acts = false;
             for byte in frame {
@@ -266,6 +266,6 @@ mod tests {
         assert_eq!(acts("/websockify", &frames), wanted);
         // A password is asked for, or it is no RFB: nothing is taken for looking.
         assert_eq!(acts("/websockify", &[binary(b"RFB 003.008\n"), binary(&[2]), binary(&[0; 16])]), [false, true, true]);
-        assert!(Watch::of("/cdp").is_none());
+        assert!(Watch::for_path("/cdp").is_none());
     }
 }

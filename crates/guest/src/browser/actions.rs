@@ -215,14 +215,14 @@ pub struct ActionResponse {
 }
 
 impl ActionData {
-    pub(crate) fn of(action: &Action) -> Self {
+    pub(crate) fn new(action: &Action) -> Self {
         Self { status: ActionStatus::Success, action_performed: action.name().to_owned() }
     }
 }
 
 impl ActionResponse {
     pub(crate) fn done(action: &Action) -> Self {
-        let data = ActionData::of(action);
+        let data = ActionData::new(action);
         Self {
             success: true,
             message: Some(format!("{} done", data.action_performed)),

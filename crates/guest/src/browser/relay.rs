@@ -97,7 +97,7 @@ async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, reques
     };
     let body = match serde_json::from_slice::<Value>(&body) {
         Ok(mut value) => {
-            readdress(&mut value, &Address::of(request.headers()), port);
+            readdress(&mut value, &Address::from_headers(request.headers()), port);
             Bytes::from(value.to_string())
         }
         // A sentence, as `Target is closing`.
@@ -260,7 +260,7 @@ mod tests {
             "webSocketDebuggerUrl": "ws://127.0.0.1:9222/devtools/page/T",
             "devtoolsFrontendUrl": "https://elsewhere.example/inspector.html?ws=127.0.0.1:9222/devtools/page/T",
         }]);
-        readdress(&mut value, &Address::of(&headers), 9222);
+        readdress(&mut value, &Address::from_headers(&headers), 9222);
         let wanted = json!([{
             "id": "T", "url": "ws://127.0.0.1:9222/devtools/page/T",
             "webSocketDebuggerUrl": "wss://box.example/sandbox/a/cdp/devtools/page/T",

@@ -64,7 +64,7 @@ impl From<BrowserError> for ApiError {
 #[utoipa::path(get, path = "/v1/browser/info", tag = "browser", operation_id = "get_browser_info_v1_browser_info_get",
     responses((status = 200, body = Envelope<BrowserInfoResult>)))]
 async fn info(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<BrowserInfoResult> {
-    let address = Address::of(&headers);
+    let address = Address::from_headers(&headers);
     ok(whole(async move { guest.browser.info(&guest, &address).await }).await?)
 }
 

@@ -141,7 +141,7 @@ pub(super) async fn info(guest: &SharedGuest) -> Result<CodeInfoResponse, ApiErr
     let kernels = guest.jupyter.info(guest).await?;
     let path = programs::search_path(&guest.environment(&guest.user, &[]));
     let python = match programs::locate("python3", &path) {
-        Some(program) => guest.sandbox.of(guest, &program).await,
+        Some(program) => guest.sandbox.version(guest, &program).await,
         None => None,
     };
     let node = guest.nodejs.info(guest).await;

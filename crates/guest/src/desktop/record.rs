@@ -173,7 +173,7 @@ async fn make_room(guest: &SharedGuest, path: &str) -> Result<(), DesktopError> 
 
 async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Recording, DesktopError> {
     let program = start::locate(guest, "ffmpeg").ok_or(DesktopError::NoRecorder)?;
-    let source = Source::of(guest, request.fps).await?;
+    let source = Source::open(guest, request.fps).await?;
     let path = match request.save_path.as_deref().filter(|path| !path.is_empty()) {
         Some(path) => guest.absolute(path).display().to_string(),
         None => format!("/tmp/recordings/recording_{}.mp4", jiff::Zoned::now().strftime("%Y%m%d_%H%M%S")),
@@ -229,7 +229,7 @@ enum Recorded {
 }
 
 impl Source {
-    async fn of(guest: &SharedGuest, fps: i64) -> Result<Self, DesktopError> {
+    async fn open(guest: &SharedGuest, fps: i64) -> Result<Self, DesktopError> {
         if guest.machine.is_there(guest)? {
             let machine = guest.machine.ready(guest).await?;
             let film = Film { size: machine.size().await?, machine, fps };

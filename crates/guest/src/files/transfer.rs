@@ -45,7 +45,7 @@ pub(super) struct FileUploadBody {
     request_body(content = FileUploadBody, content_type = "multipart/form-data"),
     responses((status = 200, body = Envelope<Outcome<FileUploadResult>>)))]
 pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -> Response {
-    let mut parts = match Form::of(request).await {
+    let mut parts = match Form::from_request(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
     };

@@ -11,7 +11,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         // Each proxy may have added its own; the first is the one nearest to the caller.
         let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
@@ -79,7 +79,7 @@ mod tests {
             ),
         ] {
             let headers = list.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>();
-            let address = Address::of(&headers);
+            let address = Address::from_headers(&headers);
             assert_eq!((address.http("/x").as_str(), address.websocket("/x").as_str()), (http, websocket));
             assert!(http.ends_with(&address.path("/x")) && address.path("/x").starts_with('/'));
         }

@@ -66,7 +66,7 @@ pub struct Form {
 
 impl Form {
     /// 422 when the body is no form.
-    pub async fn of(request: Request) -> Result<Self, Response> {
+    pub async fn from_request(request: Request) -> Result<Self, Response> {
         let (head, body) = request.into_parts();
         let body = Arc::new(Mutex::new(body.into_data_stream()));
         let read = futures_util::stream::poll_fn({

@@ -81,7 +81,7 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
         "shell_port": SHELL, "iopub_port": IOPUB, "stdin_port": STDIN, "control_port": CONTROL, "hb_port": HEARTBEAT,
     });
     std::fs::write(&connection, text.to_string()).map_err(at("its connection file"))?;
-    let arrivals = Arrivals::of(dir.path()).map_err(at("its directory"))?;
+    let arrivals = Arrivals::watch(dir.path()).map_err(at("its directory"))?;
     let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
     let child = guest
         .processes

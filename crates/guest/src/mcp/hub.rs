@@ -64,7 +64,7 @@ fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
 pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListToolsResult, McpError> {
     match Asked::find(guest, server).await? {
         Asked::Configured(server) => guest.mcp.tools(guest, server).await,
-        Asked::Own(group) => Ok(ListToolsResult::with_all_items(registry().of(group).collect())),
+        Asked::Own(group) => Ok(ListToolsResult::with_all_items(registry().tools_in(group).collect())),
         Asked::Hub => {
             let shown: Vec<_> = shown_groups(guest).collect();
             let is_shown = |tool: &&crate::tools::Tool| shown.iter().any(|group| group.has(tool.name));

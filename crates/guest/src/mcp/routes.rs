@@ -102,7 +102,7 @@ async fn call(
     headers: HeaderMap,
     Body(arguments): Body<JsonObject>,
 ) -> Response {
-    let address = Address::of(&headers);
+    let address = Address::from_headers(&headers);
     let wants_news = headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == JSON_LINES.as_bytes());
     if !wants_news {
         let caller = Caller { guest, address, progress: Progress::default() };

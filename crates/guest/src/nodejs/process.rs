@@ -79,7 +79,7 @@ struct Output {
 }
 
 impl Output {
-    fn of(pipe: Receiver, budget: &Arc<Budget>, news: Option<News>) -> Self {
+    fn read_from(pipe: Receiver, budget: &Arc<Budget>, news: Option<News>) -> Self {
         let pipe = Arc::new(pipe);
         let kept = Arc::new(Mutex::new(Retained::new(budget)));
         let reading = tokio::spawn(read_all(Arc::clone(&pipe), Arc::clone(&kept), news));
@@ -180,7 +180,7 @@ impl NodeProcess {
             tokio::spawn(feed(pipe, text));
         }
         let mut owned = OwnedProcess::new(child, dir);
-        let output = |pipe| Output::of(pipe, budget, lines_to.map(News::new));
+        let output = |pipe| Output::read_from(pipe, budget, lines_to.map(News::new));
         let (stdout, stderr) = (output(from_stdout), output(from_stderr));
         let accepted = tokio::select! {
             accepted = timeout(START, listener.accept()) => accepted.map_err(|_| None),

@@ -183,5 +183,5 @@ fn finish(
 /// Where the client has to go for what the program calls by an absolute path; none: it is as good as it stands.
 fn lead(program: Program, asked: &HeaderMap, to: &HeaderValue) -> Option<HeaderValue> {
     let path = to.to_str().ok().filter(|path| path.starts_with('/') && !path.starts_with("//"))?;
-    HeaderValue::try_from(Address::of(asked).path(&format!("{}{path}", program.cut()))).ok()
+    HeaderValue::try_from(Address::from_headers(asked).path(&format!("{}{path}", program.cut()))).ok()
 }

@@ -46,7 +46,7 @@ pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Runni
         Program::JupyterLab => lab::launch(guest, command, dir.path(), &socket),
     };
     let Launch { argv, env } = launch.map_err(at("its configuration"))?;
-    let arrivals = Arrivals::of(dir.path()).map_err(at("its directory"))?;
+    let arrivals = Arrivals::watch(dir.path()).map_err(at("its directory"))?;
     let (output, stdout) = process::output_pipe(&guest.user).map_err(at("its output"))?;
     let child = guest
         .processes

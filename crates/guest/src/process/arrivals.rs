@@ -13,7 +13,7 @@ pub struct Arrivals(AsyncFd<OwnedFd>);
 
 impl Arrivals {
     /// Of those that come from now on.
-    pub fn of(dir: &Path) -> io::Result<Self> {
+    pub fn watch(dir: &Path) -> io::Result<Self> {
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         inotify::add_watch(&watch, dir, inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO)?;
         #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, which is what the successor makes callers promise")]

@@ -80,7 +80,7 @@ pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
 
 impl Versions {
     /// The version of a program, from `--version`; asked once, until the file changes.
-    pub(crate) async fn of(&self, guest: &Guest, program: &Path) -> Option<String> {
+    pub(crate) async fn version(&self, guest: &Guest, program: &Path) -> Option<String> {
         self.ask(guest, program).await.ok().flatten()
     }
 

@@ -199,17 +199,17 @@ pub async fn context(guest: &Guest) -> Result<Context, Failure> {
     let found = guest.files.workers.run(Kind::Scan, &guest.user, look).await?;
     let mut runtime = RuntimeEnv::default();
     for program in found.pythons.into_iter().chain(found.uv) {
-        let ver = guest.sandbox.of(guest, &program.file).await;
+        let ver = guest.sandbox.version(guest, &program.file).await;
         runtime.python.push(spec(program, ver));
     }
     runtime.python.extend(found.python_tools.into_iter().map(|(program, ver)| spec(program, ver)));
     for program in found.nodes {
-        let ver = guest.sandbox.of(guest, &program.file).await;
+        let ver = guest.sandbox.version(guest, &program.file).await;
         runtime.nodejs.push(spec(program, ver));
     }
     runtime.nodejs.extend(found.npm.into_iter().map(|(program, ver)| spec(program, ver)));
     let git = match &found.git {
-        Some(git) => guest.sandbox.of(guest, git).await,
+        Some(git) => guest.sandbox.version(guest, git).await,
         None => None,
     };
     let detail = SandboxDetail { system: found.system, runtime, utils: found.utils };

@@ -144,7 +144,7 @@ pub(super) fn read(text: &str) -> Option<Message> {
 
 /// The page that shows a session's terminal, as the caller sees this server.
 pub(super) fn url(headers: &HeaderMap, session_id: &str) -> String {
-    Address::of(headers).http(&format!("/terminal?session_id={session_id}"))
+    Address::from_headers(headers).http(&format!("/terminal?session_id={session_id}"))
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl From<SkillError> for ApiError {
     responses((status = 200, body = Envelope<SkillRegistrationResult>)))]
 async fn register(State(guest): State<SharedGuest>, request: Request) -> Response {
     service::preload(&guest).await;
-    let parts = match Form::of(request).await {
+    let parts = match Form::from_request(request).await {
         Ok(parts) => parts,
         Err(refusal) => return refusal,
     };

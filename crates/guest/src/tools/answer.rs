@@ -15,7 +15,7 @@ pub(super) const MAX_PICTURE: usize = 3_700_000;
 
 /// Words for agents beside JSON for programs.
 pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
-    of(vec![ContentBlock::text(text.into())], answer)
+    tool_result(vec![ContentBlock::text(text.into())], answer)
 }
 
 /// A text, and how to read the rest of one that was cut.
@@ -26,10 +26,10 @@ pub(super) fn cut(bounded: Bounded) -> ToolResult {
 
 /// A picture's file, what is to be said of it, and JSON for programs.
 pub(super) fn picture(file: &[u8], media_type: &str, text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
-    of(vec![ContentBlock::image(STANDARD.encode(file), media_type), ContentBlock::text(text.into())], answer)
+    tool_result(vec![ContentBlock::image(STANDARD.encode(file), media_type), ContentBlock::text(text.into())], answer)
 }
 
-fn of(content: Vec<ContentBlock>, answer: &impl Serialize) -> ToolResult {
+fn tool_result(content: Vec<ContentBlock>, answer: &impl Serialize) -> ToolResult {
     let value = serde_json::to_value(answer)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer is no JSON: {error}")))?;
     let mut result = CallToolResult::success(content);

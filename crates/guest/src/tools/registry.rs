@@ -150,7 +150,7 @@ impl Registry {
     }
 
     /// The tools that a server lists.
-    pub(crate) fn of(&self, group: Group) -> impl Iterator<Item = rmcp::model::Tool> {
+    pub(crate) fn tools_in(&self, group: Group) -> impl Iterator<Item = rmcp::model::Tool> {
         let shared = self.list().filter(move |tool| group.has(tool.name)).map(|tool| tool.description.clone());
         let own = group.documented().iter().filter_map(|(name, of)| {
             let mut description = self.tools.get(of)?.description.clone();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_readmes_servers_list_and_call_its_tools() {
-        let names = |group| registry().of(group).map(|tool| tool.name.into_owned()).collect::<Vec<_>>();
+        let names = |group| registry().tools_in(group).map(|tool| tool.name.into_owned()).collect::<Vec<_>>();
         assert_eq!(names(Group::File), ["read", "write", "list", "search", "replace"]);
         assert_eq!(names(Group::Shell), ["exec", "create_session", "kill"]);
         assert!(names(Group::Markitdown).contains(&"extract_text".to_owned()));

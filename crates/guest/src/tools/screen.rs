@@ -57,6 +57,6 @@ struct ExecuteAction {
 
 async fn act(Caller { guest, .. }: Caller, ExecuteAction { action }: ExecuteAction) -> ToolResult {
     action.perform(&guest).await?;
-    let done = ActionData::of(&action);
+    let done = ActionData::new(&action);
     worded(format!("{} done; sandbox_browser_screenshot shows the screen after it", done.action_performed), &done)
 }

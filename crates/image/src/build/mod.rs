@@ -238,7 +238,7 @@ impl Building<'_> {
         if !self.request.use_cache {
             // A digest of its own: the layer that is there may be in use.
             let now = Timestamp::now().as_nanosecond().to_le_bytes();
-            let fresh = FieldDigest::of("fresh").field("step", digest).field("time", now);
+            let fresh = FieldDigest::new("fresh").field("step", digest).field("time", now);
             return Ok(Found::Nothing(fresh.hex()));
         }
         let (store, wanted) = (self.store.clone(), digest.clone());
@@ -301,7 +301,7 @@ impl Building<'_> {
 
     async fn publish(self) -> Result<Image, ImageError> {
         let config = serde_json::to_vec(&self.config).expect("a config is plain data");
-        let digest = FieldDigest::of("image").field("top", self.top()).field("config", config).hex();
+        let digest = FieldDigest::new("image").field("top", self.top()).field("config", config).hex();
         let (store, name) = (self.store, self.request.name.clone());
         blocking(move || store.publish(&self.lock, &name, digest, self.layers, self.config)).await
     }

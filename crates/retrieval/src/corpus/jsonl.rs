@@ -27,7 +27,7 @@ impl JsonLines {
 
 impl<R: BufRead> JsonLines<R> {
     /// Reads what is no file; `name` is how faults call it.
-    pub fn of(name: &str, input: R) -> Self {
+    pub fn new(name: &str, input: R) -> Self {
         Self { name: name.to_owned(), path: name.into(), input, line: 0, ended: false }
     }
 
@@ -71,8 +71,9 @@ impl<R: BufRead> Iterator for JsonLines<R> {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let passage =
-                serde_json::from_slice(line).map_err(|error| error.to_string()).and_then(|record| Passage::of(record, None));
+            let passage = serde_json::from_slice(line)
+                .map_err(|error| error.to_string())
+                .and_then(|record| Passage::from_record(record, None));
             return Some(Ok(passage.map_err(|reason| self.fault(reason))));
         }
         None
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8]) -> Vec<Result<String, String>> {
-        let lines = JsonLines::of("c", text);
+        let lines = JsonLines::new("c", text);
         lines.map(|record| record.unwrap().map(|p| p.id).map_err(|fault| fault.to_string())).collect()
     }
 
@@ -97,7 +98,7 @@ mod tests {
         // Without an id it is called by what it says: the same text is the same passage, in whichever line.
         let (first, last) = (read[0].as_deref().unwrap(), read[4].as_deref().unwrap());
         assert!(first.len() == 32 && first != last, "{read:?}");
-        assert_eq!(super::JsonLines::of("d", &b"\n{\"text\":\"a\"}"[..]).next().unwrap().unwrap().unwrap().id, first);
+        assert_eq!(super::JsonLines::new("d", &b"\n{\"text\":\"a\"}"[..]).next().unwrap().unwrap().unwrap().id, first);
         assert!(read[2].as_ref().unwrap_err().starts_with("c, line 4: "), "{read:?}");
         assert!(read[3].as_ref().unwrap_err().starts_with("c, line 5: "), "{read:?}");
     }
@@ -110,6 +111,6 @@ mod tests {
         let read = read(&text);
         assert_eq!(read.len(), 2, "the rest of the line is not a line");
         assert!(read[0].as_ref().unwrap_err().contains("longer") && read[1].is_ok());
-        assert!(super::JsonLines::of("c", &b""[..]).next().is_none());
+        assert!(super::JsonLines::new("c", &b""[..]).next().is_none());
     }
 }

@@ -50,7 +50,7 @@ impl Iterator for Parquet {
         self.row += 1;
         // Where it stopped making sense, nothing after it can be found.
         self.ended = row.is_err();
-        let passage = row.and_then(|row| Passage::of(row.to_json_value(), None));
+        let passage = row.and_then(|row| Passage::from_record(row.to_json_value(), None));
         Some(Ok(passage.map_err(|reason| Fault { place: format!("{}, row {}", self.name, self.row), reason })))
     }
 }

@@ -32,7 +32,7 @@ impl Passage {
     ///
     /// # Errors
     /// Why the record is no passage.
-    pub fn of(record: Value, number: Option<u64>) -> Result<Self, String> {
+    pub fn from_record(record: Value, number: Option<u64>) -> Result<Self, String> {
         let Value::Object(mut fields) = record else {
             return Err("it is no JSON object".to_owned());
         };
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn records_become_passages() {
-        let of = |record| Passage::of(record, Some(7)).unwrap();
+        let of = |record| Passage::from_record(record, Some(7)).unwrap();
         let plain = of(json!({"contents": "a b", "title": null, "year": 1999, "metadata": {"lang": "en"}}));
         assert_eq!((plain.id.as_str(), plain.shown()), ("7", "a b".to_owned()));
         assert_eq!(Value::Object(plain.metadata), json!({"lang": "en", "year": 1999}));
@@ -126,7 +126,7 @@ mod tests {
             (json!({"text": large}), "larger"),
             (json!({"text": "x", "more": large}), "metadata is larger"),
         ] {
-            let error = Passage::of(record, None).unwrap_err();
+            let error = Passage::from_record(record, None).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

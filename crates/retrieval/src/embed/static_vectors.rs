@@ -59,7 +59,7 @@ impl StaticVectors {
     /// `config.json` may say that vectors keep their length. They don't here, where the inner product has to be the cosine.
     fn vector(&self, text: &str) -> Reasoned<Vec<f32>> {
         let mut sum = vec![0.0; self.dimension];
-        for token in self.tokens.of(text)?.into_iter().filter(|token| Some(*token) != self.unknown) {
+        for token in self.tokens.encode(text)?.into_iter().filter(|token| Some(*token) != self.unknown) {
             let row =
                 self.row(token).ok_or_else(|| format!("the token {token} has no vector: the tokenizer is not this model's"))?;
             let weight = match &self.weights {

@@ -166,7 +166,7 @@ pub(super) fn write(path: &Path, tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]) 
 mod tests {
     use super::*;
 
-    fn of(bytes: &[u8]) -> Reasoned<Tensors> {
+    fn parse(bytes: &[u8]) -> Reasoned<Tensors> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         std::fs::write(&path, bytes).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_damaged_is_refused() {
         let sound = file(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, &[0; 4]);
-        assert!(of(&sound).is_ok());
+        assert!(parse(&sound).is_ok());
         let mut damaged =
             vec![Vec::new(), vec![1, 0, 0], vec![0xff; 64], file("", &[]), file("[]", &[]), file(r#"{"a":1}"#, &[])];
         for entry in [
@@ -227,7 +227,7 @@ mod tests {
         }
         damaged.extend((0..sound.len()).map(|end| sound[..end].to_vec()));
         for bytes in damaged {
-            assert!(of(&bytes).is_err(), "{:?}", String::from_utf8_lossy(&bytes));
+            assert!(parse(&bytes).is_err(), "{:?}", String::from_utf8_lossy(&bytes));
         }
     }
 }

@@ -41,7 +41,7 @@ impl Tokens {
         Ok(Self { tokenizer, special, limit })
     }
 
-    pub(super) fn of(&self, text: &str) -> Reasoned<Vec<u32>> {
+    pub(super) fn encode(&self, text: &str) -> Reasoned<Vec<u32>> {
         let end = text.char_indices().nth(self.limit * CHARACTERS).map_or(text.len(), |(at, _)| at);
         let encoding =
             self.tokenizer.encode_fast(&text[..end], self.special).map_err(|error| format!("a text has no tokens: {error}"))?;

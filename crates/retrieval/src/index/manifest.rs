@@ -36,7 +36,7 @@ pub struct DenseSettings {
 }
 
 impl DenseSettings {
-    pub fn of(embedder: EmbedderSpec, dimension: usize) -> Self {
+    pub fn new(embedder: EmbedderSpec, dimension: usize) -> Self {
         let graph_from = match embedder {
             // A passage's hashed words are nearly as far from its nearest as from any other, and a graph leads nowhere then: of the ten
             // best of 200,000 it found two, Faiss's no more, where looking at all takes 12 ms.

@@ -6,7 +6,7 @@ use crate::lexical::{Language, LexicalSettings};
 use crate::search::{Corpus, Mode, Query};
 
 fn settings(graph_from: u32) -> Settings {
-    let dense = DenseSettings { graph_from, ..DenseSettings::of(EmbedderSpec::Hashing { dimension: 64 }, 64) };
+    let dense = DenseSettings { graph_from, ..DenseSettings::new(EmbedderSpec::Hashing { dimension: 64 }, 64) };
     let lexical = LexicalSettings { language: Language::Simple, ..LexicalSettings::default() };
     Settings { lexical: Some(lexical), dense: Some(dense) }
 }

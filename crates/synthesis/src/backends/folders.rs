@@ -50,7 +50,7 @@ pub(super) struct Folders {
 impl Folders {
     /// `only`: the one folder that the configuration allows. Without it: the working directory and the configuration's folder,
     /// and `more`. A root directory allows nothing: it would be the whole host.
-    pub(super) fn of(search_dirs: &SearchDirs, only: Option<&str>, more: Option<&Path>) -> Self {
+    pub(super) fn new(search_dirs: &SearchDirs, only: Option<&str>, more: Option<&Path>) -> Self {
         let roots: Vec<PathBuf> = match only {
             Some(only) => search_dirs.existing(Path::new(only)).into_iter().collect(),
             None => search_dirs.dirs.iter().cloned().chain(more.map(Path::to_owned)).collect(),
@@ -123,7 +123,7 @@ mod tests {
         std::os::unix::fs::symlink(here.join(".ssh"), here.join("keys")).unwrap();
         let data_dir = here.join("data").canonicalize().ok();
         let search_dirs = SearchDirs { dirs: vec![here.clone(), there.clone()], data_dir };
-        let folders = Folders::of(&search_dirs, None, None);
+        let folders = Folders::new(&search_dirs, None, None);
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         for (given, wanted) in [("a", "here/a"), ("b", "there/b"), ("./a/../a", "here/a"), (&text(there.join("b")), "there/b")] {
             let wanted = dir.path().join(wanted).canonicalize().unwrap();
@@ -136,12 +136,12 @@ mod tests {
             assert_eq!(folders.find(given), Err(Missing::Outside), "{given}");
         }
         // One that is named allows nothing beside it.
-        let only = Folders::of(&search_dirs, Some("a"), None);
+        let only = Folders::new(&search_dirs, Some("a"), None);
         assert_eq!(only.find("."), Ok(here.join("a").canonicalize().unwrap()));
         assert_eq!(only.find(&text(there.join("b"))), Err(Missing::Outside));
         // The whole host is never meant.
-        let host = Folders::of(&SearchDirs { dirs: vec!["/".into()], data_dir: None }, None, None);
+        let host = Folders::new(&SearchDirs { dirs: vec!["/".into()], data_dir: None }, None, None);
         assert_eq!(host.find("etc"), Err(Missing::Outside));
-        assert_eq!(Folders::of(&SearchDirs::default(), None, None).find("etc"), Err(Missing::Outside));
+        assert_eq!(Folders::new(&SearchDirs::default(), None, None).find("etc"), Err(Missing::Outside));
     }
 }

@@ -191,7 +191,7 @@ impl Rag {
             None => self.config.as_ref().ok().and_then(|config| config.mode),
         };
         let filter = match of("filter") {
-            Some(Value::Object(filter)) => Filter::of(filter).map_err(|error| Failure::new(codes::INVALID_INPUT, error))?,
+            Some(Value::Object(filter)) => Filter::parse(filter).map_err(|error| Failure::new(codes::INVALID_INPUT, error))?,
             Some(_) => return Err(wrong("filter", "an object")),
             None => None,
         };
@@ -301,7 +301,7 @@ impl Rag {
         }
         for (number, document) in documents.iter().enumerate() {
             let record = if document.is_string() { json!({ "text": document }) } else { document.clone() };
-            let passage = Passage::of(record, None);
+            let passage = Passage::from_record(record, None);
             passages.push(passage.map_err(|reason| wrong(&format!("document {number}"), &format!("a passage: {reason}")))?);
         }
         let done = blocking(move || {
@@ -331,7 +331,7 @@ impl Rag {
             (None, None) => EmbedderSpec::default(),
         };
         let dimension = embed::open(&embedder)?.dimension();
-        Ok(Settings { lexical: Some(Default::default()), dense: Some(DenseSettings::of(embedder, dimension)) })
+        Ok(Settings { lexical: Some(Default::default()), dense: Some(DenseSettings::new(embedder, dimension)) })
     }
 }
 

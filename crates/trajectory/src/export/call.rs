@@ -154,7 +154,7 @@ pub(super) struct Names {
 
 impl Names {
     /// `bash:run` is `bash-run`, as AgentFlow's own agents call it; any other sign is `_`.
-    pub(super) fn of(&mut self, tool: &str) -> String {
+    pub(super) fn name_for(&mut self, tool: &str) -> String {
         if let Some(name) = self.given.get(tool) {
             return name.clone();
         }
@@ -205,15 +205,15 @@ mod tests {
     #[test]
     fn names_of_functions_are_valid_and_never_the_same() {
         let mut names = Names::default();
-        assert_eq!(names.of("bash:run"), "bash-run");
-        assert_eq!(names.of("mcp:github.create_issue"), "mcp-github_create_issue");
+        assert_eq!(names.name_for("bash:run"), "bash-run");
+        assert_eq!(names.name_for("mcp:github.create_issue"), "mcp-github_create_issue");
         let long = "x".repeat(100);
-        let given = [names.of("bash-run"), names.of(&long), names.of(""), names.of("é:é")];
+        let given = [names.name_for("bash-run"), names.name_for(&long), names.name_for(""), names.name_for("é:é")];
         for name in &given {
             assert!((1..=64).contains(&name.len()), "{name}");
             assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'), "{name}");
         }
         assert_ne!(given[0], "bash-run");
-        assert_eq!(names.of("bash:run"), "bash-run");
+        assert_eq!(names.name_for("bash:run"), "bash-run");
     }
 }

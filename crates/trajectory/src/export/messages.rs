@@ -91,7 +91,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
 
 /// A call and its answer, which AgentFlow has with the function's name and the API without.
 pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
-    let name = names.of(&tool(&call.step.action));
+    let name = names.name_for(&tool(&call.step.action));
     let arguments = Value::Object(call.arguments.clone()).to_string();
     let function = Function { name: name.clone(), arguments };
     [

@@ -34,7 +34,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
         let (mut first, mut names) = (true, Names::default());
         for step in tree.path(leaf) {
             let Some(call) = source.call(step)? else { continue };
-            let name = names.of(&tool(&call.step.action));
+            let name = names.name_for(&tool(&call.step.action));
             let function = out.text(&Function { name: &name, arguments: &call.arguments })?;
             out.item(&mut first, &Message { from: "function_call", value: function })?;
             out.item(&mut first, &Message { from: "observation", value: shown(&call, TEXT) })?;

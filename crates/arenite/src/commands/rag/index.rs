@@ -100,7 +100,7 @@ fn settings(args: &RagIndexArgs, dir: &Path) -> Result<Option<Settings>, Failure
 
 fn dense(args: &RagIndexArgs, embedder: EmbedderSpec) -> Result<DenseSettings, Failure> {
     let dimension = embed::open(&embedder).map_err(refused)?.dimension();
-    let mut dense = DenseSettings::of(embedder, dimension);
+    let mut dense = DenseSettings::new(embedder, dimension);
     if let Some(precision) = args.precision {
         dense.precision = match precision {
             VectorPrecision::F32 => Precision::F32,
@@ -121,7 +121,7 @@ fn take_in(update: &mut Update, source: &Path, args: &RagIndexArgs, bar: &Progre
                 eprintln!("reading JSON lines from the terminal; Ctrl+D ends them");
             }
             let input: Box<dyn BufRead> = Box::new(stdin().lock());
-            Box::new(JsonLines::of("stdin", input))
+            Box::new(JsonLines::new("stdin", input))
         }
         _ if source.is_dir() => Box::new(documents::passages(source, chunking).map_err(refused)?),
         "parquet" => Box::new(Parquet::open(source).map_err(refused)?),

@@ -93,7 +93,7 @@ fn search(args: &RagSearchArgs) -> Outcome {
         None => None,
         Some(text) => {
             let filter: Map<String, Value> = serde_json::from_str(text).attempt(|| "the filter is no JSON object".to_owned())?;
-            Filter::of(&filter).map_err(|reason| Failure::new(reason).exit_code(2))?
+            Filter::parse(&filter).map_err(|reason| Failure::new(reason).exit_code(2))?
         }
     };
     let corpus = open(&args.corpus, &args.data_dir.data_dir)?;

@@ -27,9 +27,9 @@ pub(super) async fn replay(args: TrajectoryReplayArgs) -> Outcome {
 }
 
 async fn run(args: TrajectoryReplayArgs) -> Outcome {
-    let client = Client::of(&args.server)?;
+    let client = Client::connect_to(&args.server)?;
     let trajectory = find(&client, &args.trajectory).await?;
-    let mut steps = Steps::of(&client, &trajectory, args.until, args.chosen.origin.as_deref().unwrap_or("agent")).await?;
+    let mut steps = Steps::fetch(&client, &trajectory, args.until, args.chosen.origin.as_deref().unwrap_or("agent")).await?;
     let mut ids = Ids::default();
     let mut target = ReplayTarget::make(&client, &mut steps, args.on.as_ref().map(|image| image.as_str()), &mut ids).await?;
     if !args.format.json {

@@ -196,7 +196,7 @@ impl Asked<'_> {
             params: Some(body.object("params")),
             timeout: body.integer("timeout"),
         };
-        let execute = Execute { action, ..of(&mut body) };
+        let execute = Execute { action, ..execute_from(&mut body) };
         let done = self.synthesis.execute(self.caller, execute, self.request("execute", bytes)).await;
         self.done(done, true)
     }
@@ -223,7 +223,7 @@ impl Asked<'_> {
             actions: actions.into_iter().map(action).collect(),
             parallel: body.truth("parallel", false),
             stop_on_error: body.truth("stop_on_error", true),
-            each: of(&mut body),
+            each: execute_from(&mut body),
         };
         let done = self.synthesis.execute_batch(self.caller, batch, self.request("batch", bytes)).await;
         self.done(done, false)
@@ -277,8 +277,8 @@ impl Asked<'_> {
     }
 }
 
-/// All of a call but what is done.
-fn of(body: &mut Checked) -> Execute {
+/// Reads all fields of a call except its action.
+fn execute_from(body: &mut Checked) -> Execute {
     let tokens = ["tokens", "usage", "token_usage"].iter().find_map(|name| body.any(name));
     Execute {
         worker: body.text("worker_id").unwrap_or_default(),

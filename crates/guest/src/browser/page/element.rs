@@ -31,7 +31,7 @@ pub(crate) enum Target {
 impl Target {
     /// # Errors
     /// That none is given, both are, or it can't be one.
-    pub(crate) fn of(selector: Option<String>, index: Option<i64>) -> Result<Self, PageError> {
+    pub(crate) fn new(selector: Option<String>, index: Option<i64>) -> Result<Self, PageError> {
         match (selector, index) {
             (Some(selector), None) => Self::selector(selector),
             (None, Some(index)) => {

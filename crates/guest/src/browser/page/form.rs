@@ -224,7 +224,7 @@ impl Work {
     }
 
     async fn fill_item(&self, item: Item) -> Result<(), PageError> {
-        let target = &Target::of(item.selector, item.index)?;
+        let target = &Target::new(item.selector, item.index)?;
         let value = item.value.ok_or_else(|| PageError::Bad("give a value".to_owned()))?;
         let look = |element: Element| async move { self.tab.on::<String>(&element, "inputKind", json!([])).await.map(Ok) };
         let kind = self.tab.with(target, look).await?;

@@ -45,7 +45,7 @@ impl Work {
                 return Err(PageError::Bad("give a selector, an index or x and y, and only one of them".to_owned()));
             }
             (None, None, None) => return Err(PageError::Bad("give a selector, an index, or x and y".to_owned())),
-            (selector, index, None) => self.click_element(&Target::of(selector, index)?, button, click_count).await?,
+            (selector, index, None) => self.click_element(&Target::new(selector, index)?, button, click_count).await?,
         };
         Ok((self.settled().await?, at))
     }

@@ -184,7 +184,7 @@ async fn click(State(guest): State<SharedGuest>, Body(request): Body<ClickArgume
 #[utoipa::path(post, path = "/v1/browser/page/fill", tag = "browser", operation_id = "fill_v1_browser_page_fill_post",
     request_body = FillRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn fill(State(guest): State<SharedGuest>, Body(request): Body<FillRequest>) -> Reply<Value> {
-    let target = Target::of(request.selector, request.index)?;
+    let target = Target::new(request.selector, request.index)?;
     acted(guest, format!("Filled {target}"), |work| async move { Ok(json!(work.fill(&target, &request.text).await?)) }).await
 }
 

@@ -74,7 +74,7 @@ pub(super) fn hidden_tools() -> Vec<Tool> {
 /// An element by one of the two. Agents leave the other empty.
 fn target(selector: Option<String>, index: Option<i64>) -> Result<Target, ApiError> {
     let selector = selector.filter(|selector| !selector.trim().is_empty());
-    Target::of(selector, index).map_err(|error| failed(error, LIST_ELEMENTS))
+    Target::new(selector, index).map_err(|error| failed(error, LIST_ELEMENTS))
 }
 
 /// A failure in words for agents, and what to do: `hint`, unless what went wrong has an answer of its own.

@@ -35,7 +35,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn of(config: &Value) -> Reasoned<Self> {
+    pub(super) fn parse(config: &Value) -> Reasoned<Self> {
         let family = match config["model_type"].as_str().unwrap_or("unnamed") {
             "bert" => Family::Bert,
             "roberta" | "xlm-roberta" | "camembert" => Family::Roberta,
@@ -109,7 +109,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(folder: &Path) -> Reasoned<Self> {
+    pub(super) fn from_folder(folder: &Path) -> Reasoned<Self> {
         let mut usage = Self { pooling: Pooling::Mean, with_prefix: true, limit: None, lower_case: false };
         let sentence = optional(folder, "sentence_bert_config.json")?;
         usage.limit = sentence["max_seq_length"].as_u64().map(|limit| limit.min(MOST) as usize);
@@ -181,7 +181,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, value.to_string()).unwrap();
         }
-        Usage::of(dir.path())
+        Usage::from_folder(dir.path())
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
             "model_type": "bert", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
             "vocab_size": 9, "max_position_embeddings": 16, "type_vocab_size": 2,
         });
-        assert!(Config::of(&sound).is_ok());
+        assert!(Config::parse(&sound).is_ok());
         for (key, value, told) in [
             ("model_type", json!("llama"), "the kind llama"),
             ("model_type", json!("roberta"), ""),
@@ -233,7 +233,7 @@ mod tests {
         ] {
             let mut config = sound.clone();
             config[key] = value;
-            let outcome = Config::of(&config).map(|_| ());
+            let outcome = Config::parse(&config).map(|_| ());
             assert!(
                 if told.is_empty() { outcome.is_ok() } else { outcome.clone().unwrap_err().contains(told) },
                 "{key} {outcome:?}"

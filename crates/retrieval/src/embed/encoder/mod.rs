@@ -49,7 +49,7 @@ impl Encoder {
         if config.is_null() {
             return Err(format!("{} holds no model: there is no config.json", path.display()));
         }
-        let usage = Usage::of(path)?;
+        let usage = Usage::from_folder(path)?;
         let prefixes = match prefixes {
             Some(prefixes) => prefixes,
             None => own_prefixes(path, &config)?,
@@ -61,7 +61,7 @@ impl Encoder {
         if !weights.is_file() {
             return Err("there is no model.safetensors in the folder; save the model in that format, in one file".to_owned());
         }
-        let config = Config::of(&config)?;
+        let config = Config::parse(&config)?;
         let network = Network::read(&config, &mut Tensors::open(&weights)?)?;
         let limit = usage.limit.unwrap_or(usize::MAX).min(network.longest());
         let tokens = Tokens::open(path, true, limit)?;
@@ -72,7 +72,7 @@ impl Encoder {
     fn tokens(&self, text: &str, role: Role) -> Reasoned<Vec<u32>> {
         let text = self.prefixes.before(text, role);
         let text = text.trim();
-        let tokens = if self.usage.lower_case { self.tokens.of(&text.to_lowercase()) } else { self.tokens.of(text) }?;
+        let tokens = if self.usage.lower_case { self.tokens.encode(&text.to_lowercase()) } else { self.tokens.encode(text) }?;
         if tokens.is_empty() {
             Err("the tokenizer adds no tokens of its own, so an empty text has none".to_owned())
         } else {

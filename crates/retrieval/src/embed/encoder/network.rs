@@ -41,7 +41,7 @@ struct Distances {
 
 impl Network {
     pub(super) fn read(config: &Config, tensors: &mut Tensors) -> Reasoned<Self> {
-        let names = Names::of(config.family);
+        let names = Names::for_family(config.family);
         let width = config.width;
         let prefix = tensors
             .names()
@@ -197,7 +197,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(family: Family) -> Self {
+    fn for_family(family: Family) -> Self {
         let bert = Self {
             layer: "encoder.layer",
             query: "attention.self.query",

@@ -54,7 +54,7 @@ impl Doc {
             None => PathBuf::from(seed),
         };
         let seed = seed.map(|seed| search_dirs.existing(&below(seed)).unwrap_or_else(|| below(seed)));
-        let folders = Folders::of(search_dirs, root, seed.as_deref());
+        let folders = Folders::new(search_dirs, root, seed.as_deref());
         Self { seed, folders, config }
     }
 
@@ -114,7 +114,7 @@ impl Doc {
             Document::AgentFlow(document) => document,
             Document::Plain(sections) => return shown(&sections, ids, characters),
         };
-        let vision = Vision::of(&self.config)?;
+        let vision = Vision::from_config(&self.config)?;
         let goal = params["goal"].as_str().map_or_else(|| read::python(&params["goal"]), str::to_owned);
         let mut parts = Vec::new();
         for id in ids {

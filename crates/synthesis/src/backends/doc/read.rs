@@ -49,7 +49,7 @@ pub(super) struct Bounds {
 }
 
 impl Vision {
-    pub(super) fn of(config: &Map<String, Value>) -> Result<Self, Fault> {
+    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Self, Fault> {
         let name = setting(config, "vlm_model", &["VLM_MODEL"]).ok_or_else(|| {
             Fault::new("VLM model not configured. Please set 'vlm_model' in config or VLM_MODEL environment variable")
         })?;

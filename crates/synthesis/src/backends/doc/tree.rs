@@ -21,7 +21,7 @@ impl Element {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    fn of(start: &BytesStart<'_>) -> Result<Self, String> {
+    fn from_start(start: &BytesStart<'_>) -> Result<Self, String> {
         let mut element = Self::new(start.name().0);
         for attribute in start.attributes() {
             let attribute = attribute.map_err(|error| error.to_string())?;
@@ -41,7 +41,7 @@ impl Element {
                 if elements > MAX_ELEMENTS || open.len() >= MAX_DEPTH {
                     return Err(format!("it has more than {MAX_ELEMENTS} elements, or is nested more than {MAX_DEPTH} deep"));
                 }
-                open.push(Self::of(start)?);
+                open.push(Self::from_start(start)?);
             }
             match event {
                 Event::Empty(_) | Event::End(_) => {

@@ -25,7 +25,7 @@ struct File {
 }
 
 impl Data {
-    pub(super) fn of(folder: &Path) -> Result<Self, Fault> {
+    pub(super) fn open(folder: &Path) -> Result<Self, Fault> {
         let failed = |error: std::io::Error| Fault::new(format!("the data can't be read: {}", error.kind()));
         let (mut files, mut open, mut bytes) = (Vec::new(), vec![folder.to_owned()], 0u64);
         let mut mark = blake3::Hasher::new();
@@ -99,15 +99,15 @@ mod tests {
             std::fs::write(dir.path().join(name), name).unwrap();
         }
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("out")).unwrap();
-        let Ok(data) = Data::of(dir.path()) else { panic!("not read") };
+        let Ok(data) = Data::open(dir.path()) else { panic!("not read") };
         let sent: Vec<String> =
             data.messages("/f").map(|sent| String::from_utf8(sent.unwrap_or_else(|_| panic!("not read"))).unwrap()).collect();
         let head = serde_json::json!({"folder": "/f", "files": [["a.csv", 5], ["more/b.csv", 10]], "mark": data.mark});
         assert_eq!(sent, [format!("{head}\na.csvmore/b.csv")]);
         std::fs::write(dir.path().join("a.csv"), "changed").unwrap();
-        assert!(Data::of(dir.path()).is_ok_and(|changed| changed.mark != data.mark));
+        assert!(Data::open(dir.path()).is_ok_and(|changed| changed.mark != data.mark));
         // An empty folder is one too.
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(Data::of(empty.path()).map(|data| data.messages("/f").count()).unwrap_or_default(), 1);
+        assert_eq!(Data::open(empty.path()).map(|data| data.messages("/f").count()).unwrap_or_default(), 1);
     }
 }

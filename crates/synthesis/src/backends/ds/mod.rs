@@ -64,7 +64,7 @@ impl Ds {
     /// server's working directory or the configuration's folder. What is not there is the sandbox's own.
     pub fn new(config: Map<String, Value>, search_dirs: &SearchDirs) -> Self {
         let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let folders = Folders::of(search_dirs, text("seed_root").or_else(|| text("seed_path")), None);
+        let folders = Folders::new(search_dirs, text("seed_root").or_else(|| text("seed_path")), None);
         Self { config, folders, ports: Mutex::default() }
     }
 
@@ -172,7 +172,7 @@ impl Ds {
         let data = match seed.path {
             None => None,
             Some(path) => {
-                let data = tokio::task::spawn_blocking(move || Data::of(&path)).await;
+                let data = tokio::task::spawn_blocking(move || Data::open(&path)).await;
                 Some(Arc::new(data.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))?))
             }
         };

@@ -73,7 +73,7 @@ pub(super) struct Definitions {
 }
 
 impl Definitions {
-    pub(super) fn of(config: &Map<String, Value>, folders: &Folders) -> Self {
+    pub(super) fn from_config(config: &Map<String, Value>, folders: &Folders) -> Self {
         let own = config.get("servers").and_then(Value::as_object);
         let overrides = config.get("env_overrides").and_then(Value::as_object);
         let overrides = overrides.into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect();
@@ -272,7 +272,7 @@ mod tests {
         let config = config.as_object().unwrap();
         assert_eq!(enabled(config), ["a", "terminal", "nosuch"]);
         let folders = Folders::new(config, PathBuf::from("/nowhere"));
-        let definitions = Definitions::of(config, &folders);
+        let definitions = Definitions::from_config(config, &folders);
         assert_eq!(definitions.unknown().count(), 1);
         let workspace = Workspace { folder: Some("/w/1".to_owned()), servers: "/s".to_owned(), task: String::new() };
         let entries = definitions.entries(&workspace);

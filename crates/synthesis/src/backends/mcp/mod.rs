@@ -63,7 +63,7 @@ impl Mcp {
         handle: &SandboxHandle,
     ) -> Result<BTreeMap<String, Result<Vec<Value>, String>>, String> {
         let workspace = Workspace::make(handle, &self.folders, config, worker).await?;
-        let definitions = Definitions::of(config, &self.folders);
+        let definitions = Definitions::from_config(config, &self.folders);
         let file = json!({ "mcpServers": definitions.entries(&workspace) }).to_string();
         handle.post("/v1/file/write", &json!({ "file": FILE, "content": file })).await?;
         let asking = definitions.names().map(|name| async move {

@@ -305,11 +305,11 @@ impl Backend for Vm {
 
     fn sandbox_request(&self, config: &Map<String, Value>) -> Option<SandboxRequest> {
         // What is wrong with it is said when the session begins.
-        Settings::of(config).ok()?.sandbox_request()
+        Settings::from_config(config).ok()?.sandbox_request()
     }
 
     fn check(&self, tool: &str, params: &Params, _worker: &str) -> Result<(), Failure> {
-        Request::of(tool, params).map(drop)
+        Request::parse(tool, params).map(drop)
     }
 
     fn bind(&self, keep: Keep) {
@@ -317,7 +317,7 @@ impl Backend for Vm {
         let setting = self.setting(&self.config, &steps);
         // It is bound once.
         let _ = self.pool.set(Arc::new(Pool::new(self.config.clone(), setting, keep)));
-        if Settings::of(&self.config).is_ok_and(|settings| settings.provider == Provider::Docker) {
+        if Settings::from_config(&self.config).is_ok_and(|settings| settings.provider == Provider::Docker) {
             let owner = self.owner.clone();
             tokio::spawn(async move {
                 if let Err(error) = docker::remove_orphans(&owner).await {
@@ -339,7 +339,7 @@ impl Backend for Vm {
     }
 
     async fn initialize(&self, session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
-        let settings = Settings::of(&session.facts.config)?;
+        let settings = Settings::from_config(&session.facts.config)?;
         if settings.recording {
             self.films()?;
         }
@@ -364,7 +364,7 @@ impl Backend for Vm {
     }
 
     async fn call(&self, call: Call<'_>) -> Answered {
-        let request = Request::of(call.tool, &call.params)?;
+        let request = Request::parse(call.tool, &call.params)?;
         let known = call.session.and_then(|session| Some((session, self.open().get(&session.facts.id).cloned()?)));
         let Some((session, open)) = known else {
             return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, "[VM] the session has no machine"));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     async fn ask(open: &Open, tool: &str, params: Value) -> Result<Value, Failure> {
-        let request = Request::of(tool, &fields(params))?;
+        let request = Request::parse(tool, &fields(params))?;
         match open.perform(tool, &request, "vm_w_001").await? {
             Returned::Data(data) => Ok(data),
             Returned::Envelope(_) => unreachable!(),

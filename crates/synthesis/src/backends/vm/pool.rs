@@ -52,7 +52,7 @@ impl Pool {
 
     /// What its machines are.
     fn kind(&self) -> Result<(Settings, SandboxRequest), String> {
-        let settings = Settings::of(&self.config)?;
+        let settings = Settings::from_config(&self.config)?;
         let sandbox_request = settings.sandbox_request().ok_or("machines of this provider are not kept ready")?;
         let sandbox_request = SandboxRequest::from_config(&self.config)?.over(&sandbox_request);
         Ok((settings, sandbox_request))
@@ -126,7 +126,7 @@ impl Pool {
         sandbox_request: &SandboxRequest,
     ) -> Option<String> {
         let (ours, own) = self.kind().ok()?;
-        let theirs = Settings::of(config).ok()?;
+        let theirs = Settings::from_config(config).ok()?;
         let is_such = caller.tenant == *self.keep.tenant()
             && theirs.provider == ours.provider
             && self.keep.whole(&own) == *sandbox_request
@@ -238,8 +238,9 @@ mod tests {
     async fn take(pool: &Arc<Pool>, config: Value, tenant: TenantId) -> Option<String> {
         let config = config.as_object().cloned().unwrap();
         let caller = Caller { tenant, request_id: String::new(), origin: None };
-        let sandbox_request =
-            SandboxRequest::from_config(&config).unwrap().over(&Settings::of(&config).unwrap().sandbox_request().unwrap());
+        let sandbox_request = SandboxRequest::from_config(&config)
+            .unwrap()
+            .over(&Settings::from_config(&config).unwrap().sandbox_request().unwrap());
         pool.take(&caller, &config, &pool.keep.whole(&sandbox_request)).await
     }
 

@@ -116,7 +116,7 @@ fn scripts(params: &Params) -> Result<Request, Failure> {
 impl Request {
     /// # Errors
     /// What is missing or can't be.
-    pub(super) fn of(tool: &str, params: &Params) -> Result<Self, Failure> {
+    pub(super) fn parse(tool: &str, params: &Params) -> Result<Self, Failure> {
         let needs = |names: &[&str]| require(tool, params, names);
         match tool {
             "vm:screenshot" => Ok(Self::Screenshot),
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn request(tool: &str, params: Value) -> Result<Request, Failure> {
-        Request::of(tool, params.as_object().unwrap())
+        Request::parse(tool, params.as_object().unwrap())
     }
 
     #[test]

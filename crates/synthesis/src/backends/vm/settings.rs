@@ -147,7 +147,7 @@ pub(super) fn pool_size(config: &Map<String, Value>) -> Result<usize, String> {
 impl Settings {
     /// # Errors
     /// What is wrong with the configuration.
-    pub(super) fn of(config: &Map<String, Value>) -> Result<Self, String> {
+    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Self, String> {
         let given = |key: &str| config.get(key).filter(|value| !value.is_null());
         let provider = provider(config)?;
         if provider == Provider::Desktop
@@ -203,7 +203,7 @@ impl Settings {
         owner: &str,
     ) -> Result<Box<dyn Machine>, String> {
         match (self.provider, handle) {
-            (Provider::Docker, _) => Ok(Box::new(DockerMachine::make(Options::of(config, owner)?).await?)),
+            (Provider::Docker, _) => Ok(Box::new(DockerMachine::make(Options::from_config(config, owner)?).await?)),
             (Provider::Desktop, Some(handle)) => Ok(Box::new(Desktop::new(handle.clone(), self.tells))),
             (Provider::Qemu, Some(handle)) => {
                 let port = config.get("server_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn settings(config: Value) -> Result<Settings, String> {
-        Settings::of(config.as_object().unwrap())
+        Settings::from_config(config.as_object().unwrap())
     }
 
     #[test]

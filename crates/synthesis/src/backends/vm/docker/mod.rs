@@ -65,7 +65,7 @@ impl Options {
     ///
     /// # Errors
     /// Which field is missing or wrong.
-    pub(super) fn of(config: &Map<String, Value>, owner: &str) -> Result<Self, String> {
+    pub(super) fn from_config(config: &Map<String, Value>, owner: &str) -> Result<Self, String> {
         let text = |name: &str, default: &str| match config.get(name) {
             None | Some(Value::Null) => Ok(default.to_owned()),
             Some(Value::String(text)) => Ok(text.clone()),

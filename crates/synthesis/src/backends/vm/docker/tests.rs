@@ -104,7 +104,7 @@ async fn answer(held: Arc<Mutex<Held>>, request: Request<Incoming>) -> Result<Re
 fn options(more: Value) -> Options {
     let mut config = json!({ "vm_path": "/disks/Ubuntu.qcow2", "ready_timeout": 1 });
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    Options::of(config.as_object().unwrap(), "me").unwrap()
+    Options::from_config(config.as_object().unwrap(), "me").unwrap()
 }
 
 async fn agent() -> (FakeAgent, u16) {
@@ -187,7 +187,7 @@ async fn without_docker_it_is_said() {
 
 #[test]
 fn what_is_wrong_in_a_configuration_is_named() {
-    let of = |config: Value| Options::of(config.as_object().unwrap(), "me").unwrap_err();
+    let of = |config: Value| Options::from_config(config.as_object().unwrap(), "me").unwrap_err();
     assert!(of(json!({})).contains("vm_path"));
     assert!(of(json!({ "vm_path": "relative" })).contains("vm_path"));
     assert!(of(json!({ "vm_path": "/a:/b" })).contains("colon"));

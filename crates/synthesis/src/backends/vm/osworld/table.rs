@@ -115,7 +115,7 @@ pub(in crate::backends::vm) fn walk(xml: &str, mut each: impl FnMut(&Node, &[Nod
             if open.len() >= MAX_DEPTH {
                 return Err(format!("the accessibility tree is nested more than {MAX_DEPTH} deep"));
             }
-            open.push(Node::of(start, elements).map_err(|error| broken(&error))?);
+            open.push(Node::parse(start, elements).map_err(|error| broken(&error))?);
         }
         match event {
             Event::Empty(_) | Event::End(_) => {
@@ -148,7 +148,7 @@ fn said(open: &mut [Node], text: &str) {
 }
 
 impl Node {
-    fn of(start: &BytesStart<'_>, order: usize) -> Result<Self, String> {
+    fn parse(start: &BytesStart<'_>, order: usize) -> Result<Self, String> {
         let mut node = Self { tag: start.local_name().into_inner().to_owned(), order, ..Self::default() };
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|error| error.to_string())?;

@@ -107,7 +107,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    fn of(call: &'a Call, names: &'static [&'static str]) -> Result<Self, String> {
+    fn new(call: &'a Call, names: &'static [&'static str]) -> Result<Self, String> {
         if call.positional.len() > names.len() {
             return Err(format!("it takes {} arguments, and there are {}", names.len(), call.positional.len()));
         }
@@ -240,16 +240,16 @@ fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
     };
     Ok(match function {
         "click" => {
-            let given = Arguments::of(call, &["x", "y", "clicks", "interval", "button", "duration"])?;
+            let given = Arguments::new(call, &["x", "y", "clicks", "interval", "button", "duration"])?;
             clicks(given.place()?, given.button()?, given.count("clicks", MAX_CLICKS)?, given.time("interval")?)
         }
         "doubleClick" | "tripleClick" => {
-            let given = Arguments::of(call, &["x", "y", "interval", "button", "duration"])?;
+            let given = Arguments::new(call, &["x", "y", "interval", "button", "duration"])?;
             let times = if function == "doubleClick" { 2 } else { 3 };
             clicks(given.place()?, given.button()?, times, given.time("interval")?)
         }
         "rightClick" | "middleClick" | "leftClick" => {
-            let given = Arguments::of(call, &["x", "y", "interval", "duration"])?;
+            let given = Arguments::new(call, &["x", "y", "interval", "duration"])?;
             let button = match function {
                 "rightClick" => Button::Right,
                 "middleClick" => Button::Middle,
@@ -258,49 +258,49 @@ fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
             clicks(given.place()?, button, 1, Duration::ZERO)
         }
         "moveTo" => {
-            let given = Arguments::of(call, &["x", "y", "duration", "tween"])?;
+            let given = Arguments::new(call, &["x", "y", "duration", "tween"])?;
             let (x, y) = given.place()?.ok_or("x and y are missing")?;
             vec![Op::Act(Action::Move { x, y })]
         }
         "moveRel" | "move" => {
-            let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween"])?;
+            let given = Arguments::new(call, &["xOffset", "yOffset", "duration", "tween"])?;
             let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
             vec![Op::MoveBy(right.unwrap_or(0.0), down.unwrap_or(0.0))]
         }
         "dragTo" => {
-            let given = Arguments::of(call, &["x", "y", "duration", "tween", "button"])?;
+            let given = Arguments::new(call, &["x", "y", "duration", "tween", "button"])?;
             let to = given.place()?.ok_or("x and y are missing")?;
             vec![Op::DragTo { to, button: given.button()?, takes: given.time("duration")? }]
         }
         "dragRel" | "drag" => {
-            let given = Arguments::of(call, &["xOffset", "yOffset", "duration", "tween", "button"])?;
+            let given = Arguments::new(call, &["xOffset", "yOffset", "duration", "tween", "button"])?;
             let (right, down) = (given.number("xOffset", MAX_PIXELS)?, given.number("yOffset", MAX_PIXELS)?);
             let by = (right.unwrap_or(0.0), down.unwrap_or(0.0));
             vec![Op::DragBy { by, button: given.button()?, takes: given.time("duration")? }]
         }
         "mouseDown" | "mouseUp" => {
-            let given = Arguments::of(call, &["x", "y", "button", "duration"])?;
+            let given = Arguments::new(call, &["x", "y", "button", "duration"])?;
             let there = given.place()?.map(|(x, y)| Op::Act(Action::Move { x, y }));
             let button = given.button()?;
             let action = if function == "mouseDown" { Action::Press { button } } else { Action::Release { button } };
             there.into_iter().chain([Op::Act(action)]).collect()
         }
         "scroll" | "vscroll" | "hscroll" => {
-            let given = Arguments::of(call, &["clicks", "x", "y"])?;
+            let given = Arguments::new(call, &["clicks", "x", "y"])?;
             let (at, notches) = (given.place()?, given.needed("clicks", MAX_NOTCHES)? as i64);
             let (up, right) = if function == "hscroll" { (0, notches) } else { (notches, 0) };
             vec![Op::Act(Action::Scroll { at, up, right })]
         }
         "press" => {
-            let given = Arguments::of(call, &["keys", "presses", "interval"])?;
+            let given = Arguments::new(call, &["keys", "presses", "interval"])?;
             let (keys, times) = (given.keys("keys")?, given.count("presses", MAX_PRESSES)?);
             if keys.len() as f64 * f64::from(times) > MAX_PRESSES {
                 return Err(format!("it presses more than {MAX_PRESSES} keys"));
             }
             spaced((0..times).flat_map(|_| keys.iter().map(|key| press(key))), given.time("interval")?)
         }
-        "keyDown" => vec![Op::Act(Action::KeyDown { key: Arguments::of(call, &["key"])?.key("key")? })],
-        "keyUp" => vec![Op::Act(Action::KeyUp { key: Arguments::of(call, &["key"])?.key("key")? })],
+        "keyDown" => vec![Op::Act(Action::KeyDown { key: Arguments::new(call, &["key"])?.key("key")? })],
+        "keyUp" => vec![Op::Act(Action::KeyUp { key: Arguments::new(call, &["key"])?.key("key")? })],
         "hotkey" => {
             if let Some((name, _)) = call.named.iter().find(|(name, _)| name != "interval" && name != "_pause") {
                 return Err(format!("it has no argument {name}"));
@@ -315,7 +315,7 @@ fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
             vec![Op::Act(Action::Keys { keys })]
         }
         "write" | "typewrite" => {
-            let given = Arguments::of(call, &["message", "interval"])?;
+            let given = Arguments::new(call, &["message", "interval"])?;
             let interval = given.time("interval")?;
             match given.get("message") {
                 Some(Literal::List(_)) => spaced(given.keys("message")?.iter().map(|key| press(key)), interval),
@@ -326,7 +326,7 @@ fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
             }
         }
         "sleep" => {
-            let given = Arguments::of(call, &["seconds"])?;
+            let given = Arguments::new(call, &["seconds"])?;
             given.needed("seconds", MAX_SECONDS)?;
             vec![Op::Wait(given.time("seconds")?)]
         }
