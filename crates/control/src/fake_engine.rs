@@ -46,7 +46,7 @@ pub enum Point {
 
 /// What the engine was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Call {
+pub enum EngineCall {
     Reserve(SandboxId),
     Prepare(SandboxId),
     Adopt(SandboxId),
@@ -77,7 +77,7 @@ struct State {
     live: BTreeMap<SandboxId, Live>,
     specs: HashMap<SandboxId, SandboxSpec>,
     memos: HashMap<SandboxId, String>,
-    calls: Vec<Call>,
+    calls: Vec<EngineCall>,
     delays: HashMap<Point, Duration>,
     failures: HashMap<Point, usize>,
     halts: HashMap<Point, Arc<Notify>>,
@@ -192,7 +192,7 @@ impl FakeEngine {
         id
     }
 
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<EngineCall> {
         self.state().calls.clone()
     }
 
@@ -285,13 +285,13 @@ impl Engine for FakeEngine {
     async fn reserve(&self) -> Result<SandboxId, EngineError> {
         self.pass(Point::Reserve).await?;
         let id = SandboxId::random();
-        self.state().calls.push(Call::Reserve(id.clone()));
+        self.state().calls.push(EngineCall::Reserve(id.clone()));
         Ok(id)
     }
 
     async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let id = &row.id;
-        self.state().calls.push(Call::Create(id.clone()));
+        self.state().calls.push(EngineCall::Create(id.clone()));
         let now = self.creating.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_creating.fetch_max(now, Ordering::SeqCst);
         let _counted = Creating(self);
@@ -311,7 +311,7 @@ impl Engine for FakeEngine {
 
     async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let id = &row.id;
-        self.state().calls.push(Call::Restart(id.clone()));
+        self.state().calls.push(EngineCall::Restart(id.clone()));
         self.pass(Point::Restart).await?;
         let mut state = self.state();
         match state.live.get_mut(id) {
@@ -326,7 +326,7 @@ impl Engine for FakeEngine {
         self.pass(Point::Prepare).await?;
         let id = SandboxId::random();
         let mut state = self.state();
-        state.calls.push(Call::Prepare(id.clone()));
+        state.calls.push(EngineCall::Prepare(id.clone()));
         state.live.insert(id.clone(), Live::Running);
         state.specs.insert(id.clone(), spec.clone());
         Ok(id)
@@ -334,7 +334,7 @@ impl Engine for FakeEngine {
 
     async fn adopt(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError> {
         let id = &row.id;
-        self.state().calls.push(Call::Adopt(id.clone()));
+        self.state().calls.push(EngineCall::Adopt(id.clone()));
         self.pass(Point::Adopt).await?;
         if !self.is_running(id) {
             return Err(EngineError::NotFound { id: id.clone() });
@@ -346,7 +346,7 @@ impl Engine for FakeEngine {
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.state().calls.push(Call::Destroy(id.clone()));
+        self.state().calls.push(EngineCall::Destroy(id.clone()));
         self.pass(Point::BeforeDestroy).await?;
         {
             let mut state = self.state();
@@ -363,19 +363,19 @@ impl Engine for FakeEngine {
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.state().calls.push(Call::Pause(id.clone()));
+        self.state().calls.push(EngineCall::Pause(id.clone()));
         self.pass(Point::Pause).await?;
         self.change(id, Live::Paused)
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.state().calls.push(Call::Resume(id.clone()));
+        self.state().calls.push(EngineCall::Resume(id.clone()));
         self.pass(Point::Resume).await?;
         self.change(id, Live::Running)
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError> {
-        self.state().calls.push(Call::Dial(id.clone()));
+        self.state().calls.push(EngineCall::Dial(id.clone()));
         self.pass(Point::Dial).await?;
         if !self.is_running(id) {
             return Err(EngineError::NotFound { id: id.clone() });
@@ -396,7 +396,7 @@ impl Engine for FakeEngine {
     }
 
     async fn recover(&self, known: &[Row]) -> Result<Recovery, EngineError> {
-        self.state().calls.push(Call::Recover(known.iter().map(|row| row.id.clone()).collect()));
+        self.state().calls.push(EngineCall::Recover(known.iter().map(|row| row.id.clone()).collect()));
         self.pass(Point::Recover).await?;
         let mut recovery = Recovery::default();
         let mut state = self.state();
@@ -468,6 +468,6 @@ impl Engine for FakeEngine {
     }
 
     async fn close(&self) {
-        self.state().calls.push(Call::Close);
+        self.state().calls.push(EngineCall::Close);
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_control::fake_engine::{Call, FakeEngine, Point};
+use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::{Control, ControlError, CreateRequest, Limits, SpecOverlay};
 use arenite_engine::HostCapacity;
 use arenite_model::{ErrorCode, IdlePolicy, SandboxState};
@@ -15,7 +15,7 @@ use support::{config, name, named, start, tenant};
 
 fn creates(engine: &FakeEngine) -> usize {
     let calls = engine.calls();
-    calls.iter().filter(|call| matches!(call, Call::Create(_))).count()
+    calls.iter().filter(|call| matches!(call, EngineCall::Create(_))).count()
 }
 
 async fn state(control: &Control, text: &str) -> Option<SandboxState> {
@@ -193,7 +193,7 @@ async fn what_failed_is_started_again_or_stays_with_its_disk() {
     for started in [one.unwrap(), two.unwrap()] {
         assert_eq!((started.state, started.id, started.reason), (SandboxState::Running, demo.id.clone(), None));
     }
-    let starts = engine.calls().into_iter().filter(|call| matches!(call, Call::Restart(_))).count();
+    let starts = engine.calls().into_iter().filter(|call| matches!(call, EngineCall::Restart(_))).count();
     assert_eq!(starts, 2, "the failed one and one for both");
     drop(control.lease(&tenant(), &demo.name).await.unwrap());
 
@@ -557,7 +557,7 @@ async fn a_stop_ends_creates_keeps_or_removes_sandboxes_and_closes_the_engine() 
         let error = creator.await.unwrap().unwrap_err();
         assert!(matches!(error, ControlError::Cancelled { .. }), "{error}");
         assert_eq!(engine.ids().len(), usize::from(!remove));
-        assert_eq!(engine.calls().last(), Some(&Call::Close));
+        assert_eq!(engine.calls().last(), Some(&EngineCall::Close));
         let late = control.create(&tenant(), named("late")).await.unwrap_err();
         assert!(late.retry_after().is_some());
         control.stop(remove).await;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arenite_control::fake_engine::{Call, FakeEngine, Point};
+use arenite_control::fake_engine::{EngineCall, FakeEngine, Point};
 use arenite_control::{Control, CreateRequest, ResourcesOverlay, SpecOverlay};
 use arenite_model::SandboxId;
 use support::{config, name, named, start, tenant};
@@ -32,7 +32,7 @@ async fn filled(control: &Control, number: usize) {
 }
 
 fn prepared(engine: &FakeEngine) -> Vec<SandboxId> {
-    engine.calls().into_iter().filter_map(|call| if let Call::Prepare(id) = call { Some(id) } else { None }).collect()
+    engine.calls().into_iter().filter_map(|call| if let EngineCall::Prepare(id) = call { Some(id) } else { None }).collect()
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn one_that_has_ended_or_fails_costs_nobody_a_create() {
     filled(&control, 1).await;
     engine.fail(Point::Adopt, 1);
     let made = control.create(&tenant(), named("mine")).await.unwrap();
-    assert!(engine.is_running(&made.id) && engine.calls().contains(&Call::Create(made.id.clone())));
+    assert!(engine.is_running(&made.id) && engine.calls().contains(&EngineCall::Create(made.id.clone())));
     assert_eq!(control.counters().creates_from_pool, 0);
 }
 

@@ -67,7 +67,7 @@ use serde_json::{Value, json};
 
 use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, Call, Transition};
+use crate::lifecycle::{self, LifecycleCall, Transition};
 use crate::proxy::{self, InternalAnswer};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
@@ -296,7 +296,7 @@ async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Response<Body
 async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Response<Body>, Refusal> {
     let (create, arguments) = read_json::<Create>(body).await?;
     let request = create.request()?;
-    let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
+    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes"), arguments: Some(arguments) };
     let answer = {
         let (gateway, context) = (Arc::clone(gateway), context.clone());
         move |sandbox| (StatusCode::CREATED, shape(&gateway, &context, sandbox))
@@ -311,14 +311,14 @@ async fn create(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result
 }
 
 async fn delete(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
-    let call = Call { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}"), arguments: None };
+    let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/sandboxes/{name}"), arguments: None };
     let answer = |sandbox: Sandbox| (StatusCode::OK, json!({ "name": sandbox.name, "id": sandbox.id, "deleted": true }));
     let (status, body) = lifecycle::delete(gateway, context, call, name, answer).await?;
     Ok(json_response(status, &body))
 }
 
 async fn transition(gateway: &Arc<Gateway>, context: &Context, name: SandboxName, verb: &str) -> Result<Response<Body>, Refusal> {
-    let call = Call { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
+    let call = LifecycleCall { dialect: DIALECT, action: format!("POST {PATH}/sandboxes/{name}/{verb}"), arguments: None };
     let way = match verb {
         "pause" => Transition::Pause,
         "resume" => Transition::Resume,

@@ -22,7 +22,7 @@ pub(crate) struct Harness {
     _dir: tempfile::TempDir,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) text: String,
@@ -51,12 +51,12 @@ impl Harness {
         Self { gateway: Arc::new(Gateway::new(config, control, recorder)), engine, _dir: dir }
     }
 
-    pub(crate) async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub(crate) async fn call(&self, method: &str, path: &str, body: Value) -> TestResponse {
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         self.bytes(method, path, bytes).await
     }
 
-    pub(crate) async fn bytes(&self, method: &str, path: &str, body: Vec<u8>) -> Answer {
+    pub(crate) async fn bytes(&self, method: &str, path: &str, body: Vec<u8>) -> TestResponse {
         let (parts, body) = Request::builder().method(method).uri(path).body(Body::from(body)).unwrap().into_parts();
         let context = Context {
             tenant: TenantId::default_tenant(),
@@ -79,7 +79,7 @@ impl Harness {
         };
         let (parts, body) = answer.unwrap_or_else(|refusal: Refusal| refusal.api()).into_parts();
         let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        Answer {
+        TestResponse {
             status: parts.status.as_u16(),
             headers: parts.headers,
             json: serde_json::from_str(&text).unwrap_or_default(),

@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 
 /// Who asks for it, and in which words.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct LifecycleCall {
     pub(crate) dialect: &'static str,
     /// Method and path.
     pub(crate) action: String,
@@ -25,17 +25,17 @@ pub(crate) struct Call {
 }
 
 /// An answer in the dialect's words; recorded as the step's observation.
-pub(crate) type Answer = (StatusCode, Value);
+pub(crate) type LifecycleAnswer = (StatusCode, Value);
 
 /// Makes a sandbox. Its id is known only once it is there, so the step is written then; a sandbox whose step can't be
 /// written is removed again.
 pub(crate) async fn create(
     gateway: &Arc<Gateway>,
     context: &Context,
-    call: Call,
+    call: LifecycleCall,
     request: CreateRequest,
-    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
-) -> Result<Answer, Refusal> {
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.create(&context.tenant, request).await?;
@@ -58,10 +58,10 @@ pub(crate) async fn create(
 pub(crate) async fn delete(
     gateway: &Arc<Gateway>,
     context: &Context,
-    call: Call,
+    call: LifecycleCall,
     name: SandboxName,
-    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
-) -> Result<Answer, Refusal> {
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.get(&context.tenant, &name).await?;
@@ -98,11 +98,11 @@ pub(crate) enum Transition {
 pub(crate) async fn transition(
     gateway: &Arc<Gateway>,
     context: &Context,
-    call: Call,
+    call: LifecycleCall,
     name: SandboxName,
     transition: Transition,
-    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
-) -> Result<Answer, Refusal> {
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.get(&context.tenant, &name).await?;
@@ -124,11 +124,11 @@ pub(crate) async fn transition(
 pub(crate) async fn adopt(
     gateway: &Arc<Gateway>,
     context: &Context,
-    call: Call,
+    call: LifecycleCall,
     id: SandboxId,
     name: Option<SandboxName>,
-    answer: impl FnOnce(Sandbox) -> Answer + Send + 'static,
-) -> Result<Answer, Refusal> {
+    answer: impl FnOnce(Sandbox) -> LifecycleAnswer + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         let sandbox = gateway.control.adopt_quarantined(&context.tenant, &id, name).await?;
@@ -149,9 +149,9 @@ pub(crate) async fn adopt(
 pub(crate) async fn remove_quarantined(
     gateway: &Arc<Gateway>,
     context: &Context,
-    call: Call,
+    call: LifecycleCall,
     id: SandboxId,
-) -> Result<Answer, Refusal> {
+) -> Result<LifecycleAnswer, Refusal> {
     let (gateway, context) = (Arc::clone(gateway), context.clone());
     detached(&Arc::clone(&gateway), async move {
         gateway.control.remove_quarantined(&id).await?;
@@ -171,17 +171,17 @@ pub(crate) async fn remove_quarantined(
 
 async fn detached(
     gateway: &Gateway,
-    act: impl Future<Output = Result<Answer, Refusal>> + Send + 'static,
-) -> Result<Answer, Refusal> {
+    act: impl Future<Output = Result<LifecycleAnswer, Refusal>> + Send + 'static,
+) -> Result<LifecycleAnswer, Refusal> {
     let ended = gateway.tasks.spawn(act).await;
     ended.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Internal, format!("the call broke off: {error}"))))
 }
 
-fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Call) -> Result<OpenStep, TrajectoryError> {
+fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
     begin_at(gateway, context, sandbox.id.as_str(), sandbox.name.as_str(), call)
 }
 
-fn begin_at(gateway: &Gateway, context: &Context, id: &str, name: &str, call: Call) -> Result<OpenStep, TrajectoryError> {
+fn begin_at(gateway: &Gateway, context: &Context, id: &str, name: &str, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
     gateway.recorder.begin(Intent {
         tenant: context.tenant.clone(),
         trajectory: id.to_owned(),
@@ -204,7 +204,7 @@ fn cause(context: &Context, dialect: &str) -> Origin {
     }
 }
 
-fn done(step: OpenStep, answer: Answer) -> Answer {
+fn done(step: OpenStep, answer: LifecycleAnswer) -> LifecycleAnswer {
     finish(step, answer.0, OutcomeKind::Ok, &answer.1, None);
     answer
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::api::{self, DIALECT, PATH, read_json, shape};
 use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, Call};
+use crate::lifecycle::{self, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
         [id] => {
             require(parts, &[Method::DELETE])?;
             let id = sandbox_id(id)?;
-            let call = Call { dialect: DIALECT, action: format!("DELETE {PATH}/quarantine/{id}"), arguments: None };
+            let call = LifecycleCall { dialect: DIALECT, action: format!("DELETE {PATH}/quarantine/{id}"), arguments: None };
             let (status, body) = lifecycle::remove_quarantined(gateway, context, call, id).await?;
             Ok(json_response(status, &body))
         }
@@ -52,7 +52,7 @@ pub(crate) async fn serve(
             let id = sandbox_id(id)?;
             let (adopt, arguments) = read_json::<Adopt>(body).await?;
             let action = format!("POST {PATH}/quarantine/{id}/adopt");
-            let call = Call { dialect: DIALECT, action, arguments: Some(arguments) };
+            let call = LifecycleCall { dialect: DIALECT, action, arguments: Some(arguments) };
             let answer = {
                 let (gateway, context) = (Arc::clone(gateway), context.clone());
                 move |sandbox| (StatusCode::OK, shape(&gateway, &context, sandbox))

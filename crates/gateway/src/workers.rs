@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::auth::Identity;
 use crate::gateway::{Context, Gateway};
 use crate::guard::{Host, HostKind};
-use crate::lifecycle::{self, Call};
+use crate::lifecycle::{self, LifecycleCall};
 use crate::path::Path;
 use crate::preview::{self, Preview};
 use crate::proxy;
@@ -149,7 +149,7 @@ impl Sandboxes for WorkerSandboxes {
     ) -> Result<String, String> {
         let gateway = self.gateway()?;
         let arguments = json!({ "labels": labels, "image": sandbox_request.image });
-        let call = Call { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
+        let call = LifecycleCall { dialect: DIALECT, action: "a worker's sandbox".to_owned(), arguments: Some(arguments) };
         let mut sandbox_request = sandbox_request.clone();
         if sandbox_request.image.is_none() {
             sandbox_request.image = self.image(&gateway).await;
@@ -162,7 +162,7 @@ impl Sandboxes for WorkerSandboxes {
 
     async fn remove(&self, caller: &Caller, name: &str) {
         let (Ok(gateway), Ok(name)) = (self.gateway(), name.parse::<SandboxName>()) else { return };
-        let call = Call { dialect: DIALECT, action: "a worker's sandbox is removed".to_owned(), arguments: None };
+        let call = LifecycleCall { dialect: DIALECT, action: "a worker's sandbox is removed".to_owned(), arguments: None };
         let answer = |_| (StatusCode::OK, Value::Null);
         if let Err(refusal) = lifecycle::delete(&gateway, &context(caller), call, name.clone(), answer).await
             && refusal.status != StatusCode::NOT_FOUND

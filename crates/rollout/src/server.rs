@@ -45,8 +45,8 @@ pub struct Server {
 
 /// What came of a request.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Of(StatusCode, Bytes),
+pub(crate) enum ServerReply {
+    Response(StatusCode, Bytes),
     /// Nobody is there.
     Unreachable,
     /// It is there, maybe, but doesn't answer in time, or breaks off.
@@ -121,11 +121,11 @@ impl Server {
         self.key.as_ref()?.to_str().ok()
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> ServerReply {
         self.send(Method::GET, path, Bytes::new(), REQUEST_LIMIT).await
     }
 
-    async fn send(&self, method: Method, path: &str, body: Bytes, limit: Duration) -> Answer {
+    async fn send(&self, method: Method, path: &str, body: Bytes, limit: Duration) -> ServerReply {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(header::USER_AGENT, concat!("arenite-rollout/", env!("CARGO_PKG_VERSION")));
         if !body.is_empty() {
@@ -134,37 +134,37 @@ impl Server {
         if let Some(key) = &self.key {
             request = request.header(KEY_HEADER, key);
         }
-        let Ok(request) = request.body(Full::new(body)) else { return Answer::Broken };
+        let Ok(request) = request.body(Full::new(body)) else { return ServerReply::Broken };
         let answered = async {
             let response = match self.http.request(request).await {
                 Ok(response) => response,
-                Err(error) if error.is_connect() => return Answer::Unreachable,
-                Err(_) => return Answer::Broken,
+                Err(error) if error.is_connect() => return ServerReply::Unreachable,
+                Err(_) => return ServerReply::Broken,
             };
             let status = response.status();
             match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
-                Ok(body) => Answer::Of(status, body.to_bytes()),
-                Err(_) => Answer::Broken,
+                Ok(body) => ServerReply::Response(status, body.to_bytes()),
+                Err(_) => ServerReply::Broken,
             }
         };
-        timeout(limit, answered).await.unwrap_or(Answer::Broken)
+        timeout(limit, answered).await.unwrap_or(ServerReply::Broken)
     }
 
     /// Asks once whether it is well. One that says it is too busy is well.
-    async fn health(&self) -> Answer {
+    async fn health(&self) -> ServerReply {
         match self.send(Method::GET, "/health", Bytes::new(), HEALTH_LIMIT).await {
-            Answer::Of(status, body) if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS => {
-                Answer::Of(status, body)
+            ServerReply::Response(status, body) if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS => {
+                ServerReply::Response(status, body)
             }
             // What stands in front of a dead server says so in its name.
-            Answer::Of(status, _) if status.is_server_error() => Answer::Unreachable,
+            ServerReply::Response(status, _) if status.is_server_error() => ServerReply::Unreachable,
             other => other,
         }
     }
 
     /// Whether it is there now, for one whose agent has just failed.
     pub(crate) async fn is_away(&self) -> bool {
-        !matches!(self.health().await, Answer::Of(..))
+        !matches!(self.health().await, ServerReply::Response(..))
     }
 
     /// Tells it that a worker is gone, so that it removes what the worker had. Says whether it heard, and whether it was too busy at first.
@@ -174,11 +174,11 @@ impl Server {
         for telling in 0..TELLINGS {
             let answer = self.send(Method::POST, "/api/v1/worker/disconnect", body.clone(), REQUEST_LIMIT).await;
             match answer {
-                Answer::Of(status, _) if status.is_success() => return (true, busy),
-                Answer::Of(StatusCode::TOO_MANY_REQUESTS, _) => busy = true,
-                Answer::Of(status, _) if status.is_client_error() => return (false, busy),
-                Answer::Unreachable => return (false, busy),
-                Answer::Of(..) | Answer::Broken => {}
+                ServerReply::Response(status, _) if status.is_success() => return (true, busy),
+                ServerReply::Response(StatusCode::TOO_MANY_REQUESTS, _) => busy = true,
+                ServerReply::Response(status, _) if status.is_client_error() => return (false, busy),
+                ServerReply::Unreachable => return (false, busy),
+                ServerReply::Response(..) | ServerReply::Broken => {}
             }
             sleep(Duration::from_millis(200 << telling)).await;
         }
@@ -196,12 +196,12 @@ impl Server {
             let mut late = 0;
             loop {
                 let is_there = match server.health().await {
-                    Answer::Of(..) => {
+                    ServerReply::Response(..) => {
                         late = 0;
                         true
                     }
-                    Answer::Unreachable => false,
-                    Answer::Broken => {
+                    ServerReply::Unreachable => false,
+                    ServerReply::Broken => {
                         late += 1;
                         late < LATE_ANSWERS && told.borrow().is_there
                     }
@@ -216,7 +216,7 @@ impl Server {
     /// Whether it takes the key, for a start that would otherwise end in failures of every agent.
     pub(crate) async fn check_key(&self) -> Result<(), RolloutError> {
         match self.get("/api/v1/tools").await {
-            Answer::Of(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => {
+            ServerReply::Response(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => {
                 Err(RolloutError::Refused { status: status.as_u16() })
             }
             _ => Ok(()),

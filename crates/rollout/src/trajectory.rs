@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::server::{Answer, Server, encoded};
+use crate::server::{ServerReply, Server, encoded};
 
 /// Records of one worker that are read; a worker has one for each sandbox it used.
 const MOST_RECORDS: usize = 64;
@@ -41,13 +41,13 @@ impl ServerRecord {
     async fn get(&self, worker: &str, path: &str) -> Result<bytes::Bytes, RecordError> {
         let failed = |why: String| RecordError::Failed { worker: worker.to_owned(), why };
         match self.server.get(path).await {
-            Answer::Of(status, body) if status.is_success() => Ok(body),
-            Answer::Of(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _) => {
+            ServerReply::Response(status, body) if status.is_success() => Ok(body),
+            ServerReply::Response(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _) => {
                 Err(RecordError::Unknown)
             }
-            Answer::Of(status, _) => Err(failed(format!("the server answered {status}"))),
-            Answer::Unreachable => Err(failed("no server answers".into())),
-            Answer::Broken => Err(failed("the server's answer broke off, is too long, or did not come in time".into())),
+            ServerReply::Response(status, _) => Err(failed(format!("the server answered {status}"))),
+            ServerReply::Unreachable => Err(failed("no server answers".into())),
+            ServerReply::Broken => Err(failed("the server's answer broke off, is too long, or did not come in time".into())),
         }
     }
 }

@@ -24,14 +24,14 @@ pub mod code {
 
 /// The envelope. `meta` always has `tool`, `execution_time_ms`, `resource_type`, `session_id` and `trace_id`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ToolAnswer {
     pub code: i64,
     pub message: String,
     pub data: Value,
     pub meta: Map<String, Value>,
 }
 
-impl Answer {
+impl ToolAnswer {
     pub fn new(code: i64, message: impl Into<String>, data: Value, meta: Meta<'_>) -> Self {
         Self { code, message: message.into(), data, meta: meta.into_map() }
     }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Answer, Meta, code, trace_id};
+use crate::answer::{ToolAnswer, Meta, code, trace_id};
 use crate::execute::{Action, Done, Execute};
 use crate::retry::Request;
 use crate::sandboxes::Caller;
@@ -85,7 +85,7 @@ impl Synthesis {
             session_id: None,
             trace_id: &trace_id,
         };
-        let status = Answer { code, message: String::new(), data: Value::Null, meta: Map::new() }.status_of_many();
+        let status = ToolAnswer { code, message: String::new(), data: Value::Null, meta: Map::new() }.status_of_many();
         let results: Vec<&RawValue> = results.iter().map(|done| &*done.json).collect();
         let data = Results { results, total, executed, success_count };
         let envelope = Enveloped { code, message, data, meta: meta.into_map() };

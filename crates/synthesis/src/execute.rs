@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Answer, Failure, Meta, Returned, code, random_hex, trace_id};
+use crate::answer::{ToolAnswer, Failure, Meta, Returned, code, random_hex, trace_id};
 use crate::backend::Call;
 use crate::catalog::Tool;
 use crate::names::trajectory_id;
@@ -61,7 +61,7 @@ pub struct Done {
 }
 
 impl Done {
-    fn from_answer(answer: &Answer, status: u16) -> Self {
+    fn from_answer(answer: &ToolAnswer, status: u16) -> Self {
         let json = serde_json::value::to_raw_value(answer).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Self { code: answer.code, status, json: json.into() }
     }
@@ -86,8 +86,8 @@ impl Way<'_> {
         }
     }
 
-    fn failed(&self, session: Option<&str>, failure: Failure) -> Answer {
-        Answer::new(failure.code, failure.message, failure.data, self.meta(session))
+    fn failed(&self, session: Option<&str>, failure: Failure) -> ToolAnswer {
+        ToolAnswer::new(failure.code, failure.message, failure.data, self.meta(session))
     }
 }
 
@@ -170,7 +170,7 @@ impl Synthesis {
         });
         if execute.worker.is_empty() {
             let meta = Meta { tool: &name, took: None, resource_type: None, session_id: None, trace_id: &trace_id };
-            let answer = Answer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
+            let answer = ToolAnswer::new(code::UNEXPECTED_ERROR, "worker_id is required", json!({}), meta);
             return Done::from_answer(&answer, answer.status());
         }
         let mut found = self.catalog.find(&name);
@@ -275,10 +275,10 @@ impl Synthesis {
     }
 
     /// What an answer makes of what a tool returned.
-    fn returned(&self, way: &Way<'_>, held: Option<&Held>, returned: Result<Returned, Failure>) -> Answer {
+    fn returned(&self, way: &Way<'_>, held: Option<&Held>, returned: Result<Returned, Failure>) -> ToolAnswer {
         let session = held.and_then(Held::session_id);
         let mut answer = match returned {
-            Ok(Returned::Data(data)) => Answer::success(data, way.meta(session)),
+            Ok(Returned::Data(data)) => ToolAnswer::success(data, way.meta(session)),
             Ok(Returned::Envelope(envelope)) => match of_envelope(envelope, way.meta(session)) {
                 Ok(answer) => answer,
                 // Not a tool's answer, so nothing is said of its session.
@@ -439,7 +439,7 @@ impl Synthesis {
         handle: Option<&SandboxHandle>,
         params: Option<Map<String, Value>>,
         queued_at: Timestamp,
-        answer: Answer,
+        answer: ToolAnswer,
     ) -> Done {
         match self.begin(caller, execute, way, handle, &params.unwrap_or_default(), queued_at) {
             Ok(step) => finish(step, &answer, None),
@@ -477,18 +477,18 @@ async fn over(deadline: Option<Instant>) {
     }
 }
 
-fn timed_out(way: &Way<'_>, session: Option<&str>, timeout: Option<i64>) -> Answer {
+fn timed_out(way: &Way<'_>, session: Option<&str>, timeout: Option<i64>) -> ToolAnswer {
     let timeout = timeout.unwrap_or_default();
     let failure = Failure::new(code::TIMEOUT, format!("Tool execution timed out after {timeout}s"));
     way.failed(session, failure.with(json!({ "timeout": timeout })))
 }
 
-fn cancelled(way: &Way<'_>, session: Option<&str>) -> Answer {
+fn cancelled(way: &Way<'_>, session: Option<&str>) -> ToolAnswer {
     way.failed(session, Failure::new(code::UNEXPECTED_ERROR, "the client left, so the call was cancelled"))
 }
 
 /// Completes an envelope that a tool made itself. What it says about itself stands, but for the trace.
-fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<Answer, Failure> {
+fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<ToolAnswer, Failure> {
     let (Some(code), Some(message)) =
         (envelope.get("code").and_then(Value::as_i64), envelope.get("message").and_then(Value::as_str))
     else {
@@ -501,7 +501,7 @@ fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<Answe
         meta.extend(theirs);
     }
     meta.insert("trace_id".to_owned(), trace_id.into());
-    Ok(Answer { code, message, data: envelope.remove("data").unwrap_or_default(), meta })
+    Ok(ToolAnswer { code, message, data: envelope.remove("data").unwrap_or_default(), meta })
 }
 
 /// A tool returned something that is no envelope.
@@ -519,7 +519,7 @@ fn shortened(name: String) -> String {
 }
 
 /// Writes the outcome of a step, and answers.
-fn finish(mut step: arenite_trajectory::OpenStep, answer: &Answer, result: Option<OutcomeKind>) -> Done {
+fn finish(mut step: arenite_trajectory::OpenStep, answer: &ToolAnswer, result: Option<OutcomeKind>) -> Done {
     let done = Done::from_answer(answer, answer.status());
     step.response_tap().feed(done.json.get().as_bytes());
     let ok = answer.is_success();

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::quantity;
 use crate::api;
 use crate::gateway::{Context, Gateway};
-use crate::lifecycle::{self, Answer, Call};
+use crate::lifecycle::{self, LifecycleAnswer, LifecycleCall};
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 
@@ -117,7 +117,7 @@ pub(crate) async fn serve(
     })
 }
 
-async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &Parts, body: Body) -> Result<Answer, Refusal> {
+async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &Parts, body: Body) -> Result<LifecycleAnswer, Refusal> {
     let rest = path.strip_prefix(PATH).unwrap_or(path);
     let rest = rest.strip_prefix('/').unwrap_or(rest);
     match (rest, &parts.method) {
@@ -137,7 +137,7 @@ async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &P
     }
 }
 
-fn success(data: Value) -> Answer {
+fn success(data: Value) -> LifecycleAnswer {
     (StatusCode::OK, json!({ "code": "0", "data": data }))
 }
 
@@ -162,12 +162,12 @@ fn named(text: &str) -> Result<SandboxName, Refusal> {
     text.parse().map_err(|_| not_found(text))
 }
 
-pub(super) async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<Answer, Refusal> {
+pub(super) async fn list(gateway: &Arc<Gateway>, context: &Context) -> Result<LifecycleAnswer, Refusal> {
     let all = gateway.control.list(&context.tenant).await?;
     Ok(success(all.into_iter().map(|sandbox| stored(gateway, context, sandbox)).collect()))
 }
 
-pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<Answer, Refusal> {
+pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -> Result<LifecycleAnswer, Refusal> {
     let found = gateway.control.get(&context.tenant, &named(name)?).await.map_err(|error| known(error.into(), name))?;
     Ok(success(stored(gateway, context, found)))
 }
@@ -178,10 +178,10 @@ pub(super) async fn delete(
     context: &Context,
     (dialect, action): (&'static str, String),
     name: &str,
-) -> Result<Answer, Refusal> {
+) -> Result<LifecycleAnswer, Refusal> {
     let delete = async {
         let name = named(name)?;
-        let call = Call { dialect, action, arguments: None };
+        let call = LifecycleCall { dialect, action, arguments: None };
         let answer = |sandbox: Sandbox| success(format!("Sandbox {} deleted successfully", sandbox.name).into());
         lifecycle::delete(gateway, context, call, name, answer).await
     };
@@ -197,7 +197,7 @@ fn known(refusal: Refusal, name: &str) -> Refusal {
     if refusal.code == ErrorCode::NotFound { not_found(name) } else { refusal }
 }
 
-async fn post(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<Answer, Refusal> {
+async fn post(gateway: &Arc<Gateway>, context: &Context, body: Body) -> Result<LifecycleAnswer, Refusal> {
     let bytes = api::read(body).await?;
     let arguments: Value = match bytes.trim_ascii() {
         [] => json!({}),
@@ -225,7 +225,7 @@ pub(super) async fn create(
         let (path, inner) = (error.path().to_string(), error.into_inner());
         Refusal::bad_request(if path == "." { inner.to_string() } else { format!("{path}: {inner}") })
     })?;
-    let call = Call { dialect, action, arguments: Some(arguments) };
+    let call = LifecycleCall { dialect, action, arguments: Some(arguments) };
     let name = given(&create.name).map(str::parse).transpose().map_err(refused)?;
     let (environment, request) = request(gateway, create, name.clone())?;
     let made = |request| {
@@ -445,11 +445,11 @@ fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::{Answer, Harness};
+    use crate::harness::{Harness, TestResponse};
 
     const AT: &str = "/api/v1/sandbox";
 
-    async fn make(server: &Harness, body: Value) -> Answer {
+    async fn make(server: &Harness, body: Value) -> TestResponse {
         server.call("POST", AT, body).await
     }
 

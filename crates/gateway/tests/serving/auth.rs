@@ -14,7 +14,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::harness::{Answer, Running, echo, read_head};
+use crate::harness::{TestResponse, Running, echo, read_head};
 
 pub(crate) const KEY: &str = "0123456789abcdef-the-key";
 /// Those who sign, and those who may not.
@@ -382,7 +382,7 @@ impl Running {
         (answer.header("location").map(str::to_owned), cookie)
     }
 
-    async fn post_with(&self, path: &str, headers: &str, body: &str) -> Answer {
+    async fn post_with(&self, path: &str, headers: &str, body: &str) -> TestResponse {
         let length = body.len();
         let request = format!("POST {path} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n{body}");
         self.raw(request.as_bytes()).await
@@ -503,7 +503,7 @@ async fn a_key_is_not_led_to_another_server() {
 async fn refusals_have_no_origin() {
     let running = Running::start(|_, stream| echo(stream)).await;
     for path in ["/sandbox/a/nothing", "/sandbox/No/v1/x", "/nothing", "/api/v2/nothing", "/sandbox/a/v1/%2F"] {
-        let answer: Answer = running.get(path).await;
+        let answer: TestResponse = running.get(path).await;
         assert!(answer.status >= 400, "{path}");
         let policy = answer.header("content-security-policy").unwrap_or_default();
         assert!(policy.starts_with("sandbox") && !policy.contains("allow-same-origin"), "{path}: {policy}");

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arenite_control::fake_engine::{Call, Point};
+use arenite_control::fake_engine::{EngineCall, Point};
 use arenite_gateway::GatewayConfig;
 use arenite_trajectory::{Limits, OutcomeKind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-use crate::harness::{Answer, Running, echo, request, respond};
+use crate::harness::{TestResponse, Running, echo, request, respond};
 
 #[tokio::test]
 async fn a_call_goes_to_the_sandbox_that_it_names() {
@@ -274,7 +274,7 @@ async fn a_call_that_may_have_been_made_is_not_made_twice() {
 async fn connections_are_kept_and_let_go_of() {
     let running = Running::start(|_, stream| echo(stream)).await;
     let id = running.create("a").await;
-    let dials = || running.engine.calls().iter().filter(|c| **c == Call::Dial(id.clone())).count();
+    let dials = || running.engine.calls().iter().filter(|c| **c == EngineCall::Dial(id.clone())).count();
     running.post("/sandbox/a/v1/x", "{}").await;
     let before = dials();
     for _ in 0..10 {
@@ -305,7 +305,7 @@ async fn a_large_body_is_refused_before_anything_is_called() {
             }
         }
     };
-    let (answer, ()) = tokio::join!(Answer::read(&mut reader), send);
+    let (answer, ()) = tokio::join!(TestResponse::read(&mut reader), send);
     assert_eq!(answer.status, 413);
     assert!(running.steps(&id).is_empty());
     // The largest that is taken.

@@ -7,7 +7,7 @@ use arenite_trajectory::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Answer, Running, echo, eventually, read_head, request, respond};
+use crate::harness::{TestResponse, Running, echo, eventually, read_head, request, respond};
 
 const KEY: &str = "0123456789abcdef-the-key";
 /// What ends at all ends within this, on the busiest machine.
@@ -162,7 +162,7 @@ async fn health_is_answered_when_all_places_are_taken() {
     // Those who are known stay as long as their calls take.
     tokio::time::sleep(Duration::from_secs(2)).await;
     eventually(|| go.send(()).ok()).await;
-    assert_eq!(Answer::read(&mut long).await.status, 200);
+    assert_eq!(TestResponse::read(&mut long).await.status, 200);
     drop(socket);
     drop(long);
     let deadline = tokio::time::Instant::now() + PATIENCE;

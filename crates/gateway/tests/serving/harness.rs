@@ -71,24 +71,24 @@ impl Running {
     }
 
     /// Sends a request as it stands and reads its answer.
-    pub(crate) async fn raw(&self, request: &[u8]) -> Answer {
+    pub(crate) async fn raw(&self, request: &[u8]) -> TestResponse {
         let mut stream = self.connect().await;
         // A server that refuses early may not take all of it.
         let _ = stream.write_all(request).await;
-        Answer::read(&mut stream).await
+        TestResponse::read(&mut stream).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> TestResponse {
         self.get_with(path, "").await
     }
 
     /// With more header lines, each ended.
-    pub(crate) async fn get_with(&self, path: &str, headers: &str) -> Answer {
+    pub(crate) async fn get_with(&self, path: &str, headers: &str) -> TestResponse {
         let host = if headers.to_ascii_lowercase().contains("host:") { "" } else { "host: localhost\r\n" };
         self.raw(format!("GET {path} HTTP/1.1\r\n{host}{headers}\r\n").as_bytes()).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &str) -> TestResponse {
         let length = body.len();
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
@@ -105,7 +105,7 @@ impl Running {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: Vec<u8>,
@@ -113,7 +113,7 @@ pub(crate) struct Answer {
     pub(crate) whole: bool,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Self {
         Self::try_read(stream).await.expect("an answer")
     }

@@ -6,7 +6,7 @@ use arenite_gateway::GatewayConfig;
 use arenite_trajectory::{Limits, OutcomeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::harness::{Answer, Running, eventually, read_head, request, respond};
+use crate::harness::{TestResponse, Running, eventually, read_head, request, respond};
 
 /// What a guest may do with a request.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ async fn a_body_that_breaks_off_is_not_passed_on_as_whole() {
         let id = running.control.list(&arenite_model::TenantId::default_tenant()).await.unwrap()[0].id.clone();
         let mut client = running.connect().await;
         client.write_all(b"GET /sandbox/a/v1/file/download HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let answer = Answer::try_read(&mut client).await;
+        let answer = TestResponse::try_read(&mut client).await;
         assert!(answer.as_ref().is_none_or(|answer| !answer.whole), "{malice:?}: {answer:?}");
         let outcome = eventually(|| running.steps(&id).first().and_then(|step| step.outcome)).await;
         assert_eq!(outcome, OutcomeKind::Failed, "{malice:?}");
@@ -178,7 +178,7 @@ async fn a_body_that_does_not_go_on_is_given_up() {
             "POST /sandbox/a/v1/file/upload HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: 10\r\n\r\nhalf"
         );
         client.write_all(head.as_bytes()).await.unwrap();
-        let answer = tokio::time::timeout(Duration::from_secs(20), Answer::read(&mut client)).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(20), TestResponse::read(&mut client)).await.unwrap();
         assert_eq!(answer.status, 408, "{kind}: {answer:?}");
     }
     let steps = running.steps(&id);

@@ -7,7 +7,7 @@ use arenite_trajectory::Limits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::harness::{Answer, Running, read_chunk, read_head, request, respond};
+use crate::harness::{TestResponse, Running, read_chunk, read_head, request, respond};
 
 /// A guest with a program on port 3000 that tells what it was asked, and one on 3001 that is no HTTP.
 async fn guest(mut stream: DuplexStream) {
@@ -196,7 +196,7 @@ async fn a_guest_that_never_connects_is_given_up() {
     running.stop().await;
 }
 
-fn location(answer: &Answer) -> (String, String) {
+fn location(answer: &TestResponse) -> (String, String) {
     let location = answer.header("location").unwrap().strip_prefix("http://").unwrap();
     let (host, path) = location.split_at(location.find('/').unwrap());
     (host.to_owned(), path.to_owned())

@@ -9,7 +9,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 
 use crate::auth::{KEY, NAVIGATION, auth, in_seconds, signed};
-use crate::harness::{Answer, Running, read_head, respond};
+use crate::harness::{TestResponse, Running, read_head, respond};
 
 /// The sandboxes' own API, from its description.
 const OPENAPI: &str = include_str!("../../golden/openapi.json");
@@ -170,7 +170,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    async fn call(&mut self, method: &str, path: &str, host: &str, headers: &str) -> Answer {
+    async fn call(&mut self, method: &str, path: &str, host: &str, headers: &str) -> TestResponse {
         let length = if method == "GET" { "" } else { "content-length: 0\r\n" };
         let request = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}{length}\r\n");
         for _ in 0..2 {
@@ -181,7 +181,7 @@ impl Client<'_> {
             if stream.write_all(request.as_bytes()).await.is_err() {
                 continue;
             }
-            let Some(answer) = Answer::try_read_whole(&mut stream).await else { continue };
+            let Some(answer) = TestResponse::try_read_whole(&mut stream).await else { continue };
             if answer.whole && answer.header("connection") != Some("close") {
                 self.stream = Some(stream);
             }

@@ -6,7 +6,7 @@ use arenite_trajectory::OutcomeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use crate::harness::{Answer, Running, echo, eventually, read_chunk, read_head, request, respond};
+use crate::harness::{TestResponse, Running, echo, eventually, read_chunk, read_head, request, respond};
 
 #[tokio::test]
 async fn a_client_that_leaves_takes_its_call_along() {
@@ -55,7 +55,7 @@ async fn a_large_stream_passes_both_ways_and_is_hashed() {
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&data).await.unwrap();
-    let answer = Answer::read(&mut stream).await;
+    let answer = TestResponse::read(&mut stream).await;
     assert!(answer.whole && answer.body == data);
     let step = &running.steps(&id)[0];
     assert_eq!((step.bytes_in, step.bytes_out), (SIZE as u64, SIZE as u64));
@@ -211,7 +211,7 @@ async fn a_stop_lets_calls_end_and_cuts_what_does_not() {
     told.recv().await.unwrap();
     let stopped = tokio::spawn(running.stop());
     gate.add_permits(1);
-    assert_eq!(Answer::read(&mut soon).await.status, 200);
+    assert_eq!(TestResponse::read(&mut soon).await.status, 200);
     let _kept = stopped.await.unwrap();
     assert!(never.read_u8().await.is_err());
     let steps = recorder.steps(&arenite_model::TenantId::default_tenant(), id.as_str(), 0, 10).unwrap();

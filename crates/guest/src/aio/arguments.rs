@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{Body, Call, Field, FieldLocation, Kind};
+use super::calls::{ApiCall, Body, Field, FieldLocation, Kind};
 use super::{AioError, usage};
 
 /// What a call is made of.
@@ -31,7 +31,7 @@ pub(super) struct Upload {
 
 /// Words may name fields (`--field value`, `--field=value`, `--switch`, `--no-switch`); the others are the required fields in
 /// their order. A value `-` is what standard input holds, and `--json` gives several fields at once.
-pub(super) fn request(call: &Call, words: Vec<String>) -> Result<Request, AioError> {
+pub(super) fn request(call: &ApiCall, words: Vec<String>) -> Result<Request, AioError> {
     let help = || format!("aio {} {} --help", call.group, call.method);
     let mut request = Request::default();
     let mut words = VecDeque::from(words);

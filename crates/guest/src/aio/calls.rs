@@ -6,7 +6,7 @@ use crate::api;
 
 /// An operation.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct ApiCall {
     pub(super) group: String,
     pub(super) method: String,
     /// Its name in the document, without its route: AIO's SDK has methods called so.
@@ -65,7 +65,7 @@ pub(super) struct Field {
     pub(super) choices: Vec<String>,
 }
 
-impl Call {
+impl ApiCall {
     /// Hyphens and underscores are one, and the SDK's name serves too.
     pub(super) fn is_named(&self, word: &str) -> bool {
         let word = word.replace('-', "_");
@@ -94,20 +94,20 @@ pub(super) fn group_of(word: &str) -> &str {
 }
 
 /// A call by its group and method, or AIO's guide's names for them.
-pub(super) fn find<'a>(calls: &'a [Call], group: &str, method: &str) -> Option<&'a Call> {
+pub(super) fn find<'a>(calls: &'a [ApiCall], group: &str, method: &str) -> Option<&'a ApiCall> {
     let guides = GUIDES.iter().find(|(of, name, ..)| *of == group && *name == method);
     let (group, method) = guides.map_or((group_of(group), method), |(_, _, group, method)| (*group, *method));
     calls.iter().find(|call| call.group == group && call.is_named(method))
 }
 
-pub(super) fn groups(calls: &[Call]) -> Vec<&str> {
+pub(super) fn groups(calls: &[ApiCall]) -> Vec<&str> {
     let mut groups: Vec<&str> = calls.iter().map(|call| call.group.as_str()).collect();
     groups.dedup();
     groups
 }
 
 /// All operations, by group and name.
-pub(super) fn all() -> Vec<Call> {
+pub(super) fn all() -> Vec<ApiCall> {
     // Structs with text keys: always JSON.
     let document = serde_json::to_value(api::description()).unwrap_or_default();
     let mut calls = Vec::new();
@@ -120,7 +120,7 @@ pub(super) fn all() -> Vec<Call> {
     calls
 }
 
-fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> Call {
+fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> ApiCall {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let group = text(&operation["tags"][0]);
     let id = operation["operationId"].as_str().unwrap_or_default();
@@ -151,7 +151,7 @@ fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> Call {
     });
     let about = [&operation["summary"], &operation["description"]].map(text);
     let about = about.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n");
-    Call { method: method(&group, &id), group, id, verb: verb.to_uppercase(), path: path.to_owned(), about, fields, body }
+    ApiCall { method: method(&group, &id), group, id, verb: verb.to_uppercase(), path: path.to_owned(), about, fields, body }
 }
 
 fn field(document: &Value, name: &str, schema: &Value, location: FieldLocation) -> Field {
@@ -268,7 +268,7 @@ mod tests {
         let find = |group: &str, name: &str| calls.iter().find(|call| call.group == group && call.is_named(name)).unwrap();
         let exec = find("bash", "exec");
         assert_eq!(exec.required().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["command"]);
-        let kind = |call: &Call, name: &str| call.fields.iter().find(|f| f.name == name).unwrap().kind;
+        let kind = |call: &ApiCall, name: &str| call.fields.iter().find(|f| f.name == name).unwrap().kind;
         assert_eq!((kind(exec, "env"), kind(exec, "timeout"), kind(exec, "async_mode")), (Kind::Map, Kind::Number, Kind::Switch));
         let code = find("code", "execute_code");
         assert_eq!(code.required().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["language", "code"]);

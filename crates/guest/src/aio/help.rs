@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::calls::{self, Body, Call, Field, FieldLocation, Kind};
+use super::calls::{self, ApiCall, Body, Field, FieldLocation, Kind};
 use crate::api;
 
 const USAGE: &str = "\
@@ -36,7 +36,7 @@ Examples
   aio GROUP --help; aio GROUP METHOD --help
 ";
 
-pub(super) fn all(calls: &[Call]) -> String {
+pub(super) fn all(calls: &[ApiCall]) -> String {
     let mut out = String::from(USAGE);
     out.push_str("Groups\n");
     for group in calls::groups(calls) {
@@ -45,7 +45,7 @@ pub(super) fn all(calls: &[Call]) -> String {
     out + REST
 }
 
-pub(super) fn group(group: &str, calls: &[&Call]) -> String {
+pub(super) fn group(group: &str, calls: &[&ApiCall]) -> String {
     let mut out = format!("{}\n\nUsage: aio {group} METHOD [VALUE…] [--FIELD VALUE…]\n\nMethods\n", api::purpose(group));
     let lines: Vec<(String, &str)> = calls.iter().map(|call| (usage(call), first_line(&call.about))).collect();
     let width = lines.iter().map(|(usage, _)| usage.chars().count()).max().unwrap_or(0);
@@ -56,7 +56,7 @@ pub(super) fn group(group: &str, calls: &[&Call]) -> String {
     out
 }
 
-pub(super) fn call(call: &Call) -> String {
+pub(super) fn call(call: &ApiCall) -> String {
     let mut out = format!("{}\n\nUsage: aio {} {}", call.about, call.group, usage(call));
     out.push_str(if call.fields.iter().any(|field| !field.required) { " [--FIELD VALUE…]\n" } else { "\n" });
     if !call.fields.is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn call(call: &Call) -> String {
     out
 }
 
-fn usage(call: &Call) -> String {
+fn usage(call: &ApiCall) -> String {
     let required = call.required().map(|field| field.name.to_uppercase());
     std::iter::once(call.method.clone()).chain(required).collect::<Vec<_>>().join(" ")
 }

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use arenite_model::protocol::INSIDE_PORT;
-use calls::Call;
-use send::Answer;
+use calls::ApiCall;
+use send::ApiReply;
 
 /// The name under which this program is the command.
 pub const NAME: &str = "aio";
@@ -111,7 +111,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
             _ => break word,
         }
     };
-    let of_group: Vec<&Call> = calls.iter().filter(|call| call.group == calls::group_of(&group)).collect();
+    let of_group: Vec<&ApiCall> = calls.iter().filter(|call| call.group == calls::group_of(&group)).collect();
     if of_group.is_empty() {
         let groups = calls::groups(&calls).join(", ");
         return Err(usage(format!("there is no group {group:?}: there are {groups}"), "aio --help"));
@@ -139,7 +139,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
             // Made once there is something to put there: a call that fails leaves what was there.
             let mut content = Vec::new();
             let answer = send::send(&options.api_url, call, request, &mut content)?;
-            if let Answer::Json { body, .. } = &answer {
+            if let ApiReply::Json { body, .. } = &answer {
                 content = format!("{body}\n").into_bytes();
             }
             if answer.failure().is_none() {
@@ -155,7 +155,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
         }
     };
     let failure = answer.failure();
-    if let Answer::Json { body, .. } = &answer {
+    if let ApiReply::Json { body, .. } = &answer {
         let shown = match (options.json, &failure) {
             // A program gets the whole answer also when it tells of a failure.
             (true, _) => format!("{body}\n"),
@@ -175,7 +175,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
 }
 
 /// Takes `-o` out of a call's words: the form of answers, or the file to write the answer to.
-fn output(call: &Call, words: Vec<String>, options: &mut Options) -> Result<(Vec<String>, Option<String>), AioError> {
+fn output(call: &ApiCall, words: Vec<String>, options: &mut Options) -> Result<(Vec<String>, Option<String>), AioError> {
     let (mut rest, mut file) = (Vec::new(), None);
     let mut words = words.into_iter();
     while let Some(word) = words.next() {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio_util::io::ReaderStream;
 
 use super::arguments::{Request, Upload};
-use super::calls::{Body, Call};
+use super::calls::{ApiCall, Body};
 use super::{AioError, text_of, usage};
 use crate::dial::dial;
 
@@ -27,7 +27,7 @@ const MAX_REFUSAL_BYTES: usize = 64 << 10;
 type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum ApiReply {
     Json {
         status: StatusCode,
         body: Value,
@@ -40,7 +40,7 @@ pub(super) enum Answer {
     },
 }
 
-impl Answer {
+impl ApiReply {
     /// Why the call failed, if it did.
     pub(super) fn failure(&self) -> Option<String> {
         match self {
@@ -68,7 +68,7 @@ fn with_details(message: String, body: &Value) -> String {
 }
 
 /// Sends a request. An answer that is a file goes to `out`.
-pub(super) fn send(api_url: &str, call: &Call, request: Request, out: &mut dyn Write) -> Result<Answer, AioError> {
+pub(super) fn send(api_url: &str, call: &ApiCall, request: Request, out: &mut dyn Write) -> Result<ApiReply, AioError> {
     let unreachable = |source| AioError::Unreachable { url: api_url.to_owned(), source };
     let uri: Uri = api_url.parse().map_err(|e| usage(format!("{api_url:?} is no address: {e}"), "aio --help"))?;
     let (Some(host), Some("http")) = (uri.host(), uri.scheme_str()) else {
@@ -98,18 +98,18 @@ pub(super) fn send(api_url: &str, call: &Call, request: Request, out: &mut dyn W
         if kind.starts_with(b"application/json") {
             let bytes = collect(body, MAX_JSON_BYTES).await.map_err(unreachable)?;
             let body = serde_json::from_slice(&bytes).map_err(|e| unreachable(e.into()))?;
-            return Ok(Answer::Json { status: head.status, body });
+            return Ok(ApiReply::Json { status: head.status, body });
         }
         if !head.status.is_success() {
             let bytes = collect(body, MAX_REFUSAL_BYTES).await.map_err(unreachable)?;
-            return Ok(Answer::Refusal { status: head.status, text: String::from_utf8_lossy(&bytes).into_owned() });
+            return Ok(ApiReply::Refusal { status: head.status, text: String::from_utf8_lossy(&bytes).into_owned() });
         }
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|e| unreachable(io::Error::other(e)))?;
             out.write_all(&piece).map_err(AioError::Output)?;
         }
-        Ok(Answer::File)
+        Ok(ApiReply::File)
     });
     // A read of standard input that nobody waits for any more must not hold the end up.
     runtime.shutdown_background();
@@ -121,7 +121,7 @@ async fn collect(body: Incoming, limit: usize) -> io::Result<Bytes> {
 }
 
 /// Path and query.
-fn target(call: &Call, request: &Request) -> String {
+fn target(call: &ApiCall, request: &Request) -> String {
     let escaped = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let mut target = call.path.clone();
     for (name, value) in &request.path {
@@ -139,7 +139,7 @@ fn whole(bytes: Vec<u8>) -> Outgoing {
 }
 
 /// The body, and what it is.
-fn body(call: &Call, request: Request) -> (Option<String>, Outgoing) {
+fn body(call: &ApiCall, request: Request) -> (Option<String>, Outgoing) {
     match call.body {
         Body::Nothing => (None, whole(Vec::new())),
         // Of texts, numbers and lists: always JSON.

@@ -8,7 +8,7 @@ use std::thread;
 use arenite_documents::{DocumentError, Format, MAX_DOCUMENT_BYTES, markdown, view};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::job::{Answer, Fault, Job};
+use super::job::{Fault, Job, JobOutput};
 use super::{JOB, fetch, unpack};
 
 /// The most address space, in bytes: a document, what it unpacks to, and what is made of it.
@@ -50,12 +50,12 @@ fn limit(job: &Job) -> io::Result<()> {
     Ok(())
 }
 
-fn run(job: Job) -> Result<Answer, Fault> {
+fn run(job: Job) -> Result<JobOutput, Fault> {
     match job {
         Job::View { name, selection } => {
             let bytes = input(MAX_DOCUMENT_BYTES)?;
             let format = Format::detect(&bytes, Some(&name), None)?;
-            Ok(Answer::Content(view(&bytes, format, &selection)?))
+            Ok(JobOutput::Content(view(&bytes, format, &selection)?))
         }
         Job::Markdown { name } => convert(&input(MAX_DOCUMENT_BYTES)?, Some(&name), None),
         Job::DataUri => {
@@ -66,13 +66,13 @@ fn run(job: Job) -> Result<Answer, Fault> {
             let fetched = fetch::fetch(&uri, &closed)?;
             convert(&fetched.bytes, fetched.name.as_deref(), fetched.media_type.as_deref())
         }
-        Job::FindSkills { directory } => unpack::find(&directory).map(Answer::Skills),
+        Job::FindSkills { directory } => unpack::find(&directory).map(JobOutput::Skills),
         Job::UnpackSkills { directory, scratch, name, fallback } => {
             let archive = stdin()?;
             let unpacked = unpack::unpack(archive, &directory, &scratch, name.as_deref(), &fallback);
             // What is left of it: everything after a failure, nothing that is wanted after a success.
             let _ = std::fs::remove_dir_all(&scratch);
-            unpacked.map(Answer::Skills)
+            unpacked.map(JobOutput::Skills)
         }
     }
 }
@@ -96,10 +96,10 @@ pub(super) fn too_large() -> Fault {
     DocumentError::TooLarge { what: format!("a document of more than {} MiB", MAX_DOCUMENT_BYTES >> 20) }.into()
 }
 
-fn convert(bytes: &[u8], name: Option<&str>, media_type: Option<&str>) -> Result<Answer, Fault> {
+fn convert(bytes: &[u8], name: Option<&str>, media_type: Option<&str>) -> Result<JobOutput, Fault> {
     let format = Format::detect(bytes, name, media_type)?;
     let charset = media_type.and_then(|m| parameter(m, "charset"));
-    Ok(Answer::Content(markdown(bytes, format, charset.as_deref())?))
+    Ok(JobOutput::Content(markdown(bytes, format, charset.as_deref())?))
 }
 
 /// A parameter of a media type: `text/html; charset="utf-8"`.

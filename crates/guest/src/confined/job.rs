@@ -68,7 +68,7 @@ pub(crate) struct FoundSkill {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum JobOutput {
     Content(Content),
     Skills(Vec<FoundSkill>),
 }

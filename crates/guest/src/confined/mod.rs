@@ -16,7 +16,7 @@ mod run;
 mod unpack;
 
 pub(crate) use child::main;
-pub(crate) use job::{Answer, Fault, FoundSkill, Job};
+pub(crate) use job::{Fault, FoundSkill, Job, JobOutput};
 pub use run::Confined;
 pub(crate) use run::{ConfinedError, Input, run};
 
@@ -39,9 +39,9 @@ pub fn reader(name: &str) -> std::io::Result<Command> {
 
 /// What [`reader`] answered. None: it is no answer.
 pub fn markdown_of(answer: &[u8]) -> Option<Result<String, String>> {
-    match serde_json::from_slice::<Result<Answer, Fault>>(answer).ok()? {
-        Ok(Answer::Content(content)) => Some(Ok(content.text)),
-        Ok(Answer::Skills(_)) => None,
+    match serde_json::from_slice::<Result<JobOutput, Fault>>(answer).ok()? {
+        Ok(JobOutput::Content(content)) => Some(Ok(content.text)),
+        Ok(JobOutput::Skills(_)) => None,
         Err(fault) => Some(Err(fault.to_string())),
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::job::{Answer, Fault, Job};
+use super::job::{Fault, Job, JobOutput};
 use super::{ARGUMENT, JOB, MAX_ANSWER_BYTES};
 use crate::Guest;
 use crate::process::{Command, Exit, Signal};
@@ -100,7 +100,7 @@ impl Drop for EndOnDrop {
 }
 
 /// Runs a job to its end, or until its time is up or the caller leaves.
-pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Answer, ConfinedError> {
+pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
     let limit = job.limits().time;
     let work = async {
         let _turn = guest.confined.0.acquire().await.expect("the semaphore is never closed");
@@ -109,7 +109,7 @@ pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Answer
     timeout(limit, work).await.unwrap_or(Err(ConfinedError::TimedOut(limit)))
 }
 
-async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<Answer, ConfinedError> {
+async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
     let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let (stdin, mut feed): (OwnedFd, Option<(Sender, String)>) = match input {
         Input::Nothing => (null()?, None),
@@ -149,7 +149,7 @@ async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<Answer, Confi
     drop(answer);
     let exit = child.wait().await;
     end.0 = None;
-    match serde_json::from_slice::<Result<Answer, Fault>>(&bytes) {
+    match serde_json::from_slice::<Result<JobOutput, Fault>>(&bytes) {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(ConfinedError::Crashed(exit)),
     }

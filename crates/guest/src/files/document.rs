@@ -10,7 +10,7 @@ use super::resolve::is_dir;
 use super::service::run;
 use super::worker::Kind;
 use crate::Guest;
-use crate::confined::{self, Answer, ConfinedError, Fault, Input, Job};
+use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
 
 /// Whether a view is of a document. Notebooks and tables are text too, and shown so, since that is what the editor
 /// changes; it is their own ranges that make a view of them one of cells or rows.
@@ -77,8 +77,8 @@ pub(super) async fn view(guest: &Guest, request: &StrReplaceEditorRequest) -> Re
     let fail = |failure| FileError { operation: Operation::View, path: request.path.clone(), failure };
     let job = Job::View { name: shown.clone(), selection: selection(request).map_err(fail)? };
     let content = match confined::run(guest, &job, Input::File(file)).await {
-        Ok(Answer::Content(content)) => content,
-        Ok(Answer::Skills(_)) => return Err(fail(Failure::invalid("the reader answered something else"))),
+        Ok(JobOutput::Content(content)) => content,
+        Ok(JobOutput::Skills(_)) => return Err(fail(Failure::invalid("the reader answered something else"))),
         Err(error) => return Err(fail(failure(&shown, &error))),
     };
     Ok(Some(result(shown, content, request.enable_metadata.unwrap_or(false))))

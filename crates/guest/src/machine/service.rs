@@ -19,7 +19,7 @@ use super::hands::Position;
 use super::picture;
 use super::qmp::{Qmp, QmpError};
 use super::settings::Settings;
-use super::start::{self, Launch, READY, Started, State};
+use super::start::{self, Launch, READY, Started, StateDir};
 use super::tree;
 use crate::desktop::{AccessibilityTree, Format, Picture, ScreenError};
 use crate::process::{Kept, Said, told};
@@ -121,7 +121,7 @@ pub struct Machine {
     dir: PathBuf,
     said: Said,
     settings: Settings,
-    state: State,
+    state: StateDir,
     begun: Instant,
     /// Where its agent is reached; 0: it has none.
     port: u16,
@@ -268,7 +268,7 @@ pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, 
 }
 
 /// A machine that has booted on its own, without anybody to reach, where others may be on the same loopback.
-async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &State) -> Result<Machine, MachineError> {
+async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &StateDir) -> Result<Machine, MachineError> {
     let at = |what| move |source| MachineError::Io { what, source };
     // Free a moment ago; QEMU says so when it is not any more.
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
@@ -278,14 +278,14 @@ async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &State) -> R
     Ok(machine)
 }
 
-fn prepare(guest: &SharedGuest) -> Result<(Settings, State), MachineError> {
+fn prepare(guest: &SharedGuest) -> Result<(Settings, StateDir), MachineError> {
     let settings = Settings::read(&guest.config().env)?.ok_or(MachineError::NoMachine)?;
-    let state = State::open(guest).map_err(|source| MachineError::Io { what: "its state", source })?;
+    let state = StateDir::open(guest).map_err(|source| MachineError::Io { what: "its state", source })?;
     Ok((settings, state))
 }
 
 impl Machine {
-    async fn start(guest: &SharedGuest, settings: Settings, state: State, launch: Launch) -> Result<Self, MachineError> {
+    async fn start(guest: &SharedGuest, settings: Settings, state: StateDir, launch: Launch) -> Result<Self, MachineError> {
         let begun = Instant::now();
         let Started { process, qmp, dir, said } = start::start(guest, &settings, &state, launch).await?;
         let port = match launch {

@@ -37,9 +37,9 @@ pub(super) struct Started {
 
 /// Files of the machine in the sandbox's layer.
 #[derive(Debug, Clone)]
-pub(super) struct State(PathBuf);
+pub(super) struct StateDir(PathBuf);
 
-impl State {
+impl StateDir {
     /// Makes their directory, which is the sandbox's user's.
     pub(super) fn open(guest: &SharedGuest) -> io::Result<Self> {
         let dir = PathBuf::from(STATE);
@@ -165,7 +165,7 @@ pub(super) enum Launch {
 pub(super) async fn start(
     guest: &SharedGuest,
     settings: &Settings,
-    state: &State,
+    state: &StateDir,
     launch: Launch,
 ) -> Result<Started, MachineError> {
     let program = locate(guest, PROGRAM).ok_or(MachineError::NoQemu(PROGRAM))?;

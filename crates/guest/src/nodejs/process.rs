@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_millis(200);
 /// What became of an evaluation.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Answer {
+pub(super) struct RunResult {
     pub(super) ok: bool,
     /// Its time was over.
     pub(super) late: bool,
@@ -54,7 +54,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Ran {
     /// None: the process ended, or was killed, before it answered.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<RunResult>,
     pub(super) late: bool,
     pub(super) stdout: String,
     pub(super) stderr: String,
@@ -240,7 +240,7 @@ impl NodeProcess {
                 }
             }
         };
-        let answer: Option<Answer> = answer.and_then(|line| serde_json::from_slice(&line).ok());
+        let answer: Option<RunResult> = answer.and_then(|line| serde_json::from_slice(&line).ok());
         if answer.is_none() {
             exit = Some(self.end().await);
         }

@@ -11,7 +11,7 @@ use super::registry::SkillMetadata;
 use super::upload::{Archive, Upload};
 use super::{MAX_SKILL_FILE_BYTES, MAX_SKILLS, SKILL_FILE, is_skill_name};
 use crate::Guest;
-use crate::confined::{self, Answer, ConfinedError, FoundSkill, Input, Job};
+use crate::confined::{self, ConfinedError, FoundSkill, Input, Job, JobOutput};
 use crate::files::{Failure, Kind};
 
 /// Names a directory of skills that are registered before the first call.
@@ -47,8 +47,8 @@ impl SkillError {
 
 async fn run(guest: &Guest, job: &Job, input: Input) -> Result<Vec<FoundSkill>, SkillError> {
     match confined::run(guest, job, input).await? {
-        Answer::Skills(found) => Ok(found),
-        Answer::Content(_) => Err(SkillError::Invalid("the reader answered something else".to_owned())),
+        JobOutput::Skills(found) => Ok(found),
+        JobOutput::Content(_) => Err(SkillError::Invalid("the reader answered something else".to_owned())),
     }
 }
 

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
 use crate::Guest;
-use crate::confined::{self, Answer, ConfinedError, Fault, Input, Job};
+use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
 use crate::files::{self, FileError};
 
 /// Why an address was not converted.
@@ -71,8 +71,8 @@ pub(crate) async fn convert(guest: &Guest, uri: &str) -> Result<Content, Convert
     };
     let failed = |error| ConvertError::Confined { uri: shown(uri), error };
     match confined::run(guest, &job, input).await.map_err(failed)? {
-        Answer::Content(content) => Ok(content),
-        Answer::Skills(_) => Err(failed(Fault::refused("the reader answered something else").into())),
+        JobOutput::Content(content) => Ok(content),
+        JobOutput::Skills(_) => Err(failed(Fault::refused("the reader answered something else").into())),
     }
 }
 

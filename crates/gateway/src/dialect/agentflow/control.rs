@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use arenite_synthesis::answer::{Answer, Meta, code, naive, trace_id};
+use arenite_synthesis::answer::{ToolAnswer, Meta, code, naive, trace_id};
 use arenite_synthesis::{Create, Created};
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -49,7 +49,7 @@ impl Reply {
             session_id: session,
             trace_id: &trace_id,
         };
-        enveloped(status, &Answer::new(code, message, data, meta))
+        enveloped(status, &ToolAnswer::new(code, message, data, meta))
     }
 
     fn ok(&self, session: Option<&str>, data: Value) -> Response<Body> {

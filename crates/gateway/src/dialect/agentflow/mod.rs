@@ -12,7 +12,7 @@ mod openapi;
 
 use std::sync::Arc;
 
-use arenite_synthesis::answer::{Answer, Meta, code, trace_id};
+use arenite_synthesis::answer::{ToolAnswer, Meta, code, trace_id};
 use arenite_synthesis::{Action, Batch, Caller, Done, Execute, Synthesis};
 use axum::body::Body;
 use http::header::{ALLOW, CONTENT_TYPE, USER_AGENT};
@@ -152,7 +152,7 @@ pub(super) fn unprocessable(detail: Value) -> Response<Body> {
 }
 
 /// An answer in the envelope.
-pub(super) fn enveloped(status: u16, answer: &Answer) -> Response<Body> {
+pub(super) fn enveloped(status: u16, answer: &ToolAnswer) -> Response<Body> {
     json_response(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), answer)
 }
 
@@ -217,7 +217,7 @@ impl Asked<'_> {
             let trace_id = trace_id();
             let meta = Meta { tool: "batch:execute", took: None, resource_type: None, session_id: None, trace_id: &trace_id };
             let message = format!("a batch has at most {MAX_ACTIONS} actions, and this one has {}", actions.len());
-            return enveloped(400, &Answer::new(code::INVALID_REQUEST_FORMAT, message, json!({}), meta));
+            return enveloped(400, &ToolAnswer::new(code::INVALID_REQUEST_FORMAT, message, json!({}), meta));
         }
         let batch = Batch {
             actions: actions.into_iter().map(action).collect(),

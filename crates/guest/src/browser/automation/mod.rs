@@ -29,7 +29,7 @@ use super::network::Traffic;
 pub(in crate::browser) use dialogs::{AnsweredDialog, Dialog, DialogAnswer};
 pub(crate) use downloads::{Download, Progress};
 pub(super) use pump::{described, exception};
-pub(super) use tab::{Frame, HELD, Message, Stage, State, Tab, World};
+pub(super) use tab::{Frame, HELD, Message, Stage, Tab, TabState, World};
 use tabs::Tabs;
 
 /// Our own JavaScript in every frame, in a world beside the page's: pages can't see or change it.

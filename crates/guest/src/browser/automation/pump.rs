@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::cdp::{Event, Events};
 use super::dialogs::Dialog;
 use super::tab::pump_types::CdpFrame;
-use super::tab::{Message, Stage, State, Tab, World};
+use super::tab::{Message, Stage, Tab, TabState, World};
 use super::{Automation, WORLD};
 
 /// Characters of a console's message; the rest is left out.
@@ -96,7 +96,7 @@ impl Automation {
     }
 }
 
-fn crashed(state: &mut State) {
+fn crashed(state: &mut TabState) {
     state.crashed = true;
     state.leaving = false;
     state.dialogs.shown = None;
@@ -240,7 +240,7 @@ fn note_in(tab: &Tab, event: &Event) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-fn navigated(state: &mut State, frame: CdpFrame) {
+fn navigated(state: &mut TabState, frame: CdpFrame) {
     let frame = frame.into_frame(Stage::Commit);
     if frame.parent.is_none() {
         // Its other frames went with the document.
@@ -267,7 +267,7 @@ fn navigated(state: &mut State, frame: CdpFrame) {
 }
 
 /// Takes a frame away, and those in it.
-fn remove(state: &mut State, id: &str) {
+fn remove(state: &mut TabState, id: &str) {
     let mut gone = vec![id.to_owned()];
     while let Some(id) = gone.pop() {
         gone.extend(state.frames.iter().filter(|frame| frame.parent.as_ref() == Some(&id)).map(|frame| frame.id.clone()));

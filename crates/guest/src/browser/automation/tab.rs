@@ -49,7 +49,7 @@ pub(in crate::browser) struct Tab {
     set_up: OnceCell<()>,
     /// Calls that work in it now.
     served: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<TabState>,
     changed: watch::Sender<()>,
     /// One at a time uses mouse and keyboard: a click is three events, a word many.
     pub(in crate::browser) hands: tokio::sync::Mutex<()>,
@@ -101,7 +101,7 @@ pub(in crate::browser) struct Message {
 }
 
 #[derive(Debug)]
-pub(in crate::browser) struct State {
+pub(in crate::browser) struct TabState {
     pub(in crate::browser) url: String,
     pub(in crate::browser) title: String,
     /// The tab that opened it.
@@ -127,7 +127,7 @@ pub(in crate::browser) struct State {
     pub(in crate::browser) numbered: Vec<(World, u64)>,
 }
 
-impl State {
+impl TabState {
     pub(in crate::browser) fn main(&self) -> Option<&Frame> {
         self.frames.first()
     }
@@ -183,7 +183,7 @@ impl State {
 
 impl Tab {
     pub(super) fn new(client: Client, target: String) -> Self {
-        let state = State {
+        let state = TabState {
             url: String::new(),
             title: String::new(),
             opener: None,
@@ -217,12 +217,12 @@ impl Tab {
         self.session.get().is_some_and(|session| session.id() == id)
     }
 
-    pub(in crate::browser) fn state(&self) -> MutexGuard<'_, State> {
+    pub(in crate::browser) fn state(&self) -> MutexGuard<'_, TabState> {
         lock(&self.state)
     }
 
     /// Changes what is known, and wakes who waits for it.
-    pub(in crate::browser) fn note(&self, change: impl FnOnce(&mut State)) {
+    pub(in crate::browser) fn note(&self, change: impl FnOnce(&mut TabState)) {
         change(&mut self.state());
         self.changed.send_replace(());
     }
@@ -321,7 +321,7 @@ impl Tab {
     pub(in crate::browser) async fn until<T>(
         &self,
         deadline: Instant,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut look: impl FnMut(&mut TabState) -> Option<T>,
     ) -> Result<Option<T>, PageError> {
         let mut changes = self.changed.subscribe();
         loop {
@@ -397,7 +397,7 @@ pub(super) mod pump_types {
 
     use serde::Deserialize;
 
-    use super::{Frame, Stage, State};
+    use super::{Frame, Stage, TabState};
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -441,7 +441,7 @@ pub(super) mod pump_types {
 
     impl FrameTree {
         /// Adds the frames that were there before anything was told of them.
-        pub(in crate::browser) fn into_state(self, state: &mut State) {
+        pub(in crate::browser) fn into_state(self, state: &mut TabState) {
             let mut trees = vec![self.frame_tree];
             while let Some(tree) = trees.pop() {
                 if !state.frames.iter().any(|frame| frame.id == tree.frame.id) {

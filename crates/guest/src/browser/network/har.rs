@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::events::Timing;
 use super::headers::Headers;
-use super::traffic::{Answer, Exchange, Page, Record};
+use super::traffic::{Exchange, Page, Record, RecordedResponse};
 
 /// Whole archive, as JSON. `agent` is what the browser calls itself.
 pub(super) fn archive(record: &Record, agent: &str) -> Vec<u8> {
@@ -133,7 +133,7 @@ fn response(exchange: &Exchange) -> Value {
     response
 }
 
-fn version(answer: Option<&Answer>) -> String {
+fn version(answer: Option<&RecordedResponse>) -> String {
     match answer.map_or("", |answer| answer.protocol.as_str()) {
         "" => "unknown".to_owned(),
         "h2" => "HTTP/2.0".to_owned(),
@@ -272,7 +272,7 @@ mod tests {
         let exchange = |timing| {
             let mut exchange = Exchange::default();
             (exchange.begun, exchange.ended) = (100.0, Some(100.1));
-            exchange.answer = Some(Answer {
+            exchange.answer = Some(RecordedResponse {
                 status: 200,
                 status_text: String::new(),
                 headers: Headers::default(),

@@ -37,13 +37,13 @@ pub(super) struct Route {
 pub(super) enum Action {
     /// As if nothing had answered.
     Abort,
-    Answer(Answer),
+    Answer(MockResponse),
     /// As without a route: older ones don't count.
     Pass,
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct MockResponse {
     status: u16,
     headers: Headers,
     /// In base64, as it is told to the browser.
@@ -167,14 +167,14 @@ impl Route {
         let pattern = Pattern::parse(pattern)?;
         let action = match (abort, response) {
             (true, _) => Action::Abort,
-            (false, Some(response)) => Action::Answer(Answer::new(response)?),
+            (false, Some(response)) => Action::Answer(MockResponse::new(response)?),
             (false, None) => Action::Pass,
         };
         Ok(Self { pattern, action })
     }
 }
 
-impl Answer {
+impl MockResponse {
     fn new(response: RouteResponseModel) -> Result<Self, NetworkError> {
         let RouteResponseModel { status, headers, body, content_type } = response;
         let (headers, body) = (headers.unwrap_or_default(), body.unwrap_or_default());
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn answers_say_what_they_are() {
-        let made = |value| Answer::new(serde_json::from_value(value).unwrap());
+        let made = |value| MockResponse::new(serde_json::from_value(value).unwrap());
         let kind = |value| made(value).unwrap().headers.get("content-type").unwrap().to_owned();
         assert_eq!(kind(serde_json::json!({})), "text/plain");
         assert_eq!(kind(serde_json::json!({"status": null, "headers": null, "body": null, "content_type": null})), "text/plain");

@@ -55,7 +55,7 @@ pub(super) struct Exchange {
     pub(super) started: f64,
     /// Seconds of the clock of all other times.
     pub(super) begun: f64,
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<RecordedResponse>,
     /// Headers of the answer as they came, when they were told before the rest.
     early: Option<Headers>,
     pub(super) ended: Option<f64>,
@@ -69,7 +69,7 @@ pub(super) struct Exchange {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct RecordedResponse {
     pub(super) status: u16,
     pub(super) status_text: String,
     pub(super) headers: Headers,
@@ -131,7 +131,7 @@ fn name(id: &str, tab: &str) -> String {
     format!("{id:.MAX_SHORT$} {tab}")
 }
 
-impl From<Response> for Answer {
+impl From<Response> for RecordedResponse {
     fn from(response: Response) -> Self {
         Self {
             status: response.status,
@@ -160,7 +160,7 @@ impl Exchange {
 
     fn answered(&mut self, response: Response) {
         self.from_cache |= response.from_disk_cache || response.from_prefetch_cache;
-        let mut answer = Answer::from(response);
+        let mut answer = RecordedResponse::from(response);
         if let Some(real) = self.early.take() {
             answer.headers = real;
         }

@@ -38,7 +38,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
-use super::automation::{Automation, Stage, State, Tab};
+use super::automation::{Automation, Stage, Tab, TabState};
 use crate::SharedGuest;
 pub(crate) use element::Target;
 pub(crate) use error::PageError;
@@ -167,7 +167,7 @@ impl Work {
         // The state is the crash's until the new page tells of itself.
         self.tab.note(|state| state.crashed = false);
         self.tab.effect("Page.reload", json!({})).await?;
-        let loaded = |state: &mut State| {
+        let loaded = |state: &mut TabState| {
             let new = state.navigations > before;
             state.main().is_some_and(|main| new && main.stage >= Stage::DomContentLoaded).then_some(())
         };
@@ -188,7 +188,7 @@ impl Work {
             timeout(Duration::from_secs(1), self.tab.call("Runtime.evaluate", json!({"expression": "0", "returnByValue": true})))
                 .await;
         drop(turn);
-        let arrived = |state: &mut State| {
+        let arrived = |state: &mut TabState| {
             let there = state.main().is_none_or(|main| main.stage >= Stage::DomContentLoaded);
             (!state.leaving && there).then_some(())
         };

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::super::automation::{Stage, State};
+use super::super::automation::{Stage, TabState};
 use super::super::cdp::CdpError;
 use super::element::eventually;
 use super::types::WaitUntil;
@@ -101,7 +101,7 @@ impl Work {
         }
         // The answer may come before what is told of the new document, and pages go on to others at once.
         if navigated.loader_id.is_some() {
-            let there = |state: &mut State| {
+            let there = |state: &mut TabState| {
                 state
                     .main()
                     .is_some_and(|main| Some(&main.loader) != before.as_ref() && main.stage >= until.stage())
@@ -119,7 +119,7 @@ impl Work {
 
     /// Waits for what belongs to the page, such as its pictures; false: some of it is still on its way.
     pub(crate) async fn complete(&self, patience: Duration) -> Result<bool, PageError> {
-        let loaded = |state: &mut State| state.main().is_none_or(|main| main.stage == Stage::Load).then_some(());
+        let loaded = |state: &mut TabState| state.main().is_none_or(|main| main.stage == Stage::Load).then_some(());
         let there = self.tab.until(Instant::now() + patience, loaded).await?.is_some();
         self.titled().await;
         Ok(there)
@@ -132,7 +132,7 @@ impl Work {
             if Instant::now() >= rest {
                 return Ok(true);
             }
-            let disturbed = |state: &mut State| (state.rest(since) != Some(rest)).then_some(());
+            let disturbed = |state: &mut TabState| (state.rest(since) != Some(rest)).then_some(());
             if rest > deadline {
                 return Ok(false);
             }
@@ -180,7 +180,7 @@ impl Work {
         let deadline = Instant::now() + PATIENCE;
         let before = self.tab.state().navigations;
         self.tab.effect(method, params).await?;
-        let there = |state: &mut State| {
+        let there = |state: &mut TabState| {
             let loaded = state.main().is_some_and(|main| main.stage == Stage::Load);
             (state.navigations > before && loaded).then(|| state.main().and_then(|main| main.unreachable.clone()))
         };
@@ -196,7 +196,7 @@ impl Work {
     pub(super) async fn document(&self) -> Result<super::super::automation::World, PageError> {
         let deadline = Instant::now() + super::AUTO_WAIT;
         let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };
-        let world = |state: &mut State| state.main().and_then(|main| main.world.clone());
+        let world = |state: &mut TabState| state.main().and_then(|main| main.world.clone());
         self.tab.until(deadline, world).await?.ok_or_else(late)
     }
 

@@ -10,7 +10,7 @@ use super::element::eventually;
 use super::error::is_gone;
 use super::{PageError, Work};
 use crate::SharedGuest;
-use crate::confined::{self, Answer, Input, Job};
+use crate::confined::{self, Input, Job, JobOutput};
 
 /// Characters of a page's text or HTML that one call answers with.
 const MAX_TEXT: usize = 20 << 20;
@@ -56,10 +56,10 @@ impl Work {
         let unread = |why: String| PageError::Failed(format!("the page's content can't be made Markdown: {why}"));
         let page = Input::Text(format!("<!doctype html><meta charset=utf-8><body>{html}"));
         match confined::run(guest, &job, page).await.map_err(|error| unread(error.to_string()))? {
-            Answer::Content(content) => {
+            JobOutput::Content(content) => {
                 Ok(Markdown { markdown: content.text, title: location.title, url: location.url, truncated: content.truncated })
             }
-            Answer::Skills(_) => Err(unread("the reader answered something else".to_owned())),
+            JobOutput::Skills(_) => Err(unread("the reader answered something else".to_owned())),
         }
     }
 
@@ -165,7 +165,7 @@ impl super::super::automation::Tab {
     pub(super) async fn ours(&self, expression: &str) -> Result<Value, PageError> {
         eventually(Instant::now() + super::AUTO_WAIT, || async {
             let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };
-            let world = |state: &mut super::super::automation::State| state.main().and_then(|main| main.world.clone());
+            let world = |state: &mut super::super::automation::TabState| state.main().and_then(|main| main.world.clone());
             let world = self.until(Instant::now() + super::AUTO_WAIT, world).await?.ok_or_else(late)?;
             self.expression(&world, expression).await.map(Ok)
         })

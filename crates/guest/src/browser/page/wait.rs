@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::automation::{Download, Progress, Stage, State};
+use super::super::automation::{Download, Progress, Stage, TabState};
 use super::super::cdp::Lost;
 use super::super::network::Pattern;
 use super::element::eventually;
@@ -53,7 +53,7 @@ impl Work {
                         )));
                     }
                 };
-                let there = |state: &mut State| (!state.leaving && state.main()?.stage >= stage).then_some(());
+                let there = |state: &mut TabState| (!state.leaving && state.main()?.stage >= stage).then_some(());
                 self.tab.until(deadline, there).await?.ok_or_else(|| late("the page was not loaded".to_owned()))?;
                 Map::new()
             }
@@ -62,7 +62,7 @@ impl Work {
                 let wanted = request.url.as_deref().or(request.url_pattern.as_deref());
                 let wanted = wanted.ok_or_else(|| PageError::Bad("give a url".to_owned()))?;
                 let pattern = pattern(wanted)?;
-                let there = |state: &mut State| {
+                let there = |state: &mut TabState| {
                     let url = state.main().map(|main| main.url.clone())?;
                     (url == wanted || pattern.as_ref().is_some_and(|pattern| pattern.matches(&url))).then_some(url)
                 };
@@ -115,7 +115,7 @@ impl Work {
         late: impl Fn(String) -> PageError,
         kind: &str,
     ) -> Result<Value, PageError> {
-        let loaded = |state: &mut State| (!state.leaving && state.main()?.stage == Stage::Load).then_some(());
+        let loaded = |state: &mut TabState| (!state.leaving && state.main()?.stage == Stage::Load).then_some(());
         let loaded = self.tab.until(deadline, loaded).await?.is_some();
         if !loaded || !self.at_rest(begun, deadline).await? {
             return Err(late("the page's requests did not end".to_owned()));

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::tree::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox, Slot, assemble, place, states};
 use crate::SharedGuest;
-use crate::desktop::bus::{self, Answer, BusError, Call, Connection, Malformed, Writer, of_bus};
+use crate::desktop::bus::{self, BusCall, BusError, BusReply, Connection, Malformed, Writer, of_bus};
 use crate::desktop::service::DesktopError;
 use crate::desktop::windows::Window;
 
@@ -88,7 +88,7 @@ pub(in crate::desktop) async fn read(
 ) -> Result<AccessibilityTree, DesktopError> {
     let _turn = READERS.acquire().await.expect("the semaphore is never closed");
     let mut session = bus::connect(guest, bus_place).await?;
-    let launch = Call {
+    let launch = BusCall {
         destination: LAUNCHER.to_owned(),
         path: "/org/a11y/bus".to_owned(),
         interface: LAUNCHER,
@@ -129,35 +129,35 @@ fn is_given_name(name: &str) -> bool {
     name.len() <= 255 && name.strip_prefix(':').is_some_and(|parts| parts.contains('.') && parts.split('.').all(is_part))
 }
 
-fn call(place: &NodeRef, interface: &'static str, member: &'static str, signature: &'static str, body: Writer) -> Call {
-    Call { destination: place.program.clone(), path: place.path.clone(), interface, member, signature, body, starts: false }
+fn call(place: &NodeRef, interface: &'static str, member: &'static str, signature: &'static str, body: Writer) -> BusCall {
+    BusCall { destination: place.program.clone(), path: place.path.clone(), interface, member, signature, body, starts: false }
 }
 
-fn plain(place: &NodeRef, member: &'static str) -> Call {
+fn plain(place: &NodeRef, member: &'static str) -> BusCall {
     call(place, ACCESSIBLE, member, "", Writer::default())
 }
 
-fn get(place: &NodeRef, interface: &str, property: &str) -> Call {
+fn get(place: &NodeRef, interface: &str, property: &str) -> BusCall {
     let mut body = Writer::default();
     body.text(interface);
     body.text(property);
     call(place, PROPERTIES, "Get", "ss", body)
 }
 
-fn number(answer: &Answer) -> Result<i32, Malformed> {
+fn number(answer: &BusReply) -> Result<i32, Malformed> {
     answer.property("i")?.i32()
 }
 
-fn texts(answer: &Answer) -> Result<Vec<String>, Malformed> {
+fn texts(answer: &BusReply) -> Result<Vec<String>, Malformed> {
     answer.values("as")?.list(4, |reader| reader.text().map(str::to_owned))
 }
 
-fn extents(answer: &Answer) -> Result<[i32; 4], Malformed> {
+fn extents(answer: &BusReply) -> Result<[i32; 4], Malformed> {
     let mut values = answer.values("(iiii)")?;
     Ok([values.i32()?, values.i32()?, values.i32()?, values.i32()?])
 }
 
-fn child(answer: &Answer) -> Result<NodeRef, Malformed> {
+fn child(answer: &BusReply) -> Result<NodeRef, Malformed> {
     let mut values = answer.values("(so)")?;
     let (program, path) = (values.text()?, values.text()?);
     if !is_given_name(program) || path.len() > MAX_PATH || path.ends_with("/null") {
@@ -168,9 +168,9 @@ fn child(answer: &Answer) -> Result<NodeRef, Malformed> {
 
 impl Walk {
     /// Makes calls; None for those without an answer, also because the time is over.
-    async fn ask(&mut self, calls: &[Call]) -> Result<Vec<Option<Answer>>, BusError> {
-        let mut answers: Vec<Option<Answer>> = vec![None; calls.len()];
-        let numbered: Vec<(usize, &Call)> = calls.iter().enumerate().collect();
+    async fn ask(&mut self, calls: &[BusCall]) -> Result<Vec<Option<BusReply>>, BusError> {
+        let mut answers: Vec<Option<BusReply>> = vec![None; calls.len()];
+        let numbered: Vec<(usize, &BusCall)> = calls.iter().enumerate().collect();
         for piece in numbered.chunks(MAX_CALLS) {
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -178,7 +178,7 @@ impl Walk {
                 break;
             }
             let asked: Vec<_> = piece.iter().filter(|(_, call)| !self.silent.contains(&call.destination)).collect();
-            let made: Vec<Call> = asked.iter().map(|(_, call)| (*call).clone()).collect();
+            let made: Vec<BusCall> = asked.iter().map(|(_, call)| (*call).clone()).collect();
             for ((at, call), answer) in asked.into_iter().zip(self.bus.all(&made, left.min(PATIENCE)).await?) {
                 if answer.is_none() {
                     self.silent.insert(call.destination.clone());
@@ -347,7 +347,7 @@ impl Walk {
             body.i32((*count).min(MAX_VALUE));
             call(&nodes[*at], TEXT, "GetText", "ii", body)
         });
-        let reads: Vec<Call> = reads.collect();
+        let reads: Vec<BusCall> = reads.collect();
         for ((at, count), answer) in fields.into_iter().zip(self.ask(&reads).await?) {
             let Some(text) = answer.and_then(|answer| Some(answer.values("s").ok()?.text().ok()?.to_owned())) else { continue };
             let text = self.cut(&text, MAX_VALUE as usize);
@@ -361,7 +361,7 @@ impl Walk {
         Ok(looks)
     }
 
-    fn node(&mut self, answers: &[Option<Answer>]) -> Option<AccessibleNode> {
+    fn node(&mut self, answers: &[Option<BusReply>]) -> Option<AccessibleNode> {
         let answer = |index: usize| answers[index].as_ref().ok_or(Malformed);
         let role = answer(0).ok()?.values("s").ok()?.text().ok()?.to_owned();
         let role = self.cut(&role, MAX_NAME);

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::message::{Answer, Call, Inbox};
+use super::message::{BusCall, BusReply, Inbox};
 use super::wire::{Malformed, Writer};
 
 /// For the bus itself to answer.
@@ -98,12 +98,12 @@ impl Connection {
         member: &'static str,
         signature: &'static str,
         body: Writer,
-    ) -> Result<Answer, BusError> {
+    ) -> Result<BusReply, BusError> {
         self.one(of_bus(member, signature, body)).await
     }
 
     /// Makes one call. An error that is answered is a failure.
-    pub(in crate::desktop) async fn one(&mut self, call: Call) -> Result<Answer, BusError> {
+    pub(in crate::desktop) async fn one(&mut self, call: BusCall) -> Result<BusReply, BusError> {
         let answer = self.all(std::slice::from_ref(&call), PATIENCE).await?.pop().flatten().ok_or(BusError::Silent)?;
         match answer.error.as_deref() {
             None => Ok(answer),
@@ -113,7 +113,11 @@ impl Connection {
     }
 
     /// Makes calls at once; there is None in the place of answers that did not come in time.
-    pub(in crate::desktop) async fn all(&mut self, calls: &[Call], patience: Duration) -> Result<Vec<Option<Answer>>, BusError> {
+    pub(in crate::desktop) async fn all(
+        &mut self,
+        calls: &[BusCall],
+        patience: Duration,
+    ) -> Result<Vec<Option<BusReply>>, BusError> {
         let mut places = HashMap::with_capacity(calls.len());
         let mut bytes = Vec::new();
         for (place, call) in calls.iter().enumerate() {
@@ -163,6 +167,6 @@ impl Connection {
 }
 
 /// A call of the bus itself.
-pub(in crate::desktop) fn of_bus(member: &'static str, signature: &'static str, body: Writer) -> Call {
-    Call { destination: BUS.to_owned(), path: BUS_PATH.to_owned(), interface: BUS, member, signature, body, starts: false }
+pub(in crate::desktop) fn of_bus(member: &'static str, signature: &'static str, body: Writer) -> BusCall {
+    BusCall { destination: BUS.to_owned(), path: BUS_PATH.to_owned(), interface: BUS, member, signature, body, starts: false }
 }

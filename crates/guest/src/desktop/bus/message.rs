@@ -21,7 +21,7 @@ const ERROR: u8 = 3;
 
 /// A call of a method.
 #[derive(Debug, Clone)]
-pub(in crate::desktop) struct Call {
+pub(in crate::desktop) struct BusCall {
     pub(in crate::desktop) destination: String,
     pub(in crate::desktop) path: String,
     pub(in crate::desktop) interface: &'static str,
@@ -33,7 +33,7 @@ pub(in crate::desktop) struct Call {
     pub(in crate::desktop) starts: bool,
 }
 
-impl Call {
+impl BusCall {
     pub(super) fn encode(&self, serial: u32) -> Vec<u8> {
         let mut message = Writer::default();
         for byte in [b'l', CALL, if self.starts { 0 } else { NO_AUTO_START }, 1] {
@@ -66,7 +66,7 @@ impl Call {
 
 /// What came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::desktop) struct Answer {
+pub(in crate::desktop) struct BusReply {
     /// The call that it answers; 0: none.
     pub(super) to: u32,
     /// The name of the error that it is.
@@ -77,7 +77,7 @@ pub(in crate::desktop) struct Answer {
     body: Option<Vec<u8>>,
 }
 
-impl Answer {
+impl BusReply {
     /// Its values, when they are of the types that are wanted.
     pub(in crate::desktop) fn values(&self, signature: &str) -> Result<Reader<'_>, Malformed> {
         match &self.body {
@@ -123,7 +123,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// The next message, when it is whole. What answers nothing answers call 0.
-    pub(super) fn next(&mut self) -> Result<Option<Answer>, Malformed> {
+    pub(super) fn next(&mut self) -> Result<Option<BusReply>, Malformed> {
         let now = self.passed_over.min(self.bytes.len());
         self.bytes.advance(now);
         self.passed_over -= now;
@@ -156,8 +156,8 @@ impl Inbox {
     }
 }
 
-fn read_fields(head: &[u8], big: bool) -> Result<Answer, Malformed> {
-    let mut answer = Answer { big, ..Answer::default() };
+fn read_fields(head: &[u8], big: bool) -> Result<BusReply, Malformed> {
+    let mut answer = BusReply { big, ..BusReply::default() };
     // They are aligned as in the whole message, of which the fixed part is two times 8 bytes.
     let mut reader = Reader::new(&head[FIXED..], big);
     let mut error = None;
@@ -185,11 +185,11 @@ fn read_fields(head: &[u8], big: bool) -> Result<Answer, Malformed> {
 mod tests {
     use super::*;
 
-    fn call() -> Call {
+    fn call() -> BusCall {
         let mut body = Writer::default();
         body.text("org.example.Thing");
         body.i32(-1);
-        Call {
+        BusCall {
             destination: ":1.7".to_owned(),
             path: "/a/b".to_owned(),
             interface: "org.example.Thing",
@@ -244,7 +244,7 @@ mod tests {
         writer.0
     }
 
-    fn all(bytes: &[u8]) -> Result<Vec<Answer>, Malformed> {
+    fn all(bytes: &[u8]) -> Result<Vec<BusReply>, Malformed> {
         let mut inbox = Inbox::default();
         inbox.bytes.extend_from_slice(bytes);
         std::iter::from_fn(|| inbox.next().transpose()).collect()

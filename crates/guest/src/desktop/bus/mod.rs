@@ -16,5 +16,5 @@ mod wire;
 pub use connection::BusError;
 pub(super) use connection::{Connection, of_bus};
 pub(super) use daemon::{Daemon, VARIABLE, address, connect, file_of};
-pub(super) use message::{Answer, Call};
+pub(super) use message::{BusCall, BusReply};
 pub(super) use wire::{Malformed, Writer};
