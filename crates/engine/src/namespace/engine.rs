@@ -37,19 +37,19 @@ pub(super) const END_LIMIT: Duration = Duration::from_secs(30);
 /// The embedded engine. Cheap to clone.
 #[derive(Clone)]
 pub struct NamespaceEngine {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<EngineShared>,
 }
 
-pub(super) struct Shared {
+pub(super) struct EngineShared {
     pub(super) host: Arc<Host>,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     ended: broadcast::Sender<Ended>,
     /// A slot was taken: prepare another.
     taken: Notify,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct EngineState {
     ready: VecDeque<Slot>,
     reserved: HashMap<SandboxId, Slot>,
     pub(super) live: HashMap<SandboxId, Live>,
@@ -72,7 +72,7 @@ impl NamespaceEngine {
         descriptors::check(descriptors::OWN + sandboxes as u64, sandboxes)?;
         let host = Arc::new(Host::open(config, Role::Server(lock)).await?);
         let (ended, _) = broadcast::channel(256);
-        Ok(Self { shared: Arc::new(Shared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
+        Ok(Self { shared: Arc::new(EngineShared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
     }
 
     /// What the host does not enforce, or does in a lesser way, in words.
@@ -96,8 +96,8 @@ impl NamespaceEngine {
     }
 }
 
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+impl EngineShared {
+    pub(super) fn state(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::at;
 use super::descriptors;
-use super::engine::{Live, NamespaceEngine, Shared, blocking};
+use super::engine::{EngineShared, Live, NamespaceEngine, blocking};
 use super::record::{Reading, Record, Records, boot_id};
 use super::slot::{IdRanges, start_time, wait_end};
 use super::storage::{LayerUse, StorageError};
@@ -71,7 +71,7 @@ fn look_at_storage(error: StorageError) -> EngineError {
     }
 }
 
-impl Shared {
+impl EngineShared {
     /// Finds the process of a record, if it is the same one.
     fn find(&self, record: &Record) -> io::Result<Result<Arc<OwnedFd>, String>> {
         if record.boot != boot_id()? {

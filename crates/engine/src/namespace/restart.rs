@@ -12,7 +12,7 @@ use arenite_image::Image;
 use arenite_model::{SandboxId, SandboxSpec};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fchmod, open, openat, openat2, renameat, unlinkat};
 
-use super::engine::{END_LIMIT, Live, NamespaceEngine, Shared, Stages, blocking};
+use super::engine::{END_LIMIT, EngineShared, Live, NamespaceEngine, Stages, blocking};
 use super::record::Record;
 use super::slot::{Kept, kill, wait_end};
 use super::{at, ca, command, kvm, volumes};
@@ -55,7 +55,7 @@ impl NamespaceEngine {
     }
 }
 
-impl Shared {
+impl EngineShared {
     /// Ends what is left of the sandbox's processes and gives its address back. Its record and its disk stay.
     fn end_rest(&self, id: &SandboxId) -> Result<Option<Record>, EngineError> {
         let live = self.state().live.remove(id);
@@ -82,7 +82,7 @@ impl Shared {
 }
 
 /// The layers below the disk: those on which it was made, even if the image has been built again since.
-fn layers(shared: &Arc<Shared>, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
+fn layers(shared: &Arc<EngineShared>, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
     let mut layers = match record {
         Some(record) => record.layers,
         None => image.layers.iter().map(|layer| layer.dir.clone()).collect(),
