@@ -181,7 +181,13 @@ fn begin(gateway: &Gateway, context: &Context, sandbox: &Sandbox, call: Lifecycl
     begin_at(gateway, context, sandbox.id.as_str(), sandbox.name.as_str(), call)
 }
 
-fn begin_at(gateway: &Gateway, context: &Context, id: &str, name: &str, call: LifecycleCall) -> Result<OpenStep, TrajectoryError> {
+fn begin_at(
+    gateway: &Gateway,
+    context: &Context,
+    id: &str,
+    name: &str,
+    call: LifecycleCall,
+) -> Result<OpenStep, TrajectoryError> {
     gateway.recorder.begin(Intent {
         tenant: context.tenant.clone(),
         trajectory: id.to_owned(),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::server::{ServerReply, Server, encoded};
+use crate::server::{Server, ServerReply, encoded};
 
 /// Records of one worker that are read; a worker has one for each sandbox it used.
 const MOST_RECORDS: usize = 64;

@@ -27,7 +27,7 @@ pub struct ToolSpec {
 }
 
 /// One call of a tool.
-pub struct Call<'a> {
+pub struct ToolCall<'a> {
     /// Its full name.
     pub tool: &'a str,
     pub params: Map<String, Value>,
@@ -90,7 +90,7 @@ pub trait Backend: Send + Sync {
     async fn initialize(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         Ok(())
     }
-    async fn call(&self, call: Call<'_>) -> Result<Returned, Failure>;
+    async fn call(&self, call: ToolCall<'_>) -> Result<Returned, Failure>;
     async fn cleanup(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) {}
     async fn shutdown(&self) {}
 }

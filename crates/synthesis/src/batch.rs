@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{ToolAnswer, Meta, code, trace_id};
+use crate::answer::{Meta, ToolAnswer, code, trace_id};
 use crate::execute::{Action, Done, Execute};
 use crate::retry::Request;
 use crate::sandboxes::Caller;

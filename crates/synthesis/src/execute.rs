@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{ToolAnswer, Failure, Meta, Returned, code, random_hex, trace_id};
-use crate::backend::Call;
+use crate::answer::{Failure, Meta, Returned, ToolAnswer, code, random_hex, trace_id};
+use crate::backend::ToolCall;
 use crate::catalog::Tool;
 use crate::names::trajectory_id;
 use crate::retry::{Request, Running, Waiting};
@@ -248,7 +248,7 @@ impl Synthesis {
 
         let ended = held.as_ref().filter(|held| !held.temporary).map(|held| held.session.ended.clone()).unwrap_or_default();
         let guard = held.as_ref().map(|held| held.session.calls.token());
-        let call = Call {
+        let call = ToolCall {
             tool: &tool.spec.name,
             params,
             worker: &execute.worker,

@@ -34,7 +34,7 @@ mod store;
 mod synthesis;
 mod worker;
 
-pub use backend::{Backend, Call, ToolSpec};
+pub use backend::{Backend, ToolCall, ToolSpec};
 pub use batch::Batch;
 pub use catalog::Listed;
 pub use execute::{Action, Done, Execute};

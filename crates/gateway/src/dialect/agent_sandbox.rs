@@ -117,7 +117,13 @@ pub(crate) async fn serve(
     })
 }
 
-async fn answer(gateway: &Arc<Gateway>, context: &Context, path: &str, parts: &Parts, body: Body) -> Result<LifecycleAnswer, Refusal> {
+async fn answer(
+    gateway: &Arc<Gateway>,
+    context: &Context,
+    path: &str,
+    parts: &Parts,
+    body: Body,
+) -> Result<LifecycleAnswer, Refusal> {
     let rest = path.strip_prefix(PATH).unwrap_or(path);
     let rest = rest.strip_prefix('/').unwrap_or(rest);
     match (rest, &parts.method) {

@@ -14,7 +14,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::harness::{TestResponse, Running, echo, read_head};
+use crate::harness::{Running, TestResponse, echo, read_head};
 
 pub(crate) const KEY: &str = "0123456789abcdef-the-key";
 /// Those who sign, and those who may not.

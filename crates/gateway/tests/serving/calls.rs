@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-use crate::harness::{TestResponse, Running, echo, request, respond};
+use crate::harness::{Running, TestResponse, echo, request, respond};
 
 #[tokio::test]
 async fn a_call_goes_to_the_sandbox_that_it_names() {

@@ -7,7 +7,7 @@ use arenite_trajectory::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{TestResponse, Running, echo, eventually, read_head, request, respond};
+use crate::harness::{Running, TestResponse, echo, eventually, read_head, request, respond};
 
 const KEY: &str = "0123456789abcdef-the-key";
 /// What ends at all ends within this, on the busiest machine.

@@ -6,7 +6,7 @@ use arenite_gateway::GatewayConfig;
 use arenite_trajectory::{Limits, OutcomeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::harness::{TestResponse, Running, eventually, read_head, request, respond};
+use crate::harness::{Running, TestResponse, eventually, read_head, request, respond};
 
 /// What a guest may do with a request.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use arenite_trajectory::Limits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use crate::harness::{TestResponse, Running, read_chunk, read_head, request, respond};
+use crate::harness::{Running, TestResponse, read_chunk, read_head, request, respond};
 
 /// A guest with a program on port 3000 that tells what it was asked, and one on 3001 that is no HTTP.
 async fn guest(mut stream: DuplexStream) {

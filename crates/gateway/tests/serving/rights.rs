@@ -9,7 +9,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 
 use crate::auth::{KEY, NAVIGATION, auth, in_seconds, signed};
-use crate::harness::{TestResponse, Running, read_head, respond};
+use crate::harness::{Running, TestResponse, read_head, respond};
 
 /// The sandboxes' own API, from its description.
 const OPENAPI: &str = include_str!("../../golden/openapi.json");

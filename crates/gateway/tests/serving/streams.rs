@@ -6,7 +6,7 @@ use arenite_trajectory::OutcomeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use crate::harness::{TestResponse, Running, echo, eventually, read_chunk, read_head, request, respond};
+use crate::harness::{Running, TestResponse, echo, eventually, read_chunk, read_head, request, respond};
 
 #[tokio::test]
 async fn a_client_that_leaves_takes_its_call_along() {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Answered, MAX_OUTPUT, alias, failed, handle, number_if, quoted, require, seconds, spec, text};
 use crate::answer::Returned;
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -33,7 +33,7 @@ impl Bash {
 }
 
 /// Runs a command in a session's shell, or once.
-pub(super) async fn run(call: &Call<'_>, command: &str, timeout: f64) -> Answered {
+pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Answered {
     let handle = handle(call.handle)?;
     let timeout = seconds(timeout, call.deadline);
     let mut request = json!({
@@ -153,7 +153,7 @@ impl Backend for Bash {
         open(session, handle).await
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let default = default_timeout(call.session, TIMEOUT);
         match call.tool {
             "bash:pwd" => run(&call, "pwd", default).await,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Answered, Params, alias, failed, handle, number_if, quoted, require, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -30,7 +30,7 @@ impl Browser {
     }
 }
 
-fn timeout(call: &Call<'_>) -> Result<f64, Failure> {
+fn timeout(call: &ToolCall<'_>) -> Result<f64, Failure> {
     let own = call.session.and_then(|session| session.facts.config.get("timeout")).and_then(Value::as_f64);
     Ok(number_if(&call.params, "timeout")?.or(own).unwrap_or(TIMEOUT) / 1e3)
 }
@@ -49,7 +49,7 @@ async fn page(handle: &SandboxHandle, mut data: Value) -> Answered {
     Ok(Returned::Data(data))
 }
 
-async fn screenshot(call: &Call<'_>, handle: &SandboxHandle) -> Answered {
+async fn screenshot(call: &ToolCall<'_>, handle: &SandboxHandle) -> Answered {
     let whole = call.params.get("full_page") == Some(&Value::Bool(true));
     let path = format!("/v1/browser/page/screenshot?full_page={whole}");
     let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, None).await.map_err(failed)?;
@@ -74,7 +74,7 @@ async fn screenshot(call: &Call<'_>, handle: &SandboxHandle) -> Answered {
     })))
 }
 
-async fn type_text(call: &Call<'_>, handle: &SandboxHandle, over: bool) -> Answered {
+async fn type_text(call: &ToolCall<'_>, handle: &SandboxHandle, over: bool) -> Answered {
     let params = &call.params;
     let (selector, typed) =
         (text(params, "selector")?, text(params, if params.contains_key("text") { "text" } else { "value" })?);
@@ -215,7 +215,7 @@ impl Backend for Browser {
         handle.post("/v1/browser/config", &wanted).await.map(drop)
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let params = &call.params;
         let handle = handle(call.handle)?;
         match call.tool {

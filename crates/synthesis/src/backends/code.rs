@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Answered, Params, bash, count_if, failed, handle, number_if, require, seconds, spec, text, text_if};
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
@@ -116,7 +116,7 @@ impl Backend for Code {
         bash::open(session, handle).await
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let params = &call.params;
         let default = bash::default_timeout(call.session, TIMEOUT);
         match call.tool {
@@ -137,7 +137,7 @@ impl Backend for Code {
     }
 }
 
-async fn execute(call: &Call<'_>, default: f64) -> Answered {
+async fn execute(call: &ToolCall<'_>, default: f64) -> Answered {
     let params = &call.params;
     let code = text(params, "code")?;
     let timeout = number_if(params, "timeout")?.unwrap_or(default);
@@ -206,7 +206,7 @@ fn told(data: &mut Value, begun: Instant) {
 }
 
 /// A path of the sandbox: relative ones are the session's.
-async fn path(call: &Call<'_>, given: &str) -> Result<String, Failure> {
+async fn path(call: &ToolCall<'_>, given: &str) -> Result<String, Failure> {
     if given.starts_with('/') {
         return Ok(given.to_owned());
     }
@@ -223,7 +223,7 @@ async fn path(call: &Call<'_>, given: &str) -> Result<String, Failure> {
 }
 
 /// The six of an editor's workspace answer with text. What they can't do they say in text too, which begins with `Error:`.
-async fn workspace(call: &Call<'_>) -> Answered {
+async fn workspace(call: &ToolCall<'_>) -> Answered {
     let params = &call.params;
     let required: &[&str] = match call.tool {
         "code:read" => &["file_path"],
@@ -302,7 +302,7 @@ async fn workspace(call: &Call<'_>) -> Answered {
     }
 }
 
-async fn read(call: &Call<'_>, params: &Params, handle: &SandboxHandle) -> Result<Result<String, String>, Failure> {
+async fn read(call: &ToolCall<'_>, params: &Params, handle: &SandboxHandle) -> Result<Result<String, String>, Failure> {
     let file = path(call, text(params, "file_path")?).await?;
     let first = count_if(params, "offset")?.unwrap_or(1).max(1);
     let limit = count_if(params, "limit")?.unwrap_or(LINES).clamp(1, 100_000);

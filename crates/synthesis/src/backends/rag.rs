@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 
 use super::{Answered, Params, count_if, require, spec, text, wrong};
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::sandboxes::SandboxHandle;
 use crate::session::Session;
 
@@ -170,7 +170,7 @@ impl Rag {
     }
 
     /// What is searched in a session.
-    async fn corpora(&self, call: &Call<'_>) -> Result<Vec<Arc<Served>>, Failure> {
+    async fn corpora(&self, call: &ToolCall<'_>) -> Result<Vec<Arc<Served>>, Failure> {
         let own = call.session.and_then(|session| locked(&self.own).get(&session.facts.id).cloned());
         let own = own.and_then(|own| locked(&own.served).clone());
         let corpora: Vec<Arc<Served>> = self.ready().await?.into_iter().chain(own).collect();
@@ -202,7 +202,7 @@ impl Rag {
         query.check().map_err(|error| failure(&error)).map(|()| query)
     }
 
-    async fn search(&self, call: &Call<'_>) -> Answered {
+    async fn search(&self, call: &ToolCall<'_>) -> Answered {
         require(call.tool, &call.params, &["query"])?;
         let query = self.query(&call.params, call.session, text(&call.params, "query")?)?;
         let found = ask(&self.corpora(call).await?, &query).await.map_err(|error| failure(&error))?;
@@ -213,7 +213,7 @@ impl Rag {
         Ok(Returned::Data(data))
     }
 
-    async fn batch(&self, call: &Call<'_>) -> Answered {
+    async fn batch(&self, call: &ToolCall<'_>) -> Answered {
         require(call.tool, &call.params, &["queries"])?;
         let texts = call.params.get("queries").and_then(Value::as_array).ok_or_else(|| wrong("queries", "a list of strings"))?;
         if texts.is_empty() || texts.len() > MAX_MANY {
@@ -254,7 +254,7 @@ impl Rag {
         Err(Failure { data, ..Failure::new(code, format!("{said}: {first}")) })
     }
 
-    async fn stats(&self, call: &Call<'_>) -> Answered {
+    async fn stats(&self, call: &ToolCall<'_>) -> Answered {
         let shared = self.ready().await?;
         let config = self.config().map_err(|error| Failure::new(codes::BACKEND_NOT_INITIALIZED, error))?;
         let own = call.session.and_then(|session| locked(&self.own).get(&session.facts.id).cloned());
@@ -282,7 +282,7 @@ impl Rag {
         })))
     }
 
-    async fn index(&self, call: &Call<'_>) -> Answered {
+    async fn index(&self, call: &ToolCall<'_>) -> Answered {
         require(call.tool, &call.params, &["documents"])?;
         let session =
             call.session.ok_or_else(|| Failure::new(codes::RESOURCE_NOT_INITIALIZED, "there is no session to index for"))?;
@@ -364,7 +364,7 @@ fn context(found: &[Found]) -> String {
 
 /// Whether the call, or its session, asks for the passages as objects too: prompts that are made of an answer would have each
 /// passage twice.
-fn wants_results(call: &Call<'_>) -> Result<bool, Failure> {
+fn wants_results(call: &ToolCall<'_>) -> Result<bool, Failure> {
     let own = || call.session.and_then(|session| session.facts.config.get("results"));
     match call.params.get("results").filter(|value| !value.is_null()).or_else(own) {
         None => Ok(false),
@@ -450,7 +450,7 @@ impl Backend for Rag {
         Ok(())
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         match call.tool {
             "rag:search" => self.search(&call).await,
             "rag:batch_search" => self.batch(&call).await,

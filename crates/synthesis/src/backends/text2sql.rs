@@ -14,7 +14,7 @@ use super::api::{self, Fault};
 use super::folders::SearchDirs;
 use super::{Answered, needs, spec};
 use crate::answer::code as codes;
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 
 const NAME: &str = "text2sql";
 /// Rows of an answer, unless the configuration says otherwise.
@@ -78,7 +78,7 @@ impl Text2Sql {
         path.ok_or_else(|| Fault::new(format!("Database file not found: {}", known.path)))
     }
 
-    async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
+    async fn result(&self, call: &ToolCall<'_>) -> Result<Value, Fault> {
         let params = &call.params;
         match call.tool {
             "text2sql:list_databases" => {
@@ -254,7 +254,7 @@ impl Backend for Text2Sql {
         false
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let result = self.result(&call).await;
         api::answer(&call.params, call.worker, result)
     }

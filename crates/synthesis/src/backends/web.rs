@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::api::{self, Fault, texts};
 use super::ask::{Model, ask, setting};
 use super::{Answered, needs, spec};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 
 /// The key of its configuration, which its answers name as their resource.
 const KEY: &str = "websearch";
@@ -97,7 +97,7 @@ impl Web {
         said.map_err(|error| Fault::new(format!("LLM summarization failed: {error}")))
     }
 
-    async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
+    async fn result(&self, call: &ToolCall<'_>) -> Result<Value, Fault> {
         let params = &call.params;
         let at_once = self.number("max_workers", AT_ONCE) as usize;
         match call.tool {
@@ -220,7 +220,7 @@ impl Backend for Web {
         false
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let result = self.result(&call).await;
         api::answer(&call.params, call.worker, result)
     }

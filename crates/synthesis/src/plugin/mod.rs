@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::execute::legacy;
 use crate::sandboxes::{SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
@@ -247,7 +247,7 @@ impl Backend for Plugin {
         self.ready(session).await.map(drop).map_err(|fault| fault.message)
     }
 
-    async fn call(&self, call: Call<'_>) -> Result<Returned, Failure> {
+    async fn call(&self, call: ToolCall<'_>) -> Result<Returned, Failure> {
         let failed = |fault: Fault| {
             let data = json!({ "error_type": fault.kind });
             Failure::new(codes::UNEXPECTED_ERROR, fault.message).with(data)

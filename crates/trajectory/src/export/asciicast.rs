@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::call::{Call, Content, is_envelope, tool, unknown};
+use super::call::{Content, ExportedCall, is_envelope, tool, unknown};
 use super::shown::{exit_code, of_parts_if_any};
 use super::source::Source;
 use super::tree::Tree;
@@ -80,13 +80,13 @@ fn ended_at(step: &Step) -> Timestamp {
     step.ended_at.unwrap_or(step.started_at).max(step.started_at)
 }
 
-fn command<'a>(call: &'a Call<'_>) -> Option<&'a str> {
+fn command<'a>(call: &'a ExportedCall<'_>) -> Option<&'a str> {
     let text = ["command", "cmd"].iter().find_map(|key| call.arguments.get(*key)?.as_str());
     text.filter(|text| !text.trim().is_empty())
 }
 
 /// What a command printed, and its exit code where it told one.
-fn printed(call: &Call<'_>) -> (String, Option<i64>) {
+fn printed(call: &ExportedCall<'_>) -> (String, Option<i64>) {
     if let Some(why) = unknown(call.step) {
         return (format!("[no answer: {why}]"), None);
     }

@@ -7,7 +7,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::call::{Call, iso, tool};
+use super::call::{ExportedCall, iso, tool};
 use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
@@ -150,7 +150,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     out.raw("}\n")
 }
 
-fn step<'a>(call: &'a Call<'_>, (place, parent): (u64, u64), metrics: Option<Metrics>) -> Step<'a> {
+fn step<'a>(call: &'a ExportedCall<'_>, (place, parent): (u64, u64), metrics: Option<Metrics>) -> Step<'a> {
     let step = call.step;
     let work = step.work.as_ref();
     let unknown = call.unknown();
@@ -183,7 +183,7 @@ fn step<'a>(call: &'a Call<'_>, (place, parent): (u64, u64), metrics: Option<Met
     }
 }
 
-fn metrics(call: &Call<'_>) -> Option<Metrics> {
+fn metrics(call: &ExportedCall<'_>) -> Option<Metrics> {
     let raw = call.step.work.as_ref()?.tokens.as_ref()?;
     let mut told = match serde_json::from_str(raw.get()) {
         Ok(Value::Object(fields)) => fields,

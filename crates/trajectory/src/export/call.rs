@@ -36,13 +36,13 @@ impl Content {
 }
 
 /// A step, and its bodies read.
-pub(super) struct Call<'a> {
+pub(super) struct ExportedCall<'a> {
     pub(super) step: &'a Step,
     pub(super) arguments: Map<String, Value>,
     pub(super) answer: Content,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ExportedCall<'a> {
     pub(super) fn new(step: &'a Step, arguments: Content, mut answer: Content) -> Self {
         let mut arguments = match arguments {
             Content::Json(Value::Object(fields)) => fields,

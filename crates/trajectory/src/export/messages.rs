@@ -7,7 +7,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::call::{Call, Names, tool};
+use super::call::{ExportedCall, Names, tool};
 use super::shown::{TEXT, shown};
 use super::source::Source;
 use super::tree::Tree;
@@ -90,7 +90,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
 }
 
 /// A call and its answer, which AgentFlow has with the function's name and the API without.
-pub(super) fn pair(call: &Call<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
+pub(super) fn pair(call: &ExportedCall<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
     let name = names.name_for(&tool(&call.step.action));
     let arguments = Value::Object(call.arguments.clone()).to_string();
     let function = Function { name: name.clone(), arguments };

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::call::{Call, Names, iso, tool};
+use super::call::{ExportedCall, Names, iso, tool};
 use super::shown::AGENTFLOW_TEXT;
 use super::source::Source;
 use super::tree::{Fate, Tree};
@@ -81,7 +81,7 @@ fn branch(source: &mut Source<'_>, tree: &Tree, path: &[u64], out: &mut Writer<'
     out.raw("}\n")
 }
 
-fn told<'a>(call: &'a Call<'_>, tool_name: &'a str) -> ToolCall<'a> {
+fn told<'a>(call: &'a ExportedCall<'_>, tool_name: &'a str) -> ToolCall<'a> {
     ToolCall {
         tool_name,
         parameters: &call.arguments,

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::call::{Call, Content, is_envelope};
+use super::call::{Content, ExportedCall, is_envelope};
 
 /// The most characters of an answer in AgentFlow's formats, as its own agents cut them.
 pub(super) const AGENTFLOW_TEXT: usize = 4000;
@@ -16,7 +16,7 @@ pub(super) const TEXT: usize = 30_000;
 const MIN_PICTURE: usize = 256;
 
 /// The text of an answer, cut to `most` characters with a mark. A call that has none says why, in brackets.
-pub(super) fn shown(call: &Call<'_>, most: usize) -> String {
+pub(super) fn shown(call: &ExportedCall<'_>, most: usize) -> String {
     if let Some(why) = call.unknown() {
         return format!("[no answer: {why}]");
     }

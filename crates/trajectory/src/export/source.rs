@@ -3,7 +3,7 @@ use std::io::Read;
 use arenite_model::TenantId;
 
 use super::MAX_PARSED;
-use super::call::{Call, Content};
+use super::call::{Content, ExportedCall};
 use crate::{BlobRef, Body, Recorder, Step, TrajectoryError};
 
 const PAGE: usize = 64;
@@ -32,7 +32,7 @@ impl<'a> Source<'a> {
     }
 
     /// A step with what was asked and answered. None: its trajectory was removed meanwhile.
-    pub(super) fn call(&mut self, number: u64) -> Result<Option<Call<'_>>, TrajectoryError> {
+    pub(super) fn call(&mut self, number: u64) -> Result<Option<ExportedCall<'_>>, TrajectoryError> {
         let at = |page: &[Step]| page.binary_search_by_key(&number, |step| step.step).ok();
         if at(&self.page).is_none() {
             self.after(number.saturating_sub(1))?;
@@ -42,7 +42,7 @@ impl<'a> Source<'a> {
         };
         let arguments = self.content(step.arguments.as_ref())?;
         let answer = self.content(step.observation.as_ref())?;
-        Ok(Some(Call::new(step, arguments, answer)))
+        Ok(Some(ExportedCall::new(step, arguments, answer)))
     }
 
     fn content(&self, body: Option<&Body>) -> Result<Content, TrajectoryError> {

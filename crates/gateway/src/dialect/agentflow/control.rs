@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use arenite_synthesis::answer::{ToolAnswer, Meta, code, naive, trace_id};
+use arenite_synthesis::answer::{Meta, ToolAnswer, code, naive, trace_id};
 use arenite_synthesis::{Create, Created};
 use axum::body::Body;
 use http::{Response, StatusCode};

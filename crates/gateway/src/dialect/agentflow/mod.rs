@@ -12,7 +12,7 @@ mod openapi;
 
 use std::sync::Arc;
 
-use arenite_synthesis::answer::{ToolAnswer, Meta, code, trace_id};
+use arenite_synthesis::answer::{Meta, ToolAnswer, code, trace_id};
 use arenite_synthesis::{Action, Batch, Caller, Done, Execute, Synthesis};
 use axum::body::Body;
 use http::header::{ALLOW, CONTENT_TYPE, USER_AGENT};

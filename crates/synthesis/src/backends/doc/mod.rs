@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::api::{self, Fault, integer, texts};
 use super::folders::{Folders, Missing, SearchDirs};
 use super::{Answered, needs, spec};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use read::{Bounds, Vision};
 use tree::Element;
 
@@ -225,7 +225,7 @@ impl Backend for Doc {
         false
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let result = match call.tool {
             "doc:search" => self.search(&call.params).await.map(|text| json!({ "result": text })),
             _ => self.read(&call.params).await,

@@ -16,7 +16,7 @@ use super::ask::{Model, setting};
 use super::folders::{Folders, Missing, SearchDirs};
 use super::{Answered, handle, needs, quoted, seconds, spec};
 use crate::answer::Failure;
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::sandboxes::{GuestRequest, SandboxHandle};
 use data::Data;
 
@@ -96,7 +96,7 @@ impl Ds {
         self.config.get(name).and_then(Value::as_u64).unwrap_or(default)
     }
 
-    async fn result(&self, call: &Call<'_>) -> Result<Value, Fault> {
+    async fn result(&self, call: &ToolCall<'_>) -> Result<Value, Fault> {
         let params = &call.params;
         let handle = handle(call.handle).map_err(|failure| Fault::new(failure.message))?;
         let seed = self.seed(params)?;
@@ -327,7 +327,7 @@ impl Backend for Ds {
         }
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let result = self.result(&call).await;
         api::answer(&call.params, call.worker, result)
     }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Answered, handle};
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::keep::Keep;
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
@@ -177,7 +177,7 @@ impl Backend for Mcp {
         if problems.is_empty() { Ok(()) } else { Err(joined(&problems)) }
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let handle = handle(call.handle)?;
         let failed = |error: String| Failure::new(codes::DEPENDENCY_FAILURE, error).with(Value::Null);
         let (server, tool) = crate::names::simple(call.tool).split_once('.').unwrap_or_default();

@@ -44,7 +44,7 @@ use self::settings::{Provider, Settings};
 use self::setup::Setting;
 use super::{Answered, Params};
 use crate::answer::{Failure, Returned, code as codes};
-use crate::backend::{Backend, Call, ToolSpec};
+use crate::backend::{Backend, ToolCall, ToolSpec};
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
@@ -363,7 +363,7 @@ impl Backend for Vm {
         Ok(())
     }
 
-    async fn call(&self, call: Call<'_>) -> Answered {
+    async fn call(&self, call: ToolCall<'_>) -> Answered {
         let request = Request::parse(call.tool, &call.params)?;
         let known = call.session.and_then(|session| Some((session, self.open().get(&session.facts.id).cloned()?)));
         let Some((session, open)) = known else {

@@ -6,7 +6,7 @@ mod parse;
 use std::time::Duration;
 
 use super::machine::{Action, Button, Machine};
-use parse::{Call, Literal, Statement, parse};
+use parse::{CallExpression, Literal, Statement, parse};
 
 /// Strokes of one call, and clicks.
 const MAX_PRESSES: f64 = 1000.0;
@@ -44,7 +44,7 @@ impl Script {
         let mut ops = Vec::new();
         for statement in parse(command)? {
             match statement {
-                Statement::Call(call) => ops.extend(ops_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
+                Statement::CallExpression(call) => ops.extend(ops_of(&call).map_err(|error| format!("{}: {error}", call.name))?),
                 Statement::Import(modules) => {
                     if let Some(other) = modules.iter().find(|module| !MODULES.contains(&module.as_str())) {
                         return Err(format!("{other} is not there; only pyautogui and time are"));
@@ -102,12 +102,12 @@ async fn after_way(machine: &dyn Machine, (right, down): (f64, f64)) -> Result<(
 
 /// A call's arguments by the names of its function.
 struct Arguments<'a> {
-    call: &'a Call,
+    call: &'a CallExpression,
     names: &'static [&'static str],
 }
 
 impl<'a> Arguments<'a> {
-    fn new(call: &'a Call, names: &'static [&'static str]) -> Result<Self, String> {
+    fn new(call: &'a CallExpression, names: &'static [&'static str]) -> Result<Self, String> {
         if call.positional.len() > names.len() {
             return Err(format!("it takes {} arguments, and there are {}", names.len(), call.positional.len()));
         }
@@ -233,7 +233,7 @@ fn press(key: &str) -> Op {
     Op::Act(Action::Keys { keys: vec![key.to_owned()] })
 }
 
-fn ops_of(call: &Call) -> Result<Vec<Op>, String> {
+fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
     let function = match call.name.as_str() {
         "time.sleep" | "sleep" => "sleep",
         name => name.strip_prefix("pyautogui.").ok_or("only functions of pyautogui and time.sleep can be called")?,

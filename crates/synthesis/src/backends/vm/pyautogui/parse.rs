@@ -28,7 +28,7 @@ pub(super) enum Literal {
 
 /// A call, with its dotted name.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Call {
+pub(super) struct CallExpression {
     pub(super) name: String,
     pub(super) positional: Vec<Literal>,
     pub(super) named: Vec<(String, Literal)>,
@@ -37,7 +37,7 @@ pub(super) struct Call {
 /// One statement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Statement {
-    Call(Call),
+    CallExpression(CallExpression),
     /// `import a, b.c`: what is imported.
     Import(Vec<String>),
     /// `pyautogui.PAUSE = 0.1`: the name.
@@ -169,7 +169,7 @@ impl Reader<'_> {
         let name = self.dotted()?;
         self.blanks();
         let statement = match self.peek() {
-            Some('(') => Statement::Call(self.call(name, 0)?),
+            Some('(') => Statement::CallExpression(self.call(name, 0)?),
             Some('=') => {
                 self.next();
                 self.blanks();
@@ -199,9 +199,9 @@ impl Reader<'_> {
         }
     }
 
-    fn call(&mut self, name: String, depth: usize) -> Result<Call, String> {
+    fn call(&mut self, name: String, depth: usize) -> Result<CallExpression, String> {
         self.need('(')?;
-        let mut call = Call { name, positional: Vec::new(), named: Vec::new() };
+        let mut call = CallExpression { name, positional: Vec::new(), named: Vec::new() };
         loop {
             self.space();
             if self.take(')') {
@@ -412,7 +412,7 @@ mod tests {
 
     fn call(name: &str, positional: Vec<Literal>, named: Vec<(&str, Literal)>) -> Statement {
         let named = named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Statement::Call(Call { name: name.to_owned(), positional, named })
+        Statement::CallExpression(CallExpression { name: name.to_owned(), positional, named })
     }
 
     fn text(text: &str) -> Literal {
