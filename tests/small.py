@@ -117,7 +117,7 @@ def small_server(tmp: Path, mib: int = 900, args: tuple[str, ...] = (), pool: st
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1", str(disk)], check=True)
     top.mkdir()
     subprocess.run(["mount", "-o", "loop", str(disk), str(top)], check=True)
-    settings = ("--storage-size", pool, "--disk-reserve", "64MiB", "--pool-size", "1", "--default-image", "tiny")
+    settings = ("--storage-size", pool, "--disk-reserve", "64MiB", "--prepared-slots", "1", "--default-image", "tiny")
     server = SmallServer(top / "data", args=(*settings, *args))
     try:
         server.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from arenite_server import Server
 
-SMALL = ("--pool-size", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
+SMALL = ("--prepared-slots", "0", "--storage-size", "512MiB", "--disk-reserve", "1MiB")
 
 
 @pytest.fixture

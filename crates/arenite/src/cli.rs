@@ -144,8 +144,8 @@ pub(crate) struct McpArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every setting has one name, in this order of precedence: a flag (--pool-size), a variable (ARENITE_POOL_SIZE), a line of the
-TOML file (pool_size = 16), the default. Lists in variables are separated by commas.
+Every setting has one name, in this order of precedence: a flag (--prepared-slots), a variable (ARENITE_PREPARED_SLOTS), a line of the
+TOML file (prepared_slots = 16), the default. Lists in variables are separated by commas.
 
 Examples:
   sudo arenite serve

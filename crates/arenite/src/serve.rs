@@ -43,7 +43,7 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
         args.settings.listen_on(passed.iter().filter_map(|listener| listener.local_addr().ok()).collect());
     }
     let (file, path) = Settings::of_file(args.config.as_deref())?;
-    let aio = Settings::of_aio(|name| std::env::var(name).ok())?;
+    let aio = Settings::from_other_variables(|name| std::env::var(name).ok())?;
     let agentflow = args.settings.agentflow(&file)?;
     let file = match &agentflow {
         Some(agentflow) => file.over(Settings::of_agentflow(agentflow)?),
@@ -182,7 +182,7 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
         storage: StorageConfig::default(),
         // The engine puts its own mark there.
         network: NetworkConfig::default(),
-        prepared: 0,
+        prepared_slots: 0,
         default_resources: Resources::default(),
         open_files: OPEN_FILES,
         extra_ca: None,
@@ -222,7 +222,7 @@ async fn start_engine(config: &Config, lock: ServerLock) -> Result<NamespaceEngi
     let mut namespace = namespace_config(&config.data_dir)?;
     namespace.storage.size_bytes = config.storage_size.map(|s| s.0);
     namespace.storage.floor_bytes = Some(config.disk_reserve.0 / 2);
-    namespace.prepared = config.pool_size as usize;
+    namespace.prepared_slots = config.prepared_slots as usize;
     namespace.extra_ca = config.extra_ca.clone();
     namespace.volumes = config.volume.iter().map(|v| (v.name.clone(), v.volume())).collect();
     let network = &mut namespace.network;

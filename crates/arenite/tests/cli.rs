@@ -148,14 +148,14 @@ fn config_file(dir: &Path, text: &str) -> PathBuf {
 #[test]
 fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let dir = tempfile::tempdir().unwrap();
-    let file = config_file(dir.path(), "pool_size = 3\ncreate_queue = 4\nmax_sandboxes = 5\nmemory_reserve = \"1GiB\"\n");
+    let file = config_file(dir.path(), "prepared_slots = 3\ncreate_queue = 4\nmax_sandboxes = 5\nmemory_reserve = \"1GiB\"\n");
     let file = file.to_str().unwrap();
-    let mut show = arenite(&["serve", "--show-config", "--config", file, "--pool-size", "1"]);
-    let output = show.env("ARENITE_POOL_SIZE", "2").env("ARENITE_CREATE_QUEUE", "2").output().unwrap();
+    let mut show = arenite(&["serve", "--show-config", "--config", file, "--prepared-slots", "1"]);
+    let output = show.env("ARENITE_PREPARED_SLOTS", "2").env("ARENITE_CREATE_QUEUE", "2").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let shown = text(&output.stdout);
     for line in [
-        "pool_size = 1  # flag --pool-size".to_owned(),
+        "prepared_slots = 1  # flag --prepared-slots".to_owned(),
         "create_queue = 2  # variable ARENITE_CREATE_QUEUE".to_owned(),
         format!("max_sandboxes = 5  # file {file}"),
         format!("memory_reserve = \"1GiB\"  # file {file}"),
@@ -172,13 +172,24 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
+fn the_old_name_of_prepared_slots_still_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config_file(dir.path(), "pool_size = 3\n");
+    let shown = |arguments: &[&str]| text(&run(arguments).stdout).to_owned();
+    let of_file = shown(&["serve", "--show-config", "--config", file.to_str().unwrap()]);
+    assert!(of_file.contains("prepared_slots = 3  # file"), "{of_file}");
+    let of_flag = shown(&["serve", "--show-config", "--pool-size", "1"]);
+    assert!(of_flag.contains("prepared_slots = 1  # flag"), "{of_flag}");
+}
+
+#[test]
 fn a_bad_configuration_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     for (content, expected) in [
-        ("pool_size = 3\npool_sise = 4\n", "line 2"),
+        ("prepared_slots = 3\nprepared_slotz = 4\n", "line 2"),
         ("listen = \"127.0.0.1\"\n", "line 1"),
         ("\nmemory_reserve = \"lots\"\n", "512MiB"),
-        ("pool_size = 3\nx = [\n", "line"),
+        ("prepared_slots = 3\nx = [\n", "line"),
     ] {
         let file = config_file(dir.path(), content);
         let output = run(&["serve", "--config", file.to_str().unwrap()]);

@@ -1,7 +1,7 @@
 //! The server's configuration: flag over `ARENITE_*` variable over file over default.
 //!
 //! One struct, [`Settings`], is read from the command line, the environment and TOML alike, so a setting has one name:
-//! `--pool-size`, `ARENITE_POOL_SIZE` and `pool_size`. [`Settings::resolve`] makes the complete [`Config`] of it.
+//! `--prepared-slots`, `ARENITE_PREPARED_SLOTS` and `prepared_slots`. [`Settings::resolve`] returns the complete [`Config`].
 
 pub(crate) mod values;
 
@@ -23,9 +23,13 @@ use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, 
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
 /// Bytes of a key; fewer can be guessed by trying.
 const GUESSABLE: usize = 16;
-/// AIO's names of variables, for settings that it has too. Ours go before them.
-const OF_AIO: [(&str, &str); 3] =
-    [("api_key", "SANDBOX_API_KEY"), ("jwt_public_key", "JWT_PUBLIC_KEY"), ("ticket_ttl_seconds", "TICKET_TTL_SECONDS")];
+/// Other variables that set a setting: AIO's names, and names of earlier releases. A setting's own variable wins.
+const OTHER_VARIABLES: [(&str, &str); 4] = [
+    ("api_key", "SANDBOX_API_KEY"),
+    ("jwt_public_key", "JWT_PUBLIC_KEY"),
+    ("ticket_ttl_seconds", "TICKET_TTL_SECONDS"),
+    ("prepared_slots", "ARENITE_POOL_SIZE"),
+];
 /// The data directory unless another is named.
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/arenite";
 
@@ -111,9 +115,10 @@ settings! {
     /// Image of sandboxes whose creator names none [default: base]
     #[arg(long, env = "ARENITE_DEFAULT_IMAGE", value_name = "IMAGE")]
     default_image: ImageName,
-    /// Sandboxes kept prepared, so that a create doesn't wait [default: 8]
-    #[arg(long, env = "ARENITE_POOL_SIZE", value_name = "N")]
-    pool_size: u32,
+    /// Prepared slots, which make a create fast: each holds a namespace, cgroup, and disk ready for use [default: 8]
+    #[arg(long, alias = "pool-size", env = "ARENITE_PREPARED_SLOTS", value_name = "N")]
+    #[serde(alias = "pool_size")]
+    prepared_slots: u32,
     /// Sandboxes of a template or image to keep made, with a started kernel where the image has one; may be given several times
     #[arg(long, env = "ARENITE_POOL", value_name = "NAME=N", value_delimiter = ',')]
     pool: Vec<PoolOf>,
@@ -206,7 +211,7 @@ pub(crate) struct Config {
     pub(crate) agentflow_listen: OptionalListen,
     pub(crate) data_dir: PathBuf,
     pub(crate) default_image: ImageName,
-    pub(crate) pool_size: u32,
+    pub(crate) prepared_slots: u32,
     pub(crate) pool: Vec<PoolOf>,
     /// None: the engine's default.
     pub(crate) storage_size: Option<Size>,
@@ -255,7 +260,7 @@ impl Settings {
             agentflow_listen: Some(OptionalListen::At(SocketAddr::from(([127, 0, 0, 1], 18890)))),
             data_dir: Some(DEFAULT_DATA_DIR.into()),
             default_image: Some("base".parse().expect("the default image's name is valid")),
-            pool_size: Some(8),
+            prepared_slots: Some(8),
             pool: Some(Vec::new()),
             storage_size: None,
             subnet: None,
@@ -331,17 +336,22 @@ impl Settings {
         })
     }
 
-    /// What AIO's variables say. An empty one says nothing.
-    pub(crate) fn of_aio(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    /// Reads [`OTHER_VARIABLES`]. An empty variable counts as unset.
+    pub(crate) fn from_other_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let of = |setting: &str| {
-            let name = OF_AIO.iter().find(|(of, _)| *of == setting).map(|(_, name)| *name)?;
+            let name = OTHER_VARIABLES.iter().find(|(of, _)| *of == setting).map(|(_, name)| *name)?;
             variable(name).filter(|value| !value.is_empty())
         };
         let seconds = of("ticket_ttl_seconds").map(|given| {
             let rule = "it is a number of seconds";
             given.trim().parse().map_err(|_| ConfigError::Refused { setting: "TICKET_TTL_SECONDS", given, rule })
         });
+        let slots = of("prepared_slots").map(|given| {
+            let rule = "it is a number";
+            given.trim().parse().map_err(|_| ConfigError::Refused { setting: "ARENITE_POOL_SIZE", given, rule })
+        });
         Ok(Self {
+            prepared_slots: slots.transpose()?,
             api_key: of("api_key").map(Secret),
             jwt_public_key: of("jwt_public_key"),
             ticket_ttl_seconds: seconds.transpose()?,
@@ -369,7 +379,7 @@ impl Settings {
             agentflow_listen: all.agentflow_listen.expect(complete),
             data_dir: absolute(all.data_dir.expect(complete)),
             default_image: all.default_image.expect(complete),
-            pool_size: all.pool_size.expect(complete),
+            prepared_slots: all.prepared_slots.expect(complete),
             pool: all.pool.expect(complete),
             storage_size: all.storage_size,
             subnet: all.subnet,
@@ -423,7 +433,7 @@ impl Config {
             return Err(ConfigError::Exposed { address });
         }
         let numbers = [
-            ("pool_size", self.pool_size, 0, 256, "it is from 0 to 256"),
+            ("prepared_slots", self.prepared_slots, 0, 256, "it is from 0 to 256"),
             ("max_sandboxes", self.max_sandboxes, 1, 100_000, "it is from 1 to 100000"),
             ("max_concurrent_creates", self.max_concurrent_creates, 1, 256, "it is from 1 to 256"),
             ("create_queue", self.create_queue, 0, 100_000, "it is from 0 to 100000"),
@@ -478,7 +488,7 @@ pub(crate) fn show(matches: &ArgMatches, flags: &Settings, aio: &Settings, file:
             Some(ValueSource::CommandLine) => format!("flag --{}", name.replace('_', "-")),
             Some(ValueSource::EnvVariable) => format!("variable ARENITE_{}", name.to_uppercase()),
             _ if aio.is_set(name) => {
-                let variable = OF_AIO.iter().find(|(of, _)| of == name).map_or("", |(_, variable)| variable);
+                let variable = OTHER_VARIABLES.iter().find(|(of, _)| of == name).map_or("", |(_, variable)| variable);
                 format!("variable {variable}")
             }
             _ if file.is_set(name) => path.map_or("file".to_owned(), |p| format!("file {}", p.display())),
@@ -504,10 +514,10 @@ mod tests {
 
     #[test]
     fn the_upper_layer_wins_setting_by_setting() {
-        let flags = parse("pool_size = 1");
-        let file = parse("pool_size = 2\ncreate_queue = 3");
+        let flags = parse("prepared_slots = 1");
+        let file = parse("prepared_slots = 2\ncreate_queue = 3");
         let config = flags.over(file).resolve().unwrap();
-        assert_eq!((config.pool_size, config.create_queue, config.memory_reserve), (1, 3, Size(512 << 20)));
+        assert_eq!((config.prepared_slots, config.create_queue, config.memory_reserve), (1, 3, Size(512 << 20)));
     }
 
     #[test]
@@ -531,7 +541,7 @@ mod tests {
     fn numbers_and_ranges_out_of_bounds_are_refused_by_name() {
         for (text, setting) in [
             ("max_sandboxes = 0", "max_sandboxes"),
-            ("pool_size = 10000", "pool_size"),
+            ("prepared_slots = 10000", "prepared_slots"),
             ("subnet = \"fd00::/16\"", "subnet"),
             ("subnet = \"10.0.0.0/8\"", "subnet"),
             ("listen = []", "listen"),
@@ -555,12 +565,14 @@ mod tests {
             "TICKET_TTL_SECONDS" => Some("60".to_owned()),
             _ => None,
         };
-        let aio = Settings::of_aio(given).unwrap();
+        let aio = Settings::from_other_variables(given).unwrap();
         let both = parse("ticket_ttl_seconds = 5").over(aio.clone());
         assert_eq!((both.api_key, both.ticket_ttl_seconds), (Some(Secret("of-aio".to_owned())), Some(5)));
         assert!(!format!("{aio:?}").contains("of-aio"));
-        assert!(Settings::of_aio(|_| Some(String::new())).unwrap().api_key.is_none());
-        let refused = Settings::of_aio(|name| (name == "TICKET_TTL_SECONDS").then(|| "soon".to_owned()));
+        assert!(Settings::from_other_variables(|_| Some(String::new())).unwrap().api_key.is_none());
+        let slots = Settings::from_other_variables(|name| (name == "ARENITE_POOL_SIZE").then(|| "3".to_owned()));
+        assert_eq!(slots.unwrap().prepared_slots, Some(3));
+        let refused = Settings::from_other_variables(|name| (name == "TICKET_TTL_SECONDS").then(|| "soon".to_owned()));
         assert!(refused.unwrap_err().to_string().starts_with("TICKET_TTL_SECONDS"));
     }
 

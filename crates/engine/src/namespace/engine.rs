@@ -110,7 +110,7 @@ impl EngineShared {
                 if state.closed {
                     return;
                 }
-                state.ready.len() < self.host.config.prepared
+                state.ready.len() < self.host.config.prepared_slots
             };
             if !lacking {
                 self.taken.notified().await;

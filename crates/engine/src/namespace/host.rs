@@ -36,8 +36,8 @@ pub struct NamespaceConfig {
     pub program: PathBuf,
     pub storage: StorageConfig,
     pub network: NetworkConfig,
-    /// How many sandboxes are kept prepared.
-    pub prepared: usize,
+    /// Prepared slots to keep.
+    pub prepared_slots: usize,
     /// What they are prepared with; others cost a little more at create.
     pub default_resources: Resources,
     /// The most open descriptors of a process in a sandbox.
