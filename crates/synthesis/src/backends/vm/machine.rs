@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-/// Something that a person's hands could do. SearchDirs are pixels from the upper left corner.
+/// Something that a person's hands could do. Positions are pixels from the upper left corner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     Move {
