@@ -15,7 +15,7 @@ use crate::process;
 /// Seconds that one call may wait.
 const MAX_WAIT: f64 = 600.0;
 
-/// One action, told by `action_type`. SearchDirs are pixels of the screen; what has none happens at the pointer.
+/// One action, told by `action_type`. Places are pixels of the screen; what has none happens at the pointer.
 #[derive(Debug, Clone, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "action_type", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {

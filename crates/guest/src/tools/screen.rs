@@ -27,7 +27,7 @@ async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrows
     structured(&guest.browser.info(&guest, &address).await?)
 }
 
-/// Takes a picture of the whole screen: the browser's window with its bars and tabs, and whatever is before it. SearchDirs in it
+/// Takes a picture of the whole screen: the browser's window with its bars and tabs, and whatever is before it. Places in it
 /// are those that `sandbox_browser_execute_action` takes. For the page alone there are `browser_vision_screen_capture` and
 /// `browser_screenshot`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -46,7 +46,7 @@ async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> 
 }
 
 /// Does one thing with mouse or keyboard, as a person would, anywhere on the screen: also in the browser's own bars and
-/// dialogs, where the tools for pages don't reach. SearchDirs are pixels of the picture that `sandbox_browser_screenshot` takes.
+/// dialogs, where the tools for pages don't reach. Places are pixels of the picture that `sandbox_browser_screenshot` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ExecuteAction {
     /// What to do: an object with `action_type` and what that type takes.

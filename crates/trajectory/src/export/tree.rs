@@ -83,7 +83,7 @@ impl Tree {
         self.node(place).map_or(0, |node| node.number)
     }
 
-    /// SearchDirs and numbers, in order.
+    /// Places and numbers, in order.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (u64, u64)> {
         (1..).zip(self.nodes.iter().map(|node| node.number))
     }

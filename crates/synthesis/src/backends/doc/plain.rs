@@ -28,7 +28,7 @@ pub(super) fn search(sections: &[Section], words: &[String], most: usize) -> Str
             if at.is_none() && !title.contains(&word) {
                 continue;
             }
-            // SearchDirs in the lower-case text are not always places in the other.
+            // Places in the lower-case text are not always places in the other.
             let from = text.floor_char_boundary(at.unwrap_or(0).saturating_sub(AROUND));
             let to = text.ceil_char_boundary((at.unwrap_or(0) + word.len() + AROUND).min(text.len()));
             let shown = section.text.get(from..to).unwrap_or(&text[from..to]);
