@@ -143,8 +143,8 @@ def ensure_image(data_dir: Path, name: str = "base") -> None:
         raise RuntimeError(f"could not build the image {name!r} (exit status {built.returncode})")
 
 
-def ensure_machine(data_dir: Path, name: str) -> None:
-    """Builds the machine that comes with Arenite when the data directory has no image of that name."""
+def ensure_vm(data_dir: Path, name: str) -> None:
+    """Builds the VM that comes with Arenite when the data directory has no image of that name."""
     arguments = [name, "--data-dir", str(data_dir)]
     inspected = subprocess.run([str(binary()), "image", "inspect", *arguments, "--json"], capture_output=True, timeout=120)
     if inspected.returncode != 0:

@@ -49,7 +49,7 @@ def test_agentflows_own_configuration_starts_unchanged(configured: Configure, wo
             "warmup": {"enabled": True, "resources": ["vm"]},
         }
     )
-    assert "machines of the provider docker are desktops of sandboxes instead" in server.log_tail(100_000)
+    assert "VMs of the provider docker are desktops of sandboxes instead" in server.log_tail(100_000)
     w = worker()
     session = w.create("vm")["session_id"]
     assert w.ok("vm:screenshot")["size"] == [1920, 1080]

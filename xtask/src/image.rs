@@ -10,8 +10,8 @@ use crate::binary::Profile;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{binary, command, host};
 
-/// The image with the machine that comes along.
-const MACHINE: &str = "machine";
+/// The image with the VM that comes along.
+const VM: &str = "vm";
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ImageArgs) -> Outcome {
 pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     let mut inspect = command::program(arenite);
     inspect.args(["image", "inspect", name, "--json", "--data-dir"]).arg(data_dir);
-    if name == MACHINE && command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
+    if name == VM && command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
 }
 
 /// Copies images with the layers that the other data directory lacks: that takes seconds, and building them minutes.
@@ -84,7 +84,7 @@ fn hold_pool(data_dir: &Path) -> Result<File, Failure> {
 /// built before it, when it is missing.
 fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     let of_tree = |name: &str| command::repository().join("images").join(format!("{name}.Imagefile"));
-    if name == MACHINE {
+    if name == VM {
         // It is made of two Imagefiles, both of which the binary has with it, and stands on the base image.
         ensure(arenite, "base", data_dir)?;
         return command::run(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));

@@ -17,7 +17,7 @@ pub(crate) struct SoakArgs {
 pub(crate) fn run(args: &SoakArgs) -> Outcome {
     host::must_be_root("soak")?;
     host::prepare(&[host::TO_RUN, host::TO_TEST])?;
-    let soak = ["machine", "retrieval", "soak", "-m", "soak"].map(str::to_owned);
+    let soak = ["vm", "retrieval", "soak", "-m", "soak"].map(str::to_owned);
     let prepared = Prepared::make(Profile::Release)?;
     command::run(&mut prepared.pytest(&[&soak[..], &args.pytest].concat()))
 }

@@ -97,7 +97,7 @@ pub(crate) enum Command {
     /// Build and look after images
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Build images with a machine in them: a system of its own, run by QEMU
+    /// Build images with a VM in them: a complete system under QEMU
     #[command(subcommand)]
     Vm(VmCommand),
     /// See the recorded steps

@@ -3,9 +3,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-use crate::{
-    bash, browser, code, desktop, files, hooks, jupyter, machine, mcp, nodejs, observe, proxy, sandbox, shell, skills, util,
-};
+use crate::{bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, proxy, sandbox, shell, skills, util, vm};
 
 /// All operations of the guest.
 pub fn description() -> Document {
@@ -30,7 +28,7 @@ pub fn description() -> Document {
         browser::StateApi::openapi(),
         browser::NetworkApi::openapi(),
         desktop::DisplayApi::openapi(),
-        machine::MachineApi::openapi(),
+        vm::VmApi::openapi(),
         util::UtilApi::openapi(),
     ];
     for part in parts {
@@ -55,7 +53,7 @@ pub fn purpose(tag: &str) -> &'static str {
         "mcp" => "MCP servers in the sandbox, and their tools",
         "browser" => "The browser on the sandbox's screen",
         "display" => "The sandbox's screen",
-        "machine" => "The machine of an image that brings one: how it is, and back to how it was",
+        "vm" => "The VM of an image that has one: its status, and reset to its first state",
         "proxy" => "The forward proxy: which requests go where",
         _ => "",
     }

@@ -9,9 +9,9 @@ use arenite_isolation::{descriptors, spawner};
 use arenite_model::protocol::GuestConfig;
 
 use crate::Guest;
-use crate::machine;
 use crate::process::{Command, Exit, Processes};
 use crate::users::User;
+use crate::vm;
 
 /// Whether this process was started for a build: `ARENITE_OUTPUT_FD` is the command's output.
 pub(crate) fn output() -> io::Result<Option<OwnedFd>> {
@@ -39,22 +39,22 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let guest = Guest { user, ..Guest::new(config, processes, Default::default()) };
         let config = guest.config();
         let words: Vec<&str> = config.args.iter().map(String::as_str).collect();
-        let of_machine = match words[..] {
-            [machine::KEEP_READY, ..] => Some(None),
-            [machine::PROBE_KVM, seconds, ..] => Some(Some(seconds.parse().map_err(|_| "a number of seconds is missing")?)),
+        let of_vm = match words[..] {
+            [vm::KEEP_READY, ..] => Some(None),
+            [vm::PROBE_KVM, seconds, ..] => Some(Some(seconds.parse().map_err(|_| "a number of seconds is missing")?)),
             _ => None,
         };
-        if let Some(probe) = of_machine {
+        if let Some(probe) = of_vm {
             let guest = Arc::new(guest);
             let mut output = File::from(output);
             let ready = match probe {
-                Some(seconds) => machine::probe_kvm(&guest, seconds).await,
-                None => machine::keep_ready(&guest).await,
+                Some(seconds) => vm::probe_kvm(&guest, seconds).await,
+                None => vm::keep_ready(&guest).await,
             };
             return match ready {
                 // Whether it is heard is the builder's matter.
                 Ok(seconds) => {
-                    drop(writeln!(output, "the machine was ready after {seconds:.1} s"));
+                    drop(writeln!(output, "the VM was ready after {seconds:.1} s"));
                     Ok(Exit::Code(0))
                 }
                 Err(error) => {

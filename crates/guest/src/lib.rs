@@ -24,7 +24,6 @@ pub mod http;
 mod inside;
 pub mod jupyter;
 mod log;
-pub mod machine;
 mod main_command;
 pub mod mcp;
 pub mod nodejs;
@@ -39,6 +38,7 @@ mod services;
 mod sessions;
 pub mod shell;
 pub mod skills;
+pub mod vm;
 pub use tools::descriptions as tool_descriptions;
 mod tools;
 pub mod users;
@@ -90,8 +90,8 @@ pub struct Guest {
     pub desktop: desktop::DesktopService,
     /// The browser on it.
     pub browser: browser::BrowserService,
-    /// The machine, which is the screen in its place.
-    pub machine: machine::MachineService,
+    /// The VM, which is the screen in its place.
+    pub vm: vm::VmService,
     /// VS Code and JupyterLab.
     pub pages: pages::PagesService,
     /// What runs at the sandbox's end.
@@ -143,7 +143,7 @@ impl Guest {
             files: Arc::default(),
             desktop: Default::default(),
             browser: Default::default(),
-            machine: Default::default(),
+            vm: Default::default(),
             pages: Default::default(),
             hooks: Default::default(),
             observe: observe::Observer::new(counters),

@@ -45,8 +45,8 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     let Ok(place) = places.try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    // The agent in a machine is there when the machine is, and that goes on booting when the caller leaves.
-    if let Err(error) = whole(async move { guest.machine.ready_for(&guest, port).await }).await {
+    // The agent in a VM is there when the VM is, and that goes on booting when the caller leaves.
+    if let Err(error) = whole(async move { guest.vm.ready_for(&guest, port).await }).await {
         return (StatusCode::BAD_GATEWAY, error.message).into_response();
     }
     let mut local = match timeout(CONNECT, dial(port)).await {

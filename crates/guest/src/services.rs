@@ -13,14 +13,14 @@ use tower_service::Service;
 
 use crate::http::ApiError;
 use crate::{
-    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, machine, mcp, nodejs, observe, pages, proxy, sandbox,
-    shell, skills, util,
+    SharedGuest, bash, browser, code, desktop, files, hooks, jupyter, mcp, nodejs, observe, pages, proxy, sandbox, shell, skills,
+    util, vm,
 };
 
 type Build = fn() -> Router<SharedGuest>;
 
 /// How the paths of a service begin, and its routes.
-const SERVICES: [(&str, Build); 23] = [
+const SERVICES: [(&str, Build); 24] = [
     ("/v1/bash/", bash::router),
     ("/v1/shell/", shell::router),
     ("/v1/file/", files::router),
@@ -39,7 +39,8 @@ const SERVICES: [(&str, Build); 23] = [
     ("/json", browser::router),
     ("/v1/display/", desktop::router),
     ("/websockify", desktop::router),
-    ("/v1/machine", machine::router),
+    ("/v1/vm", vm::router),
+    ("/v1/machine", vm::router),
     ("/code-server", pages::router),
     ("/jupyter", pages::router),
     ("/opencode", pages::router),

@@ -1,4 +1,4 @@
-//! `vm`: what can be said of machines.
+//! The `vm` subcommands.
 
 use std::path::PathBuf;
 
@@ -10,27 +10,27 @@ use crate::config::values::Size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmCommand {
-    /// Build a machine from an Imagefile, and the image that it is in
+    /// Build a VM from an Imagefile, and the image that it is in
     Build(VmBuildArgs),
     /// Put a qcow2 disk that you have into an image
     Import(VmImportArgs),
-    /// Try whether machines boot with this host's KVM, and use it from then on if they do
+    /// Try whether VMs boot with this host's KVM, and use it from then on if they do
     Probe(VmProbeArgs),
-    /// List images with a machine
+    /// List images with a VM
     #[command(visible_alias = "ls")]
     List(VmListArgs),
 }
 
-/// What a machine is made of, whatever its disk.
+/// Hardware of a VM.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct VmSettings {
-    /// Memory of the machine; its sandboxes need some 400 MiB more
+    /// Memory of the VM; its sandboxes need some 400 MiB more
     #[arg(long, default_value = "1g", value_name = "SIZE")]
     pub(crate) memory: Size,
-    /// Processors of the machine
+    /// Processors of the VM
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub(crate) cpus: u32,
-    /// Port that the agent in the machine listens on; 0: there is none
+    /// Port that the agent in the VM listens on; 0: there is none
     #[arg(long, default_value_t = 5000, value_name = "PORT")]
     pub(crate) agent_port: u16,
     /// Seconds from its start until the agent must answer
@@ -51,29 +51,29 @@ pub(crate) struct VmSettings {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A machine is a sandbox in which one QEMU runs. Of the Imagefile's files a disk is made that boots, in a sandbox, so that the host
-needs none of the tools. Then the machine is booted once and its state kept: sandboxes of the image begin there, in seconds.
-Without an Imagefile it is the one that comes with Arenite: Debian with a small desktop and the agent.
+Builds a bootable disk from the Imagefile's files, and an image whose sandboxes run it under QEMU. All tools run in sandboxes; the host
+needs none of them. The build boots the VM once and saves its state, so that sandboxes of the image start from there, in seconds.
+Without an Imagefile, it builds the VM that comes with Arenite: Debian with a small desktop and the agent.
 
-An Imagefile of yours brings /boot/vmlinuz and /boot/initrd.img with drivers for virtio, and may bring words for the kernel
-in /etc/machine-boot. FROM machine-root stands on the one that comes along, once that was built.
+Your Imagefile provides /boot/vmlinuz and /boot/initrd.img with virtio drivers, and optionally kernel options
+in /etc/vm-boot. To extend the VM that comes with Arenite, build it once and write FROM vm-root.
 
 Examples:
-  sudo arenite vm build                              the machine that comes with Arenite, as image 'machine'
+  sudo arenite vm build                              the VM that comes with Arenite, as image 'vm'
   sudo arenite vm build office -f Imagefile --size 8g
-  arenite create demo --image machine
-  curl http://127.0.0.1:8080/sandbox/demo/v1/machine")]
+  arenite create demo --image vm
+  curl http://127.0.0.1:8080/sandbox/demo/v1/vm")]
 pub(crate) struct VmBuildArgs {
     /// The image's name
-    #[arg(default_value = "machine")]
+    #[arg(default_value = "vm")]
     pub(crate) name: ImageName,
-    /// The Imagefile of what is in the machine
+    /// The Imagefile of what is in the VM
     #[arg(long, short, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Directory that COPY takes from [default: the Imagefile's]
     #[arg(long, value_name = "DIR", requires = "file")]
     pub(crate) context: Option<PathBuf>,
-    /// Size of the machine's disk; what is not written takes no room
+    /// Size of the VM's disk; what is not written takes no room
     #[arg(long, default_value = "4g", value_name = "SIZE")]
     pub(crate) size: Size,
     #[command(flatten)]
@@ -104,24 +104,24 @@ pub(crate) struct VmImportArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-That /dev/kvm opens does not mean that machines boot with it. So one is booted, in a sandbox, and what that shows is kept for this host: sandboxes
-that are made from then on run their machines with KVM, or without. `vm build` and `vm import` do the same when nothing is known
-yet, and keep the machine's state as it will run. A state that was kept without KVM is not taken up with it: build the image anew.
+On some hosts /dev/kvm opens but no VM boots with it. This command boots one in a sandbox and saves the result for this host: new
+sandboxes run their VMs with KVM, or without. `vm build` and `vm import` do the same when no result is saved
+yet, and save the VM's state for that mode. A state saved without KVM cannot be resumed with it: rebuild the image.
 
-With KVM, code in a machine's sandbox reaches the device; --off keeps it from all.
+With KVM, code in a VM's sandbox can reach the device; --off removes it from all sandboxes.
 
 Examples:
   sudo arenite vm probe
   sudo arenite vm probe office --seconds 120
   sudo arenite vm probe --off")]
 pub(crate) struct VmProbeArgs {
-    /// An image with a machine that has an agent
-    #[arg(default_value = "machine")]
+    /// An image with a VM that has an agent
+    #[arg(default_value = "vm")]
     pub(crate) image: ImageName,
     /// Seconds in which its agent must answer
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS")]
     pub(crate) seconds: u32,
-    /// Don't try; machines run without KVM
+    /// Don't try; VMs run without KVM
     #[arg(long, conflicts_with_all = ["image", "seconds"])]
     pub(crate) off: bool,
     /// Show the output of every step

@@ -1,7 +1,7 @@
-//! `vm build|import|probe|list`: images with a machine in them, made of the steps that every image is made of.
+//! `vm build|import|probe|list`: images with a VM in them, made of the steps that every image is made of.
 //!
 //! ```text
-//!  machine-host: base with QEMU ──────────────┬────────────────────────────┐
+//!  vm-host: base with QEMU ──────────────┬────────────────────────────┐
 //!                                             ▼                            ▼
 //!  NAME-root ──► NAME-tar ──── one file ──► NAME-disk ──── one file ──►  NAME ──► booted, its state kept
 //!  (Imagefile)   (its files)                (a disk that boots)
@@ -12,8 +12,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use arenite_engine::namespace::{Builder, KvmVerdict, MACHINE_LABEL, WithKvm, kvm_opens};
-use arenite_guest::machine::{KEEP_READY, PROBE_KVM};
+use arenite_engine::namespace::{Builder, KvmVerdict, VM_LABEL, WithKvm, kvm_opens};
+use arenite_guest::vm::{KEEP_READY, PROBE_KVM};
 use arenite_image::{BuildEnv, BuildRequest, BuildRunner, Image, ImageError, Imagefile};
 use arenite_model::ImageName;
 use serde_json::json;
@@ -24,30 +24,22 @@ use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
 
-/// Seconds in which a machine must boot with KVM, for it to count as working. Without it takes a minute or two.
+/// Seconds in which a VM must boot with KVM, for it to count as working. Without it takes a minute or two.
 const PROBE_SECONDS: u32 = 60;
-/// Why a host without the device runs machines without KVM.
+/// Why a host without the device runs VMs without KVM.
 const NO_DEVICE: &str = "there is no /dev/kvm that opens";
-/// The image that those with a machine stand on.
-const HOST: &str = "machine-host";
+/// The image that those with a VM stand on.
+const HOST: &str = "vm-host";
 
 /// What comes along: its place below the directory that COPY takes from, and its content.
 macro_rules! along {
     ($($path:literal),*) => { &[$(($path, include_str!(concat!("../../../../images/", $path)))),*] };
 }
-const HOST_FILES: &[(&str, &str)] = along!("machine-host/mkdisk", "machine-host/check");
-const ROOT_FILES: &[(&str, &str)] = along!(
-    "machine/agent.py",
-    "machine/boot",
-    "machine/initrd",
-    "machine/inittab",
-    "machine/jwmrc",
-    "machine/kernel",
-    "machine/screen",
-    "machine/session"
-);
-const HOST_IMAGEFILE: &str = include_str!("../../../../images/machine-host.Imagefile");
-const ROOT_IMAGEFILE: &str = include_str!("../../../../images/machine.Imagefile");
+const HOST_FILES: &[(&str, &str)] = along!("vm-host/mkdisk", "vm-host/check");
+const ROOT_FILES: &[(&str, &str)] =
+    along!("vm/agent.py", "vm/boot", "vm/initrd", "vm/inittab", "vm/jwmrc", "vm/kernel", "vm/screen", "vm/session");
+const HOST_IMAGEFILE: &str = include_str!("../../../../images/vm-host.Imagefile");
+const ROOT_IMAGEFILE: &str = include_str!("../../../../images/vm.Imagefile");
 
 pub(crate) fn run(command: &VmCommand) -> Outcome {
     match command {
@@ -73,7 +65,7 @@ fn done<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure>
 fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failure>>) -> Outcome {
     let image = done(work)?;
     eprintln!(
-        "image {} is built: {}, with a machine of {} memory",
+        "image {} is built: {}, with a VM with {} memory",
         image.name,
         Size(image.size_bytes).short(),
         settings.memory.short()
@@ -131,7 +123,7 @@ impl<'a> Work<'a> {
         self.image(name, &parsed(text)?, context.path(), use_cache).await
     }
 
-    /// The image that those with a machine stand on, and the one that it stands on.
+    /// The image that those with a VM stand on, and the one that it stands on.
     async fn host(&self, no_cache: bool) -> Result<(), Failure> {
         let base = named("base")?;
         if self.builder.images().get(&base).is_err() {
@@ -142,7 +134,7 @@ impl<'a> Work<'a> {
     }
 
     /// The image with the disk in it. It is looked at first, and booted at last.
-    async fn machine(
+    async fn vm_image(
         &self,
         name: &ImageName,
         disk: &Path,
@@ -162,7 +154,7 @@ impl<'a> Work<'a> {
         let write = json!([
             "/bin/sh",
             "-c",
-            "mkdir -p /etc/arenite && printf '%s\\n' \"$0\" >/etc/arenite/machine.json",
+            "mkdir -p /etc/arenite && printf '%s\\n' \"$0\" >/etc/arenite/vm.json",
             settings.to_string()
         ]);
         let told = format!("{}, {cpus} cores, {}", memory.short(), if *cold { "boots" } else { "booted" });
@@ -170,7 +162,7 @@ impl<'a> Work<'a> {
         if !is_own {
             text += "RUN [\"/usr/local/lib/machine/check\", \"/var/lib/machine/disk.qcow2\"]\n";
         }
-        text += &format!("RUN {write}\nLABEL {MACHINE_LABEL}=\"{told}\"\nUSER gem\n");
+        text += &format!("RUN {write}\nLABEL {VM_LABEL}=\"{told}\"\nUSER gem\n");
         let context = disk.parent().unwrap_or(Path::new("/"));
         if *cold || *agent_port == 0 {
             return self.image(name, &parsed(&text)?, context, !no_cache).await;
@@ -192,7 +184,7 @@ impl<'a> Work<'a> {
         built.map_err(|error| image::refused(&error))
     }
 
-    /// Boots the machine of an Imagefile with KVM, and keeps what that has shown. Nothing else of it is left.
+    /// Boots the VM of an Imagefile with KVM, and keeps what that has shown. Nothing else of it is left.
     async fn probe(
         &self,
         name: &ImageName,
@@ -201,15 +193,15 @@ impl<'a> Work<'a> {
         seconds: u32,
         use_cache: bool,
     ) -> Result<KvmVerdict, Failure> {
-        eprintln!("trying whether machines boot with KVM here, for {seconds} s at most");
+        eprintln!("trying whether VMs boot with KVM here, for {seconds} s at most");
         // The moment keeps the step from being taken for one that was done.
         let words = json!([PROBE_KVM, seconds.to_string(), jiff::Timestamp::now().to_string()]);
         let (image, file) = (named(&format!("{name}-kvm"))?, parsed(&format!("{text}RUN {words}\n"))?);
         let verdict = match self.image_by(&WithKvm(&self.builder), &image, &file, context, use_cache).await {
-            Ok(_) => KvmVerdict::new(true, format!("machine {name} booted with it")),
+            Ok(_) => KvmVerdict::new(true, format!("VM {name} booted with it")),
             Err(ImageError::Failed { tail, .. }) => {
                 let why = tail.last().map_or("it failed", String::as_str);
-                KvmVerdict::new(false, format!("machine {name} did not boot with it: {}", output::harmless(why)))
+                KvmVerdict::new(false, format!("VM {name} did not boot with it: {}", output::harmless(why)))
             }
             Err(error) => return Err(image::refused(&error)),
         };
@@ -258,20 +250,20 @@ async fn build(args: &VmBuildArgs) -> Result<Image, Failure> {
             work.image(&root, &imagefile, context.as_deref().unwrap_or(beside), !settings.no_cache).await?
         }
     };
-    let pack = "tar --one-file-system --exclude=./machine-root.tar --exclude='./run/*' --exclude='./tmp/*' --exclude='./var/cache/apt/*.bin' \
-        -C / -cf /machine-root.tar .";
+    let pack = "tar --one-file-system --exclude=./vm-root.tar --exclude='./run/*' --exclude='./tmp/*' --exclude='./var/cache/apt/*.bin' \
+        -C / -cf /vm-root.tar .";
     let packed = work.of_text(&tar, &format!("FROM {root}\nUSER root\nRUN {pack}\n"), &[], true).await?;
-    let archive = made(&packed, "machine-root.tar")?;
+    let archive = made(&packed, "vm-root.tar")?;
     let make = format!(
-        "FROM {HOST}\nUSER root\nCOPY machine-root.tar /var/tmp/\n\
-         RUN set -eu; mkdir /var/tmp/root; tar -C /var/tmp/root -xf /var/tmp/machine-root.tar; \
-         /usr/local/lib/machine/mkdisk /var/tmp/root {} /machine-disk.qcow2; rm -rf /var/tmp/root /var/tmp/machine-root.tar\n",
+        "FROM {HOST}\nUSER root\nCOPY vm-root.tar /var/tmp/\n\
+         RUN set -eu; mkdir /var/tmp/root; tar -C /var/tmp/root -xf /var/tmp/vm-root.tar; \
+         /usr/local/lib/machine/mkdisk /var/tmp/root {} /vm-disk.qcow2; rm -rf /var/tmp/root /var/tmp/vm-root.tar\n",
         size.0
     );
     let context = archive.parent().unwrap_or(Path::new("/"));
     let made_disk = work.image(&disk, &parsed(&make)?, context, true).await?;
     work.drop_step(&tar);
-    let built = work.machine(name, &made(&made_disk, "machine-disk.qcow2")?, "virtio", true, settings).await?;
+    let built = work.vm_image(name, &made(&made_disk, "vm-disk.qcow2")?, "virtio", true, settings).await?;
     work.drop_step(&disk);
     Ok(built)
 }
@@ -281,11 +273,11 @@ async fn import(args: &VmImportArgs) -> Result<Image, Failure> {
     let settings = &args.settings;
     let work = Work::begin(&settings.data_dir.data_dir, settings.verbose).await?;
     work.host(settings.no_cache).await?;
-    work.machine(&args.name, &path, &args.devices, false, settings).await
+    work.vm_image(&args.name, &path, &args.devices, false, settings).await
 }
 
 fn told(verdict: &KvmVerdict) -> String {
-    format!("machines run with{} KVM here: {}", if verdict.works { "" } else { "out" }, verdict.reason)
+    format!("VMs run with{} KVM here: {}", if verdict.works { "" } else { "out" }, verdict.reason)
 }
 
 fn probe(args: &VmProbeArgs) -> Outcome {
@@ -315,22 +307,22 @@ fn list(args: &VmListArgs) -> Outcome {
         Some(store) => store.list().map_err(|error| image::refused(&error))?,
         None => Vec::new(),
     };
-    let machines: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(MACHINE_LABEL)).collect();
+    let vms: Vec<&Image> = images.iter().filter(|image| image.config.labels.contains_key(VM_LABEL)).collect();
     if args.format.json {
-        let value = serde_json::to_value(&machines).attempt(|| "could not write the list".into())?;
-        output::json(&json!({ "machines": value }));
+        let value = serde_json::to_value(&vms).attempt(|| "could not write the list".into())?;
+        output::json(&json!({ "vms": value }));
         return Ok(ExitCode::SUCCESS);
     }
-    if machines.is_empty() {
-        eprintln!("no machine is built here; build one with: arenite vm build");
+    if vms.is_empty() {
+        eprintln!("no VM image is built here; build one with: arenite vm build");
         return Ok(ExitCode::SUCCESS);
     }
     let now = jiff::Timestamp::now();
-    let mut rows = output::table(&["image", "machine", "size", "built"]);
-    for image in machines {
+    let mut rows = output::table(&["image", "vm", "size", "built"]);
+    for image in vms {
         rows.add_row([
             image.name.to_string(),
-            output::harmless(&image.config.labels[MACHINE_LABEL]),
+            output::harmless(&image.config.labels[VM_LABEL]),
             Size(image.size_bytes).short(),
             format!("{} ago", output::distance(image.created_at, now)),
         ]);

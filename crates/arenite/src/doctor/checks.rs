@@ -167,9 +167,9 @@ fn debootstrap(host: &Host) -> Check {
 
 fn kvm(host: &Host) -> Check {
     let detail = match host.kvm {
-        Some(true) => "opens; machines use it where one has booted with it (arenite vm probe)",
-        Some(false) => "there, but not usable by this user: machines run without",
-        None => "not there: machines run without",
+        Some(true) => "opens; VMs use it where one has booted with it (arenite vm probe)",
+        Some(false) => "there, but not usable by this user: VMs run without",
+        None => "not there: VMs run without",
     };
     Check::ok("KVM", detail)
 }

@@ -1,4 +1,4 @@
-//! Whether this host's KVM runs machines: what a probe boot has shown. That the device opens, and makes machines, says little: there
+//! Whether this host's KVM runs VMs: what a probe boot has shown. That the device opens, and creates VMs, says little: there
 //! are hosts where none of them ever boots.
 
 use std::io;
@@ -7,8 +7,8 @@ use std::path::Path;
 use arenite_image::Image;
 use serde::{Deserialize, Serialize};
 
-/// What an image with a machine says of itself.
-pub const MACHINE_LABEL: &str = "arenite.machine";
+/// The label of images with a VM. It keeps the earlier name, which built images carry.
+pub const VM_LABEL: &str = "arenite.machine";
 /// The file of the data directory that keeps the verdict.
 const PLACE: &str = "kvm.json";
 const DEVICE: &str = "/dev/kvm";
@@ -53,7 +53,7 @@ pub fn kvm_opens() -> bool {
 
 /// Whether sandboxes of an image get the device.
 pub(super) fn is_for(image: &Image, data_dir: &Path) -> bool {
-    image.config.labels.contains_key(MACHINE_LABEL) && KvmVerdict::read(data_dir).is_some_and(|verdict| verdict.works)
+    image.config.labels.contains_key(VM_LABEL) && KvmVerdict::read(data_dir).is_some_and(|verdict| verdict.works)
 }
 
 fn host() -> String {

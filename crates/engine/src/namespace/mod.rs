@@ -36,7 +36,7 @@ pub use build::{Builder, WithKvm};
 pub use engine::NamespaceEngine;
 pub use host::NamespaceConfig;
 use host::{Host, Role, at};
-pub use kvm::{KvmVerdict, MACHINE_LABEL, kvm_opens};
+pub use kvm::{KvmVerdict, VM_LABEL, kvm_opens};
 pub use lock::{LockHolder, ServerLock};
 pub use record::{RecordedSandbox, RecordsError, recorded_sandboxes};
 pub use recover_storage::recover_storage;

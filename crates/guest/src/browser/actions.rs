@@ -257,14 +257,14 @@ impl Action {
         }
     }
 
-    /// Does it on the screen that shows the browser, or that of the sandbox's machine.
+    /// Does it on the screen that shows the browser, or that of the sandbox's VM.
     pub(crate) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
         if let Self::Wait { duration } = self {
             wait(*duration).await;
             return Ok(());
         }
-        let control = match Control::machine(guest).await? {
-            Some(machine) => machine,
+        let control = match Control::vm(guest).await? {
+            Some(vm) => vm,
             None => Control::over(guest, guest.browser.shown(guest).await?),
         };
         Ok(self.on(&control).await?)

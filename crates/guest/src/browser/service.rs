@@ -179,10 +179,10 @@ impl BrowserService {
         })
     }
 
-    /// A picture of the whole screen that shows the browser, or of the machine's, and its file.
+    /// A picture of the whole screen that shows the browser, or of the VM's, and its file.
     pub(crate) async fn picture(&self, guest: &SharedGuest, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
-        if let Some(machine) = Control::machine(guest).await? {
-            return Ok(machine.picture(View::default(), format).await?);
+        if let Some(vm) = Control::vm(guest).await? {
+            return Ok(vm.picture(View::default(), format).await?);
         }
         let desktop = self.shown(guest).await?;
         let picture = desktop.run(|screen| screen.picture(None)).await?;

@@ -15,7 +15,7 @@ use super::screen::{Screen, ScreenError};
 use super::service::{Desktop, DesktopError};
 use super::windows::{Window, WindowClosed};
 use crate::SharedGuest;
-use crate::machine::{Machine, MachineError};
+use crate::vm::{Vm, VmError};
 
 /// Characters on no key that are typed one by one; with more the text goes over the clipboard, if it may.
 const MAX_FOREIGN: usize = 32;
@@ -38,11 +38,11 @@ pub struct View {
     pub height: Option<u32>,
 }
 
-/// A screen in use: the sandbox's own, or that of its machine.
+/// A screen in use: the sandbox's own, or that of its VM.
 #[derive(Debug, Clone)]
 pub enum Control {
     Desktop(OnDesktop),
-    Machine(Arc<Machine>),
+    Vm(Arc<Vm>),
 }
 
 /// A desktop in use.
@@ -54,29 +54,29 @@ pub struct OnDesktop {
 
 /// Does the same on whichever screen it is.
 macro_rules! on_either {
-    ($self:ident, $desktop:ident => $there:expr, $machine:ident => $here:expr) => {
+    ($self:ident, $desktop:ident => $there:expr, $vm:ident => $here:expr) => {
         match $self {
             Self::Desktop($desktop) => $there,
-            Self::Machine($machine) => Ok($here?),
+            Self::Vm($vm) => Ok($here?),
         }
     };
 }
 
 impl Control {
-    /// On the sandbox's screen, which is started when it is not there: a machine's, if its image has one.
+    /// On the sandbox's screen, which is started when it is not there: a VM's, if its image has one.
     pub async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
-        match Self::machine(guest).await? {
-            Some(machine) => Ok(machine),
+        match Self::vm(guest).await? {
+            Some(vm) => Ok(vm),
             None => Ok(Self::over(guest, guest.desktop.ready(guest).await?)),
         }
     }
 
-    /// On the screen of the sandbox's machine, which is started when it is not there; none: its image has no machine.
-    pub async fn machine(guest: &SharedGuest) -> Result<Option<Self>, DesktopError> {
-        if !guest.machine.is_there(guest)? {
+    /// On the screen of the sandbox's VM, which is started when it is not there; none: its image has no VM.
+    pub async fn vm(guest: &SharedGuest) -> Result<Option<Self>, DesktopError> {
+        if !guest.vm.is_there(guest)? {
             return Ok(None);
         }
-        Ok(Some(Self::Machine(guest.machine.ready(guest).await?)))
+        Ok(Some(Self::Vm(guest.vm.ready(guest).await?)))
     }
 
     /// On a desktop that runs already.
@@ -88,60 +88,60 @@ impl Control {
     pub async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), DesktopError> {
         on_either!(self,
             on => on.look(|screen| Ok((screen.position()?, screen.size()?))).await,
-            machine => machine.pointer().await)
+            vm => vm.pointer().await)
     }
 
     /// Moves the pointer to a place on the screen.
     pub async fn move_to(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.run(move |screen| screen.move_to(x, y)).await, machine => machine.move_to(x, y).await)
+        on_either!(self, on => on.desktop.run(move |screen| screen.move_to(x, y)).await, vm => vm.move_to(x, y).await)
     }
 
     /// Moves the pointer from where it is, at most to the edge.
     pub async fn move_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.run(move |screen| screen.move_by(x, y)).await, machine => machine.move_by(x, y).await)
+        on_either!(self, on => on.desktop.run(move |screen| screen.move_by(x, y)).await, vm => vm.move_by(x, y).await)
     }
 
     /// Clicks where the pointer is, or at a place; one that is half given keeps the pointer's other coordinate.
     pub async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.click(x, y, button, times)).await,
-            machine => machine.click(x, y, button, times).await)
+            vm => vm.click(x, y, button, times).await)
     }
 
     /// Presses or releases a button of the mouse.
     pub async fn button(&self, button: Button, down: bool) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.button(button, down)).await,
-            machine => machine.button(button, down).await)
+            vm => vm.button(button, down).await)
     }
 
     /// Moves the pointer with the left button held.
     pub async fn drag_to(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.run(move |screen| screen.drag_to(x, y)).await, machine => machine.drag_to(x, y).await)
+        on_either!(self, on => on.desktop.run(move |screen| screen.drag_to(x, y)).await, vm => vm.drag_to(x, y).await)
     }
 
     /// The same from where the pointer is.
     pub async fn drag_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.run(move |screen| screen.drag_by(x, y)).await, machine => machine.drag_by(x, y).await)
+        on_either!(self, on => on.desktop.run(move |screen| screen.drag_by(x, y)).await, vm => vm.drag_by(x, y).await)
     }
 
     /// Turns the wheel: `dy` above 0 is up, `dx` above 0 is right.
     pub async fn scroll(&self, dx: i64, dy: i64) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.run(move |screen| screen.scroll(dx, dy)).await, machine => machine.scroll(dx, dy).await)
+        on_either!(self, on => on.desktop.run(move |screen| screen.scroll(dx, dy)).await, vm => vm.scroll(dx, dy).await)
     }
 
     /// Presses keys in this order, and releases them in the other. One key is a stroke of it.
     pub async fn hotkey(&self, names: Vec<String>) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.hotkey(&names)).await,
-            machine => machine.hotkey(&names).await)
+            vm => vm.hotkey(&names).await)
     }
 
     /// Presses or releases a key.
     pub async fn key(&self, name: String, down: bool) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.key_by_name(&name, down)).await,
-            machine => machine.press(&name, down).await)
+            vm => vm.press(&name, down).await)
     }
 
     /// Types a text by keys; a long one, or one with much that is on no key, goes over the clipboard where it may.
@@ -152,7 +152,7 @@ impl Control {
         let is_pasted = may_paste
             && match self {
                 Self::Desktop(on) => on.is_better_pasted(text).await?,
-                Self::Machine(_) => text.chars().nth(MAX_TYPED).is_some() || Machine::can_type(text).is_err(),
+                Self::Vm(_) => text.chars().nth(MAX_TYPED).is_some() || Vm::can_type(text).is_err(),
             };
         if is_pasted {
             self.copy(text).await?;
@@ -160,17 +160,17 @@ impl Control {
         }
         on_either!(self,
             on => on.type_keys(text).await,
-            machine => machine.type_keys(&text.replace("\r\n", "\n")).await)
+            vm => vm.type_keys(&text.replace("\r\n", "\n")).await)
     }
 
     /// Copies a text to the clipboard.
     pub async fn copy(&self, text: &str) -> Result<(), DesktopError> {
-        on_either!(self, on => on.desktop.copy(&on.guest, text).await, machine => machine.copy(text).await)
+        on_either!(self, on => on.desktop.copy(&on.guest, text).await, vm => vm.copy(text).await)
     }
 
     /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
     pub async fn clipboard(&self) -> Result<String, DesktopError> {
-        on_either!(self, on => on.look(|screen| screen.clipboard()).await, machine => machine.clipboard().await)
+        on_either!(self, on => on.look(|screen| screen.clipboard()).await, vm => vm.clipboard().await)
     }
 
     /// All windows that programs show, the oldest first.
@@ -192,7 +192,7 @@ impl Control {
     fn windowed(&self) -> Result<&OnDesktop, DesktopError> {
         match self {
             Self::Desktop(on) => Ok(on),
-            Self::Machine(_) => Err(MachineError::NoWindows.into()),
+            Self::Vm(_) => Err(VmError::NoWindows.into()),
         }
     }
 
@@ -200,9 +200,9 @@ impl Control {
     pub async fn picture(&self, view: View, format: Format) -> Result<(Picture, Vec<u8>), DesktopError> {
         let picture = match self {
             Self::Desktop(on) => on.look(move |screen| view.taken(screen)).await?,
-            Self::Machine(_) if view.window.is_some() => return Err(MachineError::NoWindows.into()),
-            Self::Machine(machine) => {
-                let whole = machine.picture().await?;
+            Self::Vm(_) if view.window.is_some() => return Err(VmError::NoWindows.into()),
+            Self::Vm(vm) => {
+                let whole = vm.picture().await?;
                 let (width, height) = whole.screen;
                 whole.cut(view.part(Region { x: 0, y: 0, width: width.into(), height: height.into() }))?
             }
@@ -214,8 +214,8 @@ impl Control {
     pub async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
         match self {
             Self::Desktop(on) => on.accessibility(window, depth, nodes).await,
-            Self::Machine(_) if window.is_some() => Err(MachineError::NoWindows.into()),
-            Self::Machine(machine) => Ok(machine.accessibility(depth, nodes).await?),
+            Self::Vm(_) if window.is_some() => Err(VmError::NoWindows.into()),
+            Self::Vm(vm) => Ok(vm.accessibility(depth, nodes).await?),
         }
     }
 }

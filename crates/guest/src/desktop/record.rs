@@ -14,8 +14,8 @@ use super::start;
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 use crate::http::{lenient, optional_within, within};
-use crate::machine::Film;
 use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
+use crate::vm::Film;
 
 /// Until ffmpeg says that it works.
 const START: Duration = Duration::from_secs(20);
@@ -224,16 +224,16 @@ struct Source {
 enum Recorded {
     /// ffmpeg looks at the display itself.
     Display(String),
-    /// It is given pictures of the machine's screen.
-    Machine(Film),
+    /// It is given pictures of the VM's screen.
+    Vm(Film),
 }
 
 impl Source {
     async fn open(guest: &SharedGuest, fps: i64) -> Result<Self, DesktopError> {
-        if guest.machine.is_there(guest)? {
-            let machine = guest.machine.ready(guest).await?;
-            let film = Film { size: machine.size().await?, machine, fps };
-            return Ok(Self { size: film.size, input: film.input(), screen: Recorded::Machine(film) });
+        if guest.vm.is_there(guest)? {
+            let vm = guest.vm.ready(guest).await?;
+            let film = Film { size: vm.size().await?, vm, fps };
+            return Ok(Self { size: film.size, input: film.input(), screen: Recorded::Vm(film) });
         }
         let desktop = guest.desktop.get(guest).await?;
         let size = desktop.run(|screen| screen.size()).await?;
@@ -255,9 +255,9 @@ async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result
             env.push(("DISPLAY".to_owned(), display));
             process::dev_null().map_err(at)?
         }
-        Recorded::Machine(film) => {
+        Recorded::Vm(film) => {
             let (stdin, input) = process::input_pipe(&guest.user).map_err(at)?;
-            // It ends when ffmpeg does, or the machine.
+            // It ends when ffmpeg does, or the VM.
             tokio::spawn(film.run(input));
             stdin
         }

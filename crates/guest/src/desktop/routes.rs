@@ -53,7 +53,7 @@ impl From<DesktopError> for ApiError {
                 ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE)
             }
             DesktopError::RecordsAlready => ApiError::new(StatusCode::CONFLICT, message).hint("stop it first"),
-            DesktopError::Machine(error) => error.into(),
+            DesktopError::Vm(error) => error.into(),
             DesktopError::LongText(_) | DesktopError::Screen(ScreenError::LongClipboard) => {
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
             }

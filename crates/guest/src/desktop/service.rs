@@ -17,8 +17,8 @@ use super::clipboard;
 use super::record::Recording;
 use super::screen::{Screen, ScreenError};
 use super::start::{self, Server};
-use crate::machine::MachineError;
 use crate::process::{Kept, told};
+use crate::vm::VmError;
 use crate::{Guest, SharedGuest, dial};
 
 /// A desktop that nobody used for so long ends, and the browser with it, unless the sandbox's environment names another time.
@@ -57,17 +57,17 @@ pub enum DesktopError {
     #[error("the program of the window {0} tells nothing of what it shows")]
     NoTree(u32),
     #[error(transparent)]
-    Machine(MachineError),
+    Vm(VmError),
     #[error(transparent)]
     Screen(#[from] ScreenError),
 }
 
-impl From<MachineError> for DesktopError {
-    fn from(error: MachineError) -> Self {
+impl From<VmError> for DesktopError {
+    fn from(error: VmError) -> Self {
         match error {
-            // What is no fault of the machine's is the same on either screen.
-            MachineError::Screen(error) => Self::Screen(error),
-            error => Self::Machine(error),
+            // What is no fault of the VM's is the same on either screen.
+            VmError::Screen(error) => Self::Screen(error),
+            error => Self::Vm(error),
         }
     }
 }

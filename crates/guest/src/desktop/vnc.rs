@@ -30,13 +30,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 static VIEWERS: Semaphore = Semaphore::const_new(MAX_VIEWERS);
 
-/// Shows the browser too, so that there is something to see; in a sandbox with a machine, that one's screen.
+/// Shows the browser too, so that there is something to see; in a sandbox with a VM, that one's screen.
 pub(super) async fn connect(State(guest): State<SharedGuest>, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let too_many = |_| ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_VIEWERS} viewers are connected already"));
     let place = VIEWERS.try_acquire().map_err(too_many)?;
-    let stream = if guest.machine.is_there(&guest)? {
+    let stream = if guest.vm.is_there(&guest)? {
         // One that boots is worth looking at.
-        guest.machine.get(&guest).await?.vnc(&guest).await?
+        guest.vm.get(&guest).await?.vnc(&guest).await?
     } else {
         let desktop = match guest.browser.shown(&guest).await {
             Err(BrowserError::NoBrowser) => guest.desktop.get(&guest).await?,

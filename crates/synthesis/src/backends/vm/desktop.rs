@@ -1,4 +1,4 @@
-//! A machine whose screen is a sandbox's own: what `/v1/display` and the sandbox's files and commands can do.
+//! A VM whose screen is a sandbox's own: what `/v1/display` and the sandbox's files and commands can do.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::machine::{Action, Button, Machine, Output, Recording};
+use super::driver::{Action, Button, Output, Recording, VirtualMachine};
 use super::tree;
 use crate::backends::quoted;
 use crate::sandboxes::SandboxHandle;
@@ -162,7 +162,7 @@ fn escaped(path: &str) -> String {
 }
 
 #[async_trait]
-impl Machine for Desktop {
+impl VirtualMachine for Desktop {
     async fn size(&self) -> Result<(u32, u32), String> {
         let pointer = self.handle.get("/v1/display/pointer").await?;
         let side = |name: &str| pointer[name].as_u64().and_then(|side| u32::try_from(side).ok());

@@ -1,19 +1,19 @@
-//! A machine that is none, for tests: it writes down what is done to it.
+//! A VM that is none, for tests: it writes down what is done to it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::machine::{Action, Button, Machine, Output, Recording};
+use super::driver::{Action, Button, Output, Recording, VirtualMachine};
 
 /// 800 by 600 pixels, with the pointer at 100, 100 for ever.
 #[derive(Default)]
-pub(super) struct FakeMachine {
+pub(super) struct FakeVm {
     done: Mutex<Vec<String>>,
 }
 
-impl FakeMachine {
+impl FakeVm {
     pub(super) fn done(&self) -> Vec<String> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -32,7 +32,7 @@ fn at(at: Option<(f64, f64)>) -> String {
 }
 
 #[async_trait]
-impl Machine for FakeMachine {
+impl VirtualMachine for FakeVm {
     async fn size(&self) -> Result<(u32, u32), String> {
         Ok((800, 600))
     }

@@ -1,20 +1,20 @@
 //! `vm:*`: a computer with a screen, used as a person uses one.
 //!
 //! ```text
-//!  tool ──► request: its parameters, looked at ──► machine: hands and eyes ──► answer, with a table of what is on the screen
+//!  tool ──► request: its parameters, looked at ──► VM: hands and eyes ──► answer, with a table of what is on the screen
 //!                                                    ├─ desktop: a sandbox's own
 //!                                                    └─ others
 //! ```
 //!
-//! A session has a machine to itself. Its actions go one after the other: no click falls into another's drag.
+//! A session has a VM to itself. Its actions go one after the other: no click falls into another's drag.
 
 mod desktop;
 mod docker;
+pub mod driver;
 mod evaluate;
 #[cfg(test)]
 mod fake;
 mod film;
-pub mod machine;
 mod osworld;
 mod pool;
 mod pyautogui;
@@ -36,8 +36,8 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use self::driver::{Button, Recording, VirtualMachine};
 use self::evaluate::Scorer;
-use self::machine::{Button, Machine, Recording};
 use self::pool::Pool;
 use self::request::Request;
 use self::settings::{Provider, Settings};
@@ -60,7 +60,7 @@ const FILM: Duration = Duration::from_secs(120);
 /// Uses computers with screens.
 pub struct Vm {
     config: Map<String, Value>,
-    /// Whose containers are ours, if Docker runs machines: the same word after a restart.
+    /// Whose containers are ours, if Docker runs VMs: the same word after a restart.
     owner: String,
     scorer: Arc<Scorer>,
     /// None until it is known what makes sandboxes.
@@ -71,7 +71,7 @@ pub struct Vm {
 
 /// What is known of a session while it lives.
 struct Open {
-    machine: Box<dyn Machine>,
+    vm: Box<dyn VirtualMachine>,
     setting: Setting,
     scorer: Arc<Scorer>,
     settle: Duration,
@@ -108,12 +108,12 @@ fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {error}"))
 }
 
-/// Starts a machine's screen, its desktop and its accessibility tree, so that the first session finds them ready.
-async fn begin(machine: &dyn Machine) -> Result<(), String> {
-    machine.screenshot().await?;
-    machine.start_desktop().await?;
-    if let Err(error) = machine.tree().await {
-        tracing::debug!("a machine tells nothing of what is on its screen: {error}");
+/// Starts a VM's screen, its desktop and its accessibility tree, so that the first session finds them ready.
+async fn begin(vm: &dyn VirtualMachine) -> Result<(), String> {
+    vm.screenshot().await?;
+    vm.start_desktop().await?;
+    if let Err(error) = vm.tree().await {
+        tracing::debug!("a VM tells nothing of what is on its screen: {error}");
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ impl Open {
     }
 
     async fn table(&self) -> Value {
-        match tokio::time::timeout(TABLE, self.machine.tree()).await {
+        match tokio::time::timeout(TABLE, self.vm.tree()).await {
             Ok(Ok(table)) => table.into(),
             Ok(Err(error)) => {
                 tracing::debug!("no table of what is on the screen: {error}");
@@ -157,9 +157,9 @@ impl Open {
     }
 
     async fn screenshot(&self, name: &str) -> Result<Map<String, Value>, Failure> {
-        let (picture, table) = tokio::join!(self.machine.screenshot(), self.table());
+        let (picture, table) = tokio::join!(self.vm.screenshot(), self.table());
         let picture = picture.map_err(broken)?;
-        let (width, height) = png_size(&picture).ok_or_else(|| broken("the machine's picture is no PNG"))?;
+        let (width, height) = png_size(&picture).ok_or_else(|| broken("the VM's picture is no PNG"))?;
         Ok(fields(json!({
             "image": STANDARD.encode(&picture),
             "size": [width, height],
@@ -171,7 +171,7 @@ impl Open {
     async fn scripts(&self, commands: &[String], scripts: &[pyautogui::Script]) -> Result<Map<String, Value>, Failure> {
         let (mut results, mut failed) = (Vec::new(), Vec::new());
         for (at, script) in scripts.iter().enumerate() {
-            results.push(match script.run(&*self.machine).await {
+            results.push(match script.run(&*self.vm).await {
                 Ok(output) => json!({ "success": true, "output": output }),
                 Err(error) => {
                     failed.push(at);
@@ -192,7 +192,7 @@ impl Open {
         match request {
             Request::Screenshot => self.screenshot(session).await,
             Request::Act { action, said } => {
-                self.machine.act(action).await.map_err(broken)?;
+                self.vm.act(action).await.map_err(broken)?;
                 Ok(self.looked(said.clone()).await)
             }
             Request::Wait(seconds) => {
@@ -212,7 +212,7 @@ impl Open {
             Request::Evaluate(evaluator) => {
                 let gave_up = self.past().last_action_failed;
                 let evaluator = evaluator.clone().into();
-                let told = evaluate::evaluate(&*self.machine, &evaluator, gave_up, &self.setting, &self.scorer).await?;
+                let told = evaluate::evaluate(&*self.vm, &evaluator, gave_up, &self.setting, &self.scorer).await?;
                 let mut data = fields(told);
                 data.insert("accessibility_tree".to_owned(), self.table().await);
                 Ok(data)
@@ -244,7 +244,7 @@ fn fields(object: Value) -> Map<String, Value> {
 impl Vm {
     /// `data_dir`: the server's, where its Python package is unpacked.
     pub fn new(mut config: Map<String, Value>, data_dir: &Path) -> Self {
-        // A machine is its session's alone, and goes with it.
+        // A VM is its session's alone, and goes with it.
         config.entry("sandbox").or_insert_with(|| "own".into());
         let data_path = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         let owner = blake3::hash(data_path.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
@@ -282,7 +282,7 @@ impl Vm {
     }
 
     async fn film(&self, open: &Open, session: &str) -> Result<(), String> {
-        let film = open.machine.record(Recording::Stop).await?;
+        let film = open.vm.record(Recording::Stop).await?;
         let path = film::keep(&self.films()?, session, film).await?;
         tracing::info!(session, "the film of a session is {}", path.display());
         Ok(())
@@ -321,7 +321,7 @@ impl Backend for Vm {
             let owner = self.owner.clone();
             tokio::spawn(async move {
                 if let Err(error) = docker::remove_orphans(&owner).await {
-                    tracing::warn!("machines that a killed server left could not be removed: {error}");
+                    tracing::warn!("VMs that a killed server left could not be removed: {error}");
                 }
             });
         }
@@ -343,22 +343,22 @@ impl Backend for Vm {
         if settings.recording {
             self.films()?;
         }
-        let machine = settings.machine(handle, &session.facts.config, &self.owner).await?;
+        let vm = settings.vm(handle, &session.facts.config, &self.owner).await?;
         let setting = self.setting(&session.facts.config, &settings.setup);
         if !session.is_resumed() {
             let done = handle.and_then(|handle| self.pool.get()?.done(&handle.name));
             if done.is_none() {
-                begin(&*machine).await?;
+                begin(&*vm).await?;
             }
             if done.is_none_or(|done| done != settings.setup) {
-                setup::run(&*machine, &settings.setup, &setting).await?;
+                setup::run(&*vm, &settings.setup, &setting).await?;
             }
             if settings.recording {
-                machine.record(Recording::Start).await?;
+                vm.record(Recording::Start).await?;
             }
         }
         let scorer = self.scorer.clone();
-        let open = Open { machine, setting, scorer, settle: settings.settle, filmed: settings.recording, past: Mutex::default() };
+        let open = Open { vm, setting, scorer, settle: settings.settle, filmed: settings.recording, past: Mutex::default() };
         self.open().insert(session.facts.id.clone(), Arc::new(open));
         Ok(())
     }
@@ -367,7 +367,7 @@ impl Backend for Vm {
         let request = Request::parse(call.tool, &call.params)?;
         let known = call.session.and_then(|session| Some((session, self.open().get(&session.facts.id).cloned()?)));
         let Some((session, open)) = known else {
-            return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, "[VM] the session has no machine"));
+            return Err(Failure::new(codes::RESOURCE_NOT_INITIALIZED, "[VM] the session has no VM"));
         };
         let _turn = session.turn.lock().await;
         open.perform(call.tool, &request, &session.facts.name).await
@@ -379,14 +379,14 @@ impl Backend for Vm {
             tracing::debug!(session = session.facts.id, tool, ok, %at, "done in a session that ends");
         }
         if !open.filmed {
-            return open.machine.end().await;
+            return open.vm.end().await;
         }
         match tokio::time::timeout(FILM, self.film(&open, &session.facts.id)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(session = session.facts.id, "the film of a session is lost: {error}"),
             Err(_) => tracing::error!(session = session.facts.id, "the film of a session is lost: it did not end in time"),
         }
-        open.machine.end().await;
+        open.vm.end().await;
     }
 
     async fn shutdown(&self) {
@@ -399,20 +399,13 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::fake::FakeMachine;
+    use super::fake::FakeVm;
     use super::*;
 
     fn open() -> Open {
         let past = Mutex::default();
         let scorer = Arc::new(Scorer::new("python3", Path::new(".")));
-        Open {
-            machine: Box::new(FakeMachine::default()),
-            setting: Setting::default(),
-            scorer,
-            settle: Duration::ZERO,
-            filmed: false,
-            past,
-        }
+        Open { vm: Box::new(FakeVm::default()), setting: Setting::default(), scorer, settle: Duration::ZERO, filmed: false, past }
     }
 
     async fn ask(open: &Open, tool: &str, params: Value) -> Result<Value, Failure> {

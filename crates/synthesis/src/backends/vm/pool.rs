@@ -1,10 +1,10 @@
-//! Machines that are ready before anyone asks for them.
+//! VMs that are ready before anyone asks for them.
 //!
 //! ```text
 //!  wanted ──► a sandbox is made ──► its desktop starts, its setup is done ──► ready ──► a session's own ──► removed
 //! ```
 //!
-//! A session never gets a machine that another had: what is taken is made anew, in the background. A machine that breaks on the
+//! A session never gets a VM that another had: what is taken is made anew, in the background. A VM that breaks on the
 //! way is removed; the next take, or warmup, tries again.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use super::setup::{self, Setting};
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 
-/// Machines that are made ready at a time: each start takes a core or more for its second.
+/// VMs that are made ready at a time: each start takes a core or more for its second.
 const AT_ONCE: usize = 2;
 
 pub(super) struct Pool {
@@ -50,10 +50,10 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its machines are.
+    /// What its VMs are.
     fn kind(&self) -> Result<(Settings, SandboxRequest), String> {
         let settings = Settings::from_config(&self.config)?;
-        let sandbox_request = settings.sandbox_request().ok_or("machines of this provider are not kept ready")?;
+        let sandbox_request = settings.sandbox_request().ok_or("VMs of this provider are not kept ready")?;
         let sandbox_request = SandboxRequest::from_config(&self.config)?.over(&sandbox_request);
         Ok((settings, sandbox_request))
     }
@@ -107,9 +107,9 @@ impl Pool {
         let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
         let handle = self.keep.make(sandbox_request).await?;
         let ready = async {
-            let machine = settings.machine(Some(&handle), &self.config, "").await?;
-            begin(&*machine).await?;
-            setup::run(&*machine, &settings.setup, &self.setting).await
+            let vm = settings.vm(Some(&handle), &self.config, "").await?;
+            begin(&*vm).await?;
+            setup::run(&*vm, &settings.setup, &self.setting).await
         };
         if let Err(error) = ready.await {
             self.keep.remove(&handle.name).await;
@@ -118,7 +118,7 @@ impl Pool {
         Ok(handle)
     }
 
-    /// A machine for such a session, if one is ready; another is made in its place.
+    /// A VM for such a session, if one is ready; another is made in its place.
     pub(super) async fn take(
         self: &Arc<Self>,
         caller: &Caller,
@@ -151,13 +151,13 @@ impl Pool {
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = pool.fill().await {
-                tracing::warn!("a machine could not be made ready: {error}");
+                tracing::warn!("a VM could not be made ready: {error}");
             }
         });
         taken
     }
 
-    /// The steps that were done on a machine of the pool before its session got it. None: it is no machine of the pool.
+    /// The steps that were done on a VM of the pool before its session got it. None: it is no VM of the pool.
     pub(super) fn done(&self, name: &str) -> Option<Vec<Value>> {
         self.state().taken.remove(name)
     }

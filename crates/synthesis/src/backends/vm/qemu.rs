@@ -1,4 +1,4 @@
-//! A machine that QEMU runs in a sandbox: its screen is the sandbox's display, its files and commands are its own agent's.
+//! A VM that QEMU runs in a sandbox: its screen is the sandbox's display, its files and commands are its own agent's.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::desktop::Desktop;
-use super::machine::{Action, Machine, Output, Recording};
+use super::driver::{Action, Output, Recording, VirtualMachine};
 use super::osworld::OsWorld;
 use super::osworld::http::InSandbox;
 use crate::sandboxes::SandboxHandle;
 
-/// Where the machine's agent is reached in the sandbox, unless the configuration says otherwise.
+/// Where the VM's agent is reached in the sandbox, unless the configuration says otherwise.
 pub(super) const AGENT: u16 = 5000;
 
 pub(super) struct Qemu {
@@ -30,7 +30,7 @@ impl Qemu {
 }
 
 #[async_trait]
-impl Machine for Qemu {
+impl VirtualMachine for Qemu {
     async fn size(&self) -> Result<(u32, u32), String> {
         self.screen.size().await
     }
@@ -80,6 +80,6 @@ impl Machine for Qemu {
     }
 
     async fn reset(&self) -> Result<(), String> {
-        self.handle.post("/v1/machine/reset", &json!({})).await.map(drop)
+        self.handle.post("/v1/vm/reset", &json!({})).await.map(drop)
     }
 }

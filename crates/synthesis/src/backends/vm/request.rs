@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::button;
-use super::machine::{Action, Button};
+use super::driver::{Action, Button};
 use super::pyautogui::Script;
 use crate::answer::{Failure, code as codes};
 use crate::backends::{Params, number_if, require, text, text_if, wrong};

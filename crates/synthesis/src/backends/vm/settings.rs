@@ -1,6 +1,6 @@
 //! What a session's configuration says: AgentFlow's keys, and a few of ours.
 //!
-//! Those that are about machines that run elsewhere (`region`, `connection_type`, `host`, `port`, the ports of the guest,
+//! Those that are about VMs that run elsewhere (`region`, `connection_type`, `host`, `port`, the ports of the guest,
 //! `client_password`, `vm_path`, `snapshot_name`, `use_proxy`, `headless`) are taken by the providers that know them, and
 //! mean nothing to the others.
 
@@ -11,13 +11,13 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::desktop::Desktop;
-use super::docker::{DockerMachine, Options};
-use super::machine::Machine;
+use super::docker::{DockerVm, Options};
+use super::driver::VirtualMachine;
 use super::qemu::{AGENT, Qemu};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 
-/// The image of machines of QEMU, unless the configuration names another: `arenite vm build` makes it.
-const MACHINE: &str = "machine";
+/// The image of VMs of QEMU, unless the configuration names another: `arenite vm build` makes it.
+const IMAGE: &str = "vm";
 /// Sides of a screen.
 const SIDES: std::ops::RangeInclusive<u64> = 320..=7680;
 /// What a desktop with a browser and an office suite open needs and a shell does not. Limits: nothing is set aside.
@@ -29,10 +29,10 @@ const SETTLE: f64 = 0.3;
 const MAX_SETTLE: f64 = 60.0;
 /// Steps of a setup.
 const MAX_STEPS: usize = 1000;
-/// Machines that are kept ready.
+/// VMs that are kept ready.
 const MAX_POOL: u64 = 64;
 
-/// Whose machine it is.
+/// Whose VM it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Provider {
     /// A sandbox's own desktop.
@@ -47,7 +47,7 @@ pub(super) enum Provider {
 pub(super) struct Settings {
     pub(super) provider: Provider,
     pub(super) screen: Option<(u64, u64)>,
-    /// Steps that make the machine what a task begins with.
+    /// Steps that make the VM what a task begins with.
     pub(super) setup: Vec<Value>,
     pub(super) recording: bool,
     /// Whether answers have the accessibility tree.
@@ -55,7 +55,7 @@ pub(super) struct Settings {
     pub(super) settle: Duration,
 }
 
-/// Whether there is a Docker that machines could run on. Asked once: it may take seconds.
+/// Whether there is a Docker that VMs could run on. Asked once: it may take seconds.
 ///
 /// # Errors
 /// What is missing.
@@ -63,9 +63,7 @@ fn docker() -> Result<(), String> {
     static ASKED: LazyLock<Result<(), String>> = LazyLock::new(|| {
         let asked = super::docker::available();
         if let Err(error) = &asked {
-            tracing::warn!(
-                "{error}: machines of the provider docker are desktops of sandboxes instead, unless fallback is \"none\""
-            );
+            tracing::warn!("{error}: VMs of the provider docker are desktops of sandboxes instead, unless fallback is \"none\"");
         }
         asked
     });
@@ -89,7 +87,7 @@ fn provider(config: &Map<String, Value>) -> Result<Provider, String> {
         "docker" if falls_back != Some(false) => Ok(known_docker().unwrap_or(Provider::Desktop)),
         "docker" => known_docker().map_err(|error| format!("{error}; {INSTEAD}")),
         "aliyun" if falls_back == Some(true) => Ok(Provider::Desktop),
-        "aliyun" => Err(format!("machines of Alibaba Cloud (aliyun) are not rented from here; {INSTEAD}")),
+        "aliyun" => Err(format!("VMs of Alibaba Cloud (aliyun) are not rented from here; {INSTEAD}")),
         other => Err(format!("provider is {other:?}, and can be \"desktop\", \"qemu\" or \"docker\"")),
     }
 }
@@ -130,7 +128,7 @@ fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool,
     }
 }
 
-/// How many machines are to be kept ready.
+/// How many VMs are to be kept ready.
 ///
 /// # Errors
 /// Why it is no such number.
@@ -175,7 +173,7 @@ impl Settings {
         })
     }
 
-    /// The sandbox that such a machine runs in. None: it runs elsewhere.
+    /// The sandbox that such a VM runs in. None: it runs elsewhere.
     pub(super) fn sandbox_request(&self) -> Option<SandboxRequest> {
         match self.provider {
             Provider::Docker => None,
@@ -186,24 +184,24 @@ impl Settings {
                     env.insert("DISPLAY_WIDTH".to_owned(), width.to_string());
                     env.insert("DISPLAY_HEIGHT".to_owned(), height.to_string());
                 }
-                let image = (self.provider == Provider::Qemu).then(|| MACHINE.to_owned());
+                let image = (self.provider == Provider::Qemu).then(|| IMAGE.to_owned());
                 Some(SandboxRequest { image, env, memory_mb: Some(MEMORY_MB), pids: Some(PIDS), ..SandboxRequest::default() })
             }
         }
     }
 
-    /// The machine itself.
+    /// The VM itself.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn machine(
+    pub(super) async fn vm(
         &self,
         handle: Option<&SandboxHandle>,
         config: &Map<String, Value>,
         owner: &str,
-    ) -> Result<Box<dyn Machine>, String> {
+    ) -> Result<Box<dyn VirtualMachine>, String> {
         match (self.provider, handle) {
-            (Provider::Docker, _) => Ok(Box::new(DockerMachine::make(Options::from_config(config, owner)?).await?)),
+            (Provider::Docker, _) => Ok(Box::new(DockerVm::make(Options::from_config(config, owner)?).await?)),
             (Provider::Desktop, Some(handle)) => Ok(Box::new(Desktop::new(handle.clone(), self.tells))),
             (Provider::Qemu, Some(handle)) => {
                 let port = config.get("server_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());

@@ -1,11 +1,11 @@
-//! Machines of OSWorld's image, in Docker: a container with QEMU in it, and OSWorld's agent in that.
+//! VMs of OSWorld's image, in Docker: a container with QEMU in it, and OSWorld's agent in that.
 //!
 //! ```text
 //!  made ──► started ──► its agent shows a screen: ready ──► removed
 //!                 └───► ended or too slow: removed, with its last words in the error
 //! ```
 //!
-//! A reset is a container made anew: the disk is only read, and what the machine writes is in the container.
+//! A reset is a container made anew: the disk is only read, and what the VM writes is in the container.
 
 mod socket;
 
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use super::machine::{Action, Machine, Output, Recording};
+use super::driver::{Action, Output, Recording, VirtualMachine};
 use super::osworld::OsWorld;
 use super::osworld::http::Tcp;
 use crate::answer::random_hex;
@@ -33,15 +33,15 @@ const LABEL: &str = "arenite.vm";
 /// Where the image looks for its disk.
 const DISK: &str = "/System.qcow2";
 const KVM: &str = "/dev/kvm";
-/// Until a machine has a screen, unless the configuration says otherwise. Without KVM it takes minutes.
+/// Until a VM has a screen, unless the configuration says otherwise. Without KVM it takes minutes.
 const READY: Duration = Duration::from_secs(300);
 /// Between two looks, and for each of them.
 const PAUSE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(10);
-/// Between two lines in the log about a machine that starts.
+/// Between two lines in the log about a VM that starts.
 const PROGRESS: Duration = Duration::from_secs(15);
 
-/// What machines are to be.
+/// What VMs are to be.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) image: String,
@@ -53,7 +53,7 @@ pub(super) struct Options {
     pub(super) disk_size: String,
     pub(super) ram_size: String,
     pub(super) cpu_cores: String,
-    /// A network of Docker's. None: its bridge, from which a machine reaches what the host does.
+    /// A network of Docker's. None: its bridge, from which a VM reaches what the host does.
     pub(super) network: Option<String>,
     /// In the container: the agent's, Chrome's debugger's, the screen's and VLC's.
     pub(super) ports: [u16; 4],
@@ -162,7 +162,7 @@ fn has_kvm() -> bool {
     std::fs::OpenOptions::new().read(true).write(true).open(KVM).is_ok()
 }
 
-/// Removes the machines of a server that was killed. Answers how many there were.
+/// Removes the VMs of a server that was killed. Answers how many there were.
 ///
 /// # Errors
 /// When Docker does not answer.
@@ -174,7 +174,7 @@ async fn orphans(socket: &Socket, owner: &str) -> Result<usize, String> {
     let left = socket.labelled(&format!("{LABEL}={owner}")).await?;
     for id in &left {
         socket.remove(id).await?;
-        tracing::info!(container = id, "a machine that a killed server left is removed");
+        tracing::info!(container = id, "a VM that a killed server left is removed");
     }
     Ok(left.len())
 }
@@ -204,28 +204,28 @@ impl Drop for Container {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = socket.remove(&id).await {
-                    tracing::warn!(container = id, error, "a machine's container could not be removed");
+                    tracing::warn!(container = id, error, "a VM's container could not be removed");
                 }
             });
         }
     }
 }
 
-/// A machine while it runs.
+/// A VM while it runs.
 struct Running {
     container: Container,
-    machine: Arc<OsWorld>,
+    vm: Arc<OsWorld>,
 }
 
-/// A machine of OSWorld's in Docker.
-pub(super) struct DockerMachine {
+/// A VM of OSWorld's in Docker.
+pub(super) struct DockerVm {
     socket: Socket,
     options: Options,
     /// None: it was ended, or a reset failed.
     running: RwLock<Option<Running>>,
 }
 
-impl DockerMachine {
+impl DockerVm {
     /// Makes one, and waits until it has a screen.
     ///
     /// # Errors
@@ -239,16 +239,16 @@ impl DockerMachine {
         Ok(Self { socket, options, running: RwLock::new(Some(running)) })
     }
 
-    async fn machine(&self) -> Result<Arc<OsWorld>, String> {
+    async fn vm(&self) -> Result<Arc<OsWorld>, String> {
         let running = self.running.read().await;
-        running.as_ref().map(|running| Arc::clone(&running.machine)).ok_or_else(|| "the machine is gone".to_owned())
+        running.as_ref().map(|running| Arc::clone(&running.vm)).ok_or_else(|| "the VM is gone".to_owned())
     }
 }
 
 async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
     let has_kvm = has_kvm();
     if !has_kvm {
-        tracing::warn!("{KVM} can't be used: machines start and run many times slower");
+        tracing::warn!("{KVM} can't be used: VMs start and run many times slower");
     }
     // Who gives up meanwhile leaves a container whose id is not known yet: its making goes on, and what nobody takes is removed.
     let (by, name, spec) = (socket.clone(), format!("arenite-vm-{}", random_hex(12)), options.spec(has_kvm));
@@ -257,16 +257,16 @@ async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
         Ok::<_, String>(Container { socket: by, id, is_removed: false })
     });
     let mut container = making.await.map_err(|error| error.to_string())??;
-    let machine = match until_ready(&container, options).await {
+    let vm = match until_ready(&container, options).await {
         Ok(ready) => ready,
         Err(why) => {
             if let Err(error) = container.remove().await {
-                tracing::warn!(container = container.id, error, "a machine's container could not be removed");
+                tracing::warn!(container = container.id, error, "a VM's container could not be removed");
             }
             return Err(why);
         }
     };
-    Ok(Running { container, machine: Arc::new(machine) })
+    Ok(Running { container, vm: Arc::new(vm) })
 }
 
 async fn until_ready(container: &Container, options: &Options) -> Result<OsWorld, String> {
@@ -277,73 +277,73 @@ async fn until_ready(container: &Container, options: &Options) -> Result<OsWorld
     let port = facts["NetworkSettings"]["Ports"][format!("{agent}/tcp")][0]["HostPort"].as_str();
     let port: Option<u16> = port.and_then(|port| port.parse().ok());
     let port = port.ok_or_else(|| format!("Docker does not publish the port {agent}"))?;
-    let machine = OsWorld::new(Box::new(Tcp { address: format!("127.0.0.1:{port}") }));
+    let vm = OsWorld::new(Box::new(Tcp { address: format!("127.0.0.1:{port}") }));
     let (begun, mut said) = (Instant::now(), Instant::now());
     let mut look = tokio::time::interval(PAUSE);
     loop {
         look.tick().await;
-        if machine.is_ready(LOOK).await {
-            tracing::info!(container = id, seconds = begun.elapsed().as_secs(), "a machine is ready");
-            return Ok(machine);
+        if vm.is_ready(LOOK).await {
+            tracing::info!(container = id, seconds = begun.elapsed().as_secs(), "a VM is ready");
+            return Ok(vm);
         }
         let state = &socket.inspect(id).await?["State"];
         if state["Running"] != Value::Bool(true) {
             let code = state["ExitCode"].as_i64().unwrap_or(-1);
-            return Err(format!("the machine's container ended with code {code}: {}", socket.log(id).await));
+            return Err(format!("the VM's container ended with code {code}: {}", socket.log(id).await));
         }
         if begun.elapsed() > options.ready {
             let log = socket.log(id).await;
-            return Err(format!("the machine has no screen after {} s; its log ends with: {log}", options.ready.as_secs()));
+            return Err(format!("the VM has no screen after {} s; its log ends with: {log}", options.ready.as_secs()));
         }
         if said.elapsed() > PROGRESS {
             said = Instant::now();
-            tracing::info!(container = id, seconds = begun.elapsed().as_secs(), "a machine is starting");
+            tracing::info!(container = id, seconds = begun.elapsed().as_secs(), "a VM is starting");
         }
     }
 }
 
 #[async_trait]
-impl Machine for DockerMachine {
+impl VirtualMachine for DockerVm {
     async fn end(&self) {
         if let Some(mut running) = self.running.write().await.take()
             && let Err(error) = running.container.remove().await
         {
-            tracing::warn!(container = running.container.id, error, "a machine's container could not be removed");
+            tracing::warn!(container = running.container.id, error, "a VM's container could not be removed");
         }
     }
 
     async fn size(&self) -> Result<(u32, u32), String> {
-        self.machine().await?.size().await
+        self.vm().await?.size().await
     }
     async fn screenshot(&self) -> Result<Vec<u8>, String> {
-        self.machine().await?.screenshot().await
+        self.vm().await?.screenshot().await
     }
     async fn tree(&self) -> Result<Option<String>, String> {
-        self.machine().await?.tree().await
+        self.vm().await?.tree().await
     }
     async fn accessibility(&self) -> Result<Option<String>, String> {
-        self.machine().await?.accessibility().await
+        self.vm().await?.accessibility().await
     }
     async fn terminal(&self) -> Result<Option<String>, String> {
-        self.machine().await?.terminal().await
+        self.vm().await?.terminal().await
     }
     async fn act(&self, action: &Action) -> Result<(), String> {
-        self.machine().await?.act(action).await
+        self.vm().await?.act(action).await
     }
     async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
-        self.machine().await?.run(command, timeout).await
+        self.vm().await?.run(command, timeout).await
     }
     async fn launch(&self, command: &[String]) -> Result<(), String> {
-        self.machine().await?.launch(command).await
+        self.vm().await?.launch(command).await
     }
     async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        self.machine().await?.read(path).await
+        self.vm().await?.read(path).await
     }
     async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
-        self.machine().await?.write(path, content).await
+        self.vm().await?.write(path, content).await
     }
     async fn record(&self, what: Recording) -> Result<Vec<u8>, String> {
-        self.machine().await?.record(what).await
+        self.vm().await?.record(what).await
     }
 
     async fn reset(&self) -> Result<(), String> {

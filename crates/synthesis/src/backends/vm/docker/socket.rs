@@ -1,4 +1,4 @@
-//! Docker's API over its socket: the few calls that a machine needs.
+//! Docker's API over its socket: the few calls that a VM needs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Machines by a fake Docker, whose containers are a fake of OSWorld's agent.
+//! VMs by a fake Docker, whose containers are a fake of OSWorld's agent.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -117,9 +117,8 @@ async fn agent() -> (FakeAgent, u16) {
 async fn a_machine_is_made_and_reset_and_removed() {
     let (_agent, port) = agent().await;
     let docker = FakeDocker::start(port);
-    let machine =
-        DockerMachine::make_by(docker.socket(), options(json!({ "ram_size": "8G", "docker_network": "apart" }))).await.unwrap();
-    assert_eq!(machine.size().await, Ok((1920, 1080)));
+    let vm = DockerVm::make_by(docker.socket(), options(json!({ "ram_size": "8G", "docker_network": "apart" }))).await.unwrap();
+    assert_eq!(vm.size().await, Ok((1920, 1080)));
     let made = docker.held().made[0].clone();
     assert_eq!(made["Image"], IMAGE);
     assert_eq!(made["HostConfig"]["NetworkMode"], "apart");
@@ -130,22 +129,22 @@ async fn a_machine_is_made_and_reset_and_removed() {
     let env: Vec<&str> = made["Env"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     assert!(env.contains(&"RAM_SIZE=8G"));
     assert_eq!(env.contains(&"KVM=N"), made["HostConfig"]["Devices"] == json!([]));
-    machine.reset().await.unwrap();
+    vm.reset().await.unwrap();
     assert_eq!(docker.held().containers.keys().collect::<Vec<_>>(), ["c2"]);
-    machine.end().await;
+    vm.end().await;
     assert!(docker.held().containers.is_empty());
-    assert_eq!(machine.size().await, Err("the machine is gone".to_owned()));
+    assert_eq!(vm.size().await, Err("the VM is gone".to_owned()));
 }
 
 #[tokio::test]
 async fn one_that_ends_or_is_too_slow_leaves_nothing() {
     let docker = FakeDocker::start(1);
-    let slow = DockerMachine::make_by(docker.socket(), options(json!({}))).await.err().unwrap();
+    let slow = DockerVm::make_by(docker.socket(), options(json!({}))).await.err().unwrap();
     assert!(slow.contains("no screen after 1 s") && slow.contains("no boot disk"), "{slow}");
     docker.held().dies = true;
-    let dead = DockerMachine::make_by(docker.socket(), options(json!({}))).await.err().unwrap();
+    let dead = DockerVm::make_by(docker.socket(), options(json!({}))).await.err().unwrap();
     assert!(dead.contains("ended with code 7: \"no boot disk\""), "{dead}");
-    let missing = DockerMachine::make_by(docker.socket(), options(json!({ "docker_image": "missing" }))).await.err().unwrap();
+    let missing = DockerVm::make_by(docker.socket(), options(json!({ "docker_image": "missing" }))).await.err().unwrap();
     assert_eq!(missing, "image \"missing\" is not there; run: docker pull missing");
     assert!(docker.held().containers.is_empty());
 }
@@ -154,7 +153,7 @@ async fn one_that_ends_or_is_too_slow_leaves_nothing() {
 async fn a_machine_that_is_given_up_is_removed() {
     let docker = FakeDocker::start(1);
     let socket = docker.socket();
-    let making = tokio::spawn(DockerMachine::make_by(socket, options(json!({ "ready_timeout": 60 }))));
+    let making = tokio::spawn(DockerVm::make_by(socket, options(json!({ "ready_timeout": 60 }))));
     while docker.held().containers.is_empty() {
         tokio::task::yield_now().await;
     }
@@ -181,7 +180,7 @@ async fn without_docker_it_is_said() {
     tokio::task::spawn_blocking(move || answers(&socket)).await.unwrap().unwrap();
     let nothing = Socket::new(docker.dir.path().join("nothing"));
     assert!(answers(&nothing).unwrap_err().contains("Docker does not answer at"));
-    let error = DockerMachine::make_by(nothing, options(json!({}))).await.err().unwrap();
+    let error = DockerVm::make_by(nothing, options(json!({}))).await.err().unwrap();
     assert!(error.contains("Docker can't be reached at"), "{error}");
 }
 

@@ -1,11 +1,11 @@
-//! What a machine is looked at for: OSWorld's getters, by their names.
+//! What a VM is looked at for: OSWorld's getters, by their names.
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::machine::{Machine, Output};
+use super::super::driver::{Output, VirtualMachine};
 use super::super::osworld::table;
 use super::super::setup::{self, Params, Run, Setting, chrome, scripts, text, texts};
 use super::Wrong;
@@ -71,9 +71,9 @@ pub(super) enum Found {
     Files(Vec<Option<String>>),
 }
 
-/// Looks at one machine for one evaluation.
+/// Looks at one VM for one evaluation.
 pub(super) struct Getting<'a> {
-    machine: &'a dyn Machine,
+    vm: &'a dyn VirtualMachine,
     setting: &'a Setting,
     run: Run<'a>,
     dir: &'a Path,
@@ -87,8 +87,8 @@ impl From<String> for Wrong {
 }
 
 impl<'a> Getting<'a> {
-    pub(super) fn new(machine: &'a dyn Machine, setting: &'a Setting, dir: &'a Path) -> Self {
-        Self { machine, setting, run: Run::new(machine, setting), dir, bytes: 0 }
+    pub(super) fn new(vm: &'a dyn VirtualMachine, setting: &'a Setting, dir: &'a Path) -> Self {
+        Self { vm, setting, run: Run::new(vm, setting), dir, bytes: 0 }
     }
 
     /// `folder`: where files of this getter go, below the evaluation's.
@@ -110,10 +110,10 @@ impl<'a> Getting<'a> {
             "cloud_file" => return self.files(config, folder, true).await,
             "vm_command_line" => self.command(config).await?.stdout.into(),
             "vm_command_error" => self.command(config).await?.stderr.into(),
-            "vm_terminal_output" => self.machine.terminal().await?.into(),
-            "accessibility_tree" => self.machine.accessibility().await?.into(),
+            "vm_terminal_output" => self.vm.terminal().await?.into(),
+            "accessibility_tree" => self.vm.accessibility().await?.into(),
             "vm_screen_size" => {
-                let (width, height) = self.machine.size().await?;
+                let (width, height) = self.vm.size().await?;
                 json!({ "width": width, "height": height })
             }
             "vm_platform" => self.shell("uname -s").await?.stdout.trim().into(),
@@ -126,11 +126,11 @@ impl<'a> Getting<'a> {
             "list_directory" => {
                 let path = self.run.path(text(config, "path").map_err(Wrong::Evaluator)?).await?;
                 let command = ["python3".to_owned(), "-c".to_owned(), TREE.to_owned(), path];
-                let done = self.machine.run(&command, MOMENT).await?;
+                let done = self.vm.run(&command, MOMENT).await?;
                 serde_json::from_str(&done.stdout).unwrap_or_default()
             }
             "open_tabs_info" | "active_tab_info" => {
-                let tabs = chrome::tabs(self.machine, self.run.port(), 0).await?;
+                let tabs = chrome::tabs(self.vm, self.run.port(), 0).await?;
                 let mut told = tabs.into_iter().map(|tab| json!({ "title": tab.title, "url": tab.url }));
                 if kind == "open_tabs_info" { told.collect() } else { told.next().unwrap_or_default() }
             }
@@ -141,12 +141,12 @@ impl<'a> Getting<'a> {
     }
 
     async fn shell(&self, script: &str) -> Result<Output, String> {
-        self.machine.run(&["sh".to_owned(), "-c".to_owned(), script.to_owned()], MOMENT).await
+        self.vm.run(&["sh".to_owned(), "-c".to_owned(), script.to_owned()], MOMENT).await
     }
 
     async fn command(&mut self, config: &Params) -> Result<Output, Wrong> {
         let command = self.run.command(config).await.map_err(Wrong::Evaluator)?;
-        Ok(self.machine.run(&command, setup::COMMAND).await?)
+        Ok(self.vm.run(&command, setup::COMMAND).await?)
     }
 
     /// The files that a getter names; `gives` says which of several are judged.
@@ -172,7 +172,7 @@ impl<'a> Getting<'a> {
         }
         let mut kept = Vec::with_capacity(paths.len());
         for (at, (path, name)) in paths.iter().zip(&names).enumerate() {
-            let content = if of_cloud { Some(self.of_cloud(path, name).await?) } else { self.of_machine(path).await? };
+            let content = if of_cloud { Some(self.of_cloud(path, name).await?) } else { self.of_vm(path).await? };
             kept.push(match content {
                 Some(content) => Some(self.keep(folder, name, at, &content).await?),
                 None => None,
@@ -184,21 +184,21 @@ impl<'a> Getting<'a> {
         }
     }
 
-    /// A file of the machine's; none: it is not there.
-    async fn of_machine(&mut self, path: &str) -> Result<Option<Vec<u8>>, Wrong> {
+    /// A file of the VM's; none: it is not there.
+    async fn of_vm(&mut self, path: &str) -> Result<Option<Vec<u8>>, Wrong> {
         let path = self.run.path(path).await?;
-        match self.machine.read(&path).await {
+        match self.vm.read(&path).await {
             Ok(content) => Ok(Some(content)),
-            // Machines say in their own words that a file is not there; this one says it in a code.
-            Err(why) => match self.machine.run(&["test", "-f", &path].map(str::to_owned), MOMENT).await {
+            // VMs say in their own words that a file is not there; this one says it in a code.
+            Err(why) => match self.vm.run(&["test", "-f", &path].map(str::to_owned), MOMENT).await {
                 Ok(Output { code: 1, .. }) => Ok(None),
                 _ => Err(Wrong::Other(why)),
             },
         }
     }
 
-    /// A file of the network: of the configured folder if it is there, else fetched by the machine. What a machine brings is
-    /// no better than the machine, so what is expected had better be in the folder.
+    /// A file of the network: of the configured folder if it is there, else fetched by the VM. What a VM brings is
+    /// no better than the VM, so what is expected had better be in the folder.
     async fn of_cloud(&mut self, url: &str, name: &str) -> Result<Vec<u8>, Wrong> {
         let last = url.split(['?', '#']).next().unwrap_or(url).rsplit('/').next().unwrap_or_default();
         if let Some(root) = self.setting.files.clone() {
@@ -216,9 +216,9 @@ impl<'a> Getting<'a> {
         let path = format!("/tmp/arenite-{}", random_hex(12));
         let most = setup::MAX_DOWNLOAD.to_string();
         let fetched = self.run.script(url, scripts::DOWNLOAD, &[url, &path, &most], setup::DOWNLOADING).await;
-        fetched.map_err(|why| format!("{why}; put {last:?} into the configured folder of files, or let the machine reach it"))?;
-        let content = self.machine.read(&path).await;
-        let _ = self.machine.run(&["rm", "-f", &path].map(str::to_owned), MOMENT).await;
+        fetched.map_err(|why| format!("{why}; put {last:?} into the configured folder of files, or let the VM reach it"))?;
+        let content = self.vm.read(&path).await;
+        let _ = self.vm.run(&["rm", "-f", &path].map(str::to_owned), MOMENT).await;
         Ok(content?)
     }
 
@@ -252,7 +252,7 @@ impl<'a> Getting<'a> {
             return Ok(Found::Nothing);
         }
         let name = config.get("dest").and_then(Value::as_str).unwrap_or("wallpaper.png");
-        Ok(match self.of_machine(&path).await? {
+        Ok(match self.of_vm(&path).await? {
             Some(content) => Found::File(self.keep(folder, name, 0, &content).await?),
             None => Found::Nothing,
         })
@@ -260,7 +260,7 @@ impl<'a> Getting<'a> {
 
     /// Of the first window of a class.
     async fn window(&self, class: &str) -> Result<Value, String> {
-        let listed = self.machine.run(&["wmctrl", "-lGx"].map(str::to_owned), MOMENT).await?;
+        let listed = self.vm.run(&["wmctrl", "-lGx"].map(str::to_owned), MOMENT).await?;
         let sizes = listed.stdout.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(7).collect();
             let is_it = fields.get(6)?.split('.').any(|part| part == class) || *fields.get(6)? == class;
@@ -272,7 +272,7 @@ impl<'a> Getting<'a> {
 
     /// The address that Chrome shows, which leaves the scheme out.
     async fn address_bar(&self, config: &Params) -> Result<Value, String> {
-        let Some(xml) = self.machine.accessibility().await? else { return Ok(Value::Null) };
+        let Some(xml) = self.vm.accessibility().await? else { return Ok(Value::Null) };
         let prefix = config.get("goto_prefix").and_then(Value::as_str).unwrap_or("https://");
         let mut address = None;
         table::walk(&xml, |node, around| {

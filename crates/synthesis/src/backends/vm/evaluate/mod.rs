@@ -1,5 +1,5 @@
-//! What became of a task: OSWorld's evaluators. Getters look at the machine, metrics in a process of their own judge what was
-//! found. The evaluator is a client's and the files are a machine's, and neither gets to name a file of the server.
+//! What became of a task: OSWorld's evaluators. Getters look at the VM, metrics in a process of their own judge what was
+//! found. The evaluator is a client's and the files are a VM's, and neither gets to name a file of the server.
 //!
 //! ```text
 //!  postconfig ──► for each function: getter of the result ──► getter of the expected ──► metric ──► and | or ──► score
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::machine::Machine;
+use super::driver::VirtualMachine;
 use super::setup::{self, Setting};
 use crate::answer::{Failure, code as codes};
 use getters::{Found, Getting};
@@ -36,9 +36,9 @@ struct Part<'a> {
 /// Judges, and answers `{score, results, details, evaluator}`.
 ///
 /// # Errors
-/// 4000 for an evaluator that makes no sense, 5005 for what the machine or a metric could not do.
+/// 4000 for an evaluator that makes no sense, 5005 for what the VM or a metric could not do.
 pub(super) async fn evaluate(
-    machine: &dyn Machine,
+    vm: &dyn VirtualMachine,
     evaluator: &Value,
     last_action_failed: bool,
     setting: &Setting,
@@ -58,7 +58,7 @@ pub(super) async fn evaluate(
         Value::Array(steps) => steps.as_slice(),
         _ => return Err(invalid("postconfig has to be a list of steps".to_owned())),
     };
-    setup::run(machine, steps, setting).await.map_err(|why| broken(format!("postconfig: {why}")))?;
+    setup::run(vm, steps, setting).await.map_err(|why| broken(format!("postconfig: {why}")))?;
     if wants_failure || last_action_failed {
         let score = f64::from(u8::from(wants_failure && last_action_failed));
         let reason = if last_action_failed { "the agent gave up" } else { "the agent did not give up" };
@@ -66,7 +66,7 @@ pub(super) async fn evaluate(
         return Ok(told(score, json!([score]), details, evaluator, last_action_failed));
     }
     let dir = tempfile::tempdir().map_err(|error| broken(format!("no room for what is looked at: {error}")))?;
-    let mut getting = Getting::new(machine, setting, dir.path());
+    let mut getting = Getting::new(vm, setting, dir.path());
     let (mut scores, mut details) = (Vec::new(), Vec::new());
     for (at, part) in parts.iter().enumerate() {
         let (score, detail) = score(&mut getting, scorer, at, part, dir.path()).await.map_err(|wrong| match wrong {

@@ -1,4 +1,4 @@
-//! Metrics, which are Python: files that a machine made are opened there, never in the server.
+//! Metrics, which are Python: files that a VM made are opened there, never in the server.
 
 use std::path::Path;
 use std::time::Duration;

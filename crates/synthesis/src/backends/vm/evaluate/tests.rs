@@ -1,14 +1,14 @@
-//! Evaluators on a fake machine, with the real metrics in their real process.
+//! Evaluators on a fake VM, with the real metrics in their real process.
 
 use std::time::Duration;
 
 use super::super::osworld::table::tests::XML;
-use super::super::setup::fake::FakeMachine;
+use super::super::setup::fake::FakeVm;
 use super::*;
 
 /// The package as the server writes it, and what judges with it.
 struct Bench {
-    machine: FakeMachine,
+    vm: FakeVm,
     setting: Setting,
     scorer: Scorer,
     _package: tempfile::TempDir,
@@ -19,15 +19,15 @@ impl Bench {
         let package = tempfile::tempdir().unwrap();
         crate::plugin::unpack(package.path()).unwrap();
         let scorer = Scorer::new("python3", package.path());
-        Self { machine: FakeMachine::new(), setting: Setting::default(), scorer, _package: package }
+        Self { vm: FakeVm::new(), setting: Setting::default(), scorer, _package: package }
     }
 
     fn file(&self, name: &str, content: &str) {
-        std::fs::write(self.machine.home().join(name), content).unwrap();
+        std::fs::write(self.vm.home().join(name), content).unwrap();
     }
 
     async fn judged(&self, evaluator: Value, failed: bool) -> Result<Value, Failure> {
-        evaluate(&self.machine, &evaluator, failed, &self.setting, &self.scorer).await
+        evaluate(&self.vm, &evaluator, failed, &self.setting, &self.scorer).await
     }
 
     async fn score(&self, evaluator: Value) -> f64 {
@@ -96,7 +96,7 @@ async fn a_client_names_no_file_of_the_server() {
     // Nor does a file's name lead out of the evaluation's folder.
     bench.file("a", "x");
     let dir = tempfile::tempdir().unwrap();
-    let mut getting = Getting::new(&bench.machine, &bench.setting, dir.path());
+    let mut getting = Getting::new(&bench.vm, &bench.setting, dir.path());
     for (dest, kept) in
         [("../../up", "r/up"), ("/etc/passwd", "r/passwd"), ("..", "r/file-0"), ("a\n;b", "r/a__b"), ("up", "r/0-up")]
     {
@@ -111,17 +111,17 @@ async fn a_client_names_no_file_of_the_server() {
 #[tokio::test]
 async fn getters_look_at_the_machine() {
     let mut bench = Bench::new();
-    bench.machine.xml = Some(XML.to_owned());
-    bench.machine.terminal = Some("$ ls".to_owned());
-    bench.machine.program("wmctrl", "echo '0x1 0 10 20 800 600 gimp.Gimp host An image'");
-    bench.machine.program("curl", r#"echo '[{"id":"A","type":"page","url":"https://a.org/","title":"A"}]'"#);
-    let profile = bench.machine.home().join(".config/chromium/Default");
+    bench.vm.xml = Some(XML.to_owned());
+    bench.vm.terminal = Some("$ ls".to_owned());
+    bench.vm.program("wmctrl", "echo '0x1 0 10 20 800 600 gimp.Gimp host An image'");
+    bench.vm.program("curl", r#"echo '[{"id":"A","type":"page","url":"https://a.org/","title":"A"}]'"#);
+    let profile = bench.vm.home().join(".config/chromium/Default");
     std::fs::create_dir_all(&profile).unwrap();
     std::fs::write(profile.join("Preferences"), r#"{"enable_do_not_track": true, "profile": {"name": "Me"}}"#).unwrap();
-    std::fs::create_dir(bench.machine.home().join("folder")).unwrap();
+    std::fs::create_dir(bench.vm.home().join("folder")).unwrap();
     bench.file("folder/b", "");
     let dir = tempfile::tempdir().unwrap();
-    let mut getting = Getting::new(&bench.machine, &bench.setting, dir.path());
+    let mut getting = Getting::new(&bench.vm, &bench.setting, dir.path());
     for (config, expected) in [
         (json!({ "type": "vm_screen_size" }), json!({ "width": 1920, "height": 1080 })),
         (json!({ "type": "vm_terminal_output" }), json!("$ ls")),
@@ -161,7 +161,7 @@ async fn files_of_the_network_come_from_the_folder_if_they_are_there() {
         })
     };
     assert_eq!(bench.score(evaluator("https://nowhere.invalid/x/gold.txt?download=true")).await, 1.0);
-    bench.machine.program("curl", "exit 6");
+    bench.vm.program("curl", "exit 6");
     let (code, why) = bench.refused(evaluator("https://nowhere.invalid/absent.txt")).await;
     assert_eq!(code, codes::UNEXPECTED_ERROR);
     assert!(why.contains("put \"absent.txt\" into the configured folder"), "{why}");

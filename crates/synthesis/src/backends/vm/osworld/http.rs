@@ -1,4 +1,4 @@
-//! Requests to a machine's agent, over whatever leads to it, and with a bound on what comes back.
+//! Requests to a VM's agent, over whatever leads to it, and with a bound on what comes back.
 
 use std::time::Duration;
 

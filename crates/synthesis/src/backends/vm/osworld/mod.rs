@@ -1,6 +1,6 @@
-//! A machine that runs OSWorld's agent: a small HTTP server inside, which does what it is told on the screen that it is on.
+//! A VM that runs OSWorld's agent: a small HTTP server inside, which does what it is told on the screen that it is on.
 //!
-//! Nothing that the machine says is believed beyond its size: it runs what an agent made of it.
+//! Nothing that the VM says is believed beyond its size: it runs what an agent made of it.
 
 pub(super) mod http;
 mod python;
@@ -13,7 +13,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::machine::{Action, Machine, Output, Recording};
+use super::driver::{Action, Output, Recording, VirtualMachine};
 use http::{Http, Reply, Request};
 
 /// Bytes of a picture, of a tree or a command's output, of a file, and of a film.
@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Characters of an agent's own words in an error.
 const MAX_SAID: usize = 500;
 
-/// A machine with OSWorld's agent.
+/// A VM with OSWorld's agent.
 pub(super) struct OsWorld {
     http: Box<dyn Http>,
     /// `Linux`, `Windows` or `Darwin`.
@@ -84,12 +84,12 @@ fn good(what: &str, reply: Reply) -> Result<Vec<u8>, String> {
     let told = serde_json::from_slice::<Value>(&reply.body).ok();
     let told = told.as_ref().and_then(|told| told["message"].as_str().or(told["error"].as_str())).unwrap_or(&text);
     let told: String = told.trim().chars().filter(|c| !c.is_control()).take(MAX_SAID).collect();
-    Err(format!("the machine refused {what} (status {}): {told}", reply.status))
+    Err(format!("the VM refused {what} (status {}): {told}", reply.status))
 }
 
 fn object(what: &str, reply: Reply) -> Result<Value, String> {
     let body = good(what, reply)?;
-    serde_json::from_slice(&body).map_err(|error| format!("the machine's answer to {what} is no JSON: {error}"))
+    serde_json::from_slice(&body).map_err(|error| format!("the VM's answer to {what} is no JSON: {error}"))
 }
 
 fn whole(value: &Value) -> Option<u32> {
@@ -111,17 +111,17 @@ fn form(path: &str, content: &[u8]) -> (String, Vec<u8>) {
 }
 
 #[async_trait]
-impl Machine for OsWorld {
+impl VirtualMachine for OsWorld {
     async fn size(&self) -> Result<(u32, u32), String> {
         let said = object("its screen's size", self.post("/screen_size", &json!({}), MOMENT, 1 << 16).await?)?;
         let size = whole(&said["width"]).zip(whole(&said["height"])).filter(|(width, height)| *width > 0 && *height > 0);
-        size.ok_or_else(|| "the machine does not say how large its screen is".to_owned())
+        size.ok_or_else(|| "the VM does not say how large its screen is".to_owned())
     }
 
     async fn screenshot(&self) -> Result<Vec<u8>, String> {
         let picture = good("a screenshot", self.get("/screenshot", MOMENT, MAX_PICTURE).await?)?;
         let is_png = picture.starts_with(b"\x89PNG\r\n\x1a\n");
-        if is_png { Ok(picture) } else { Err("the machine's screenshot is no PNG".to_owned()) }
+        if is_png { Ok(picture) } else { Err("the VM's screenshot is no PNG".to_owned()) }
     }
 
     async fn tree(&self) -> Result<Option<String>, String> {
@@ -154,7 +154,7 @@ impl Machine for OsWorld {
             _ => Duration::ZERO,
         };
         if takes > AGENT_PATIENCE {
-            return Err(format!("an action of more than {} s is given up by the machine; split it", AGENT_PATIENCE.as_secs()));
+            return Err(format!("an action of more than {} s is given up by the VM; split it", AGENT_PATIENCE.as_secs()));
         }
         let interpreter = if self.platform().await? == "Windows" { "python" } else { "python3" };
         let asked = json!({ "command": [interpreter, "-c", python::program(action)?], "shell": false });
@@ -163,7 +163,7 @@ impl Machine for OsWorld {
             return Ok(());
         }
         let why = done.stderr.trim().lines().last().unwrap_or("it does not say why");
-        Err(format!("the machine could not do it: {}", why.chars().take(MAX_SAID).collect::<String>()))
+        Err(format!("the VM could not do it: {}", why.chars().take(MAX_SAID).collect::<String>()))
     }
 
     async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
@@ -209,14 +209,14 @@ impl Machine for OsWorld {
         let asked = Request { method: "POST", path: "/file", content_type, body, timeout: FILE, most: MAX_FILE };
         let reply = self.http.send(asked).await?;
         if reply.status == 404 {
-            return Err(format!("there is no file {path:?} in the machine"));
+            return Err(format!("there is no file {path:?} in the VM"));
         }
         good(&format!("the file {path:?}"), reply)
     }
 
     async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
         if content.len() > MAX_FILE {
-            return Err(format!("a file of more than {} MiB is not sent to a machine", MAX_FILE >> 20));
+            return Err(format!("a file of more than {} MiB is not sent to a VM", MAX_FILE >> 20));
         }
         if path.contains(['\r', '\n', '\0']) {
             return Err(format!("{path:?} is no path"));
@@ -238,7 +238,7 @@ impl Machine for OsWorld {
     }
 
     async fn reset(&self) -> Result<(), String> {
-        Err("OSWorld's agent can't put its machine back; that is for what runs the machine".to_owned())
+        Err("OSWorld's agent can't put its VM back; that is for what runs the VM".to_owned())
     }
 }
 

@@ -1,10 +1,10 @@
-//! Actions as Python that pyautogui runs in the machine.
+//! Actions as Python that pyautogui runs in the VM.
 
 use std::fmt::Write as _;
 
-use crate::backends::vm::machine::{Action, Button};
+use crate::backends::vm::driver::{Action, Button};
 
-/// Runs before each action. Moving into a corner is no reason to stop: nobody sits before the machine.
+/// Runs before each action. Moving into a corner is no reason to stop: nobody sits before the VM.
 const HEAD: &str = "import pyautogui, time\npyautogui.FAILSAFE = False\n";
 
 /// A key that pyautogui does not have would be left out in silence.
@@ -19,7 +19,7 @@ const XDOTOOL: &str = r#"import subprocess
 try:
     subprocess.run(["xdotool", "type", "--delay", DELAY, "--", TEXT], check=True)
 except FileNotFoundError:
-    raise SystemExit("characters that are on no key need xdotool in the machine, and it is not there")
+    raise SystemExit("characters that are on no key need xdotool in the VM, and it is not there")
 "#;
 
 /// A text as a literal, in ASCII alone: it passes through programs of any locale.
@@ -105,7 +105,7 @@ pub(super) fn program(action: &Action) -> Result<String, String> {
     Ok(format!("{HEAD}{body}\n"))
 }
 
-/// What is typed, in pieces: pyautogui types `>` for `<`, whose key is that of the comma on the keyboards of these machines.
+/// What is typed, in pieces: pyautogui types `>` for `<`, whose key is that of the comma on the keyboards of these VMs.
 fn typing(text: &str, interval: f64) -> String {
     let mut lines = String::new();
     let mut rest = text;

@@ -1,10 +1,10 @@
-//! The accessibility tree that a machine tells, as a table of what can be seen and used: what models are shown.
+//! The accessibility tree that a VM tells, as a table of what can be seen and used: what models are shown.
 
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
-/// Of the XML, which comes from a machine that nobody vouches for.
+/// Of the XML, which comes from a VM that nobody vouches for.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 256;
 const MAX_ELEMENTS: usize = 50_000;

@@ -4,7 +4,7 @@ use super::fake::{FakeAgent, PNG};
 use super::*;
 use crate::sandboxes::{Caller, GuestAnswer, GuestRequest, SandboxHandle, SandboxRequest, Sandboxes};
 
-async fn machine() -> (OsWorld, FakeAgent) {
+async fn vm() -> (OsWorld, FakeAgent) {
     let agent = FakeAgent::start().await;
     (OsWorld::new(Box::new(http::Tcp { address: agent.address.clone() })), agent)
 }
@@ -15,58 +15,58 @@ fn words(text: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn it_looks_and_reads_and_writes() {
-    let (machine, agent) = machine().await;
-    assert!(machine.is_ready(MOMENT).await);
-    assert_eq!(machine.size().await, Ok((1920, 1080)));
-    assert_eq!(machine.screenshot().await.unwrap(), PNG);
-    assert!(machine.tree().await.unwrap().unwrap().contains("push-button\tSave & go"));
-    assert_eq!(machine.terminal().await.unwrap().as_deref(), Some("$ ls"));
+    let (vm, agent) = vm().await;
+    assert!(vm.is_ready(MOMENT).await);
+    assert_eq!(vm.size().await, Ok((1920, 1080)));
+    assert_eq!(vm.screenshot().await.unwrap(), PNG);
+    assert!(vm.tree().await.unwrap().unwrap().contains("push-button\tSave & go"));
+    assert_eq!(vm.terminal().await.unwrap().as_deref(), Some("$ ls"));
     let content = b"\x00--\r\n\r\n--arenite\xff";
-    machine.write("/home/user/a b+&\u{e9}.bin", content).await.unwrap();
-    assert_eq!(machine.read("/home/user/a b+&\u{e9}.bin").await.unwrap(), content);
-    assert!(machine.read("/nothing").await.unwrap_err().contains("there is no file \"/nothing\""));
-    assert!(machine.write("/a\r\nb", b"").await.is_err());
-    machine.record(Recording::Start).await.unwrap();
-    assert_eq!(machine.record(Recording::Stop).await.unwrap(), b"film");
-    assert!(machine.reset().await.is_err());
+    vm.write("/home/user/a b+&\u{e9}.bin", content).await.unwrap();
+    assert_eq!(vm.read("/home/user/a b+&\u{e9}.bin").await.unwrap(), content);
+    assert!(vm.read("/nothing").await.unwrap_err().contains("there is no file \"/nothing\""));
+    assert!(vm.write("/a\r\nb", b"").await.is_err());
+    vm.record(Recording::Start).await.unwrap();
+    assert_eq!(vm.record(Recording::Stop).await.unwrap(), b"film");
+    assert!(vm.reset().await.is_err());
     assert_eq!(agent.state.lock().unwrap().files.len(), 1);
 }
 
 #[tokio::test]
 async fn commands_have_an_end_in_the_machine_too() {
-    let (machine, agent) = machine().await;
-    let done = machine.run(&words("ls -l"), Duration::from_secs(5)).await.unwrap();
+    let (vm, agent) = vm().await;
+    let done = vm.run(&words("ls -l"), Duration::from_secs(5)).await.unwrap();
     assert_eq!(done.stdout, r#"["timeout","-k","2","5.000","ls","-l"]"#);
-    let done = machine.run(&words("ls it's"), Duration::from_secs(500)).await.unwrap();
+    let done = vm.run(&words("ls it's"), Duration::from_secs(500)).await.unwrap();
     assert_eq!((done.stdout.as_str(), done.code), (r"exec 'ls' 'it'\''s'", 3));
     agent.state.lock().unwrap().instead.insert("/run_bash_script".to_owned(), (404, Vec::new()));
-    let done = machine.run(&words("ls"), Duration::from_secs(500)).await.unwrap();
+    let done = vm.run(&words("ls"), Duration::from_secs(500)).await.unwrap();
     assert_eq!(done.stdout, r#"["timeout","-k","2","115.000","ls"]"#);
-    machine.launch(&words("google-chrome --x")).await.unwrap();
+    vm.launch(&words("google-chrome --x")).await.unwrap();
     let posted = agent.state.lock().unwrap().posted.pop().unwrap();
     assert_eq!(posted, ("/setup/launch".to_owned(), json!({"command": ["google-chrome", "--x"], "shell": false})));
 }
 
 #[tokio::test]
 async fn what_the_machine_can_not_do_is_said_in_its_words() {
-    let (machine, agent) = machine().await;
+    let (vm, agent) = vm().await;
     let say = |path: &str, status: u16, body: &[u8]| {
         agent.state.lock().unwrap().instead.insert(path.to_owned(), (status, body.to_vec()));
     };
     say("/execute", 500, br#"{"status": "error", "message": "no such\nprogram"}"#);
-    let error = machine.run(&words("nope"), MOMENT).await.unwrap_err();
-    assert_eq!(error, "the machine refused the command (status 500): no suchprogram");
+    let error = vm.run(&words("nope"), MOMENT).await.unwrap_err();
+    assert_eq!(error, "the VM refused the command (status 500): no suchprogram");
     say("/execute", 200, br#"{"output": "", "error": "Traceback\nthere is no key 'warp'\n", "returncode": 1}"#);
-    let error = machine.act(&Action::KeyDown { key: "warp".to_owned() }).await.unwrap_err();
-    assert_eq!(error, "the machine could not do it: there is no key 'warp'");
+    let error = vm.act(&Action::KeyDown { key: "warp".to_owned() }).await.unwrap_err();
+    assert_eq!(error, "the VM could not do it: there is no key 'warp'");
     say("/screenshot", 200, b"<html>");
-    assert!(machine.screenshot().await.unwrap_err().contains("no PNG"));
+    assert!(vm.screenshot().await.unwrap_err().contains("no PNG"));
     say("/screen_size", 200, br#"{"width": 0, "height": -1}"#);
-    assert!(machine.size().await.is_err());
+    assert!(vm.size().await.is_err());
     say("/accessibility", 200, br#"{"AT": "<!DOCTYPE a []><a/>"}"#);
-    assert!(machine.tree().await.unwrap_err().contains("document type"));
+    assert!(vm.tree().await.unwrap_err().contains("document type"));
     say("/accessibility", 404, b"");
-    assert_eq!(machine.tree().await, Ok(None));
+    assert_eq!(vm.tree().await, Ok(None));
     say("/platform", 200, &vec![b'x'; 2 << 10]);
     let other = OsWorld::new(Box::new(http::Tcp { address: agent.address.clone() }));
     assert!(other.platform().await.unwrap_err().contains("is over"));
@@ -109,8 +109,8 @@ async fn an_agent_in_a_sandbox_is_reached_by_its_port() {
     let sandboxes = std::sync::Arc::new(FakeSandboxes::default());
     let caller = Caller { tenant: arenite_model::TenantId::default_tenant(), request_id: String::new(), origin: None };
     let handle = SandboxHandle { sandboxes: sandboxes.clone(), caller, name: "box".to_owned() };
-    let machine = OsWorld::new(Box::new(http::InSandbox { handle, port: 5000 }));
-    assert_eq!(machine.screenshot().await.unwrap(), PNG);
-    assert_eq!(machine.size().await, Err("the answer is over 64 KiB".to_owned()));
+    let vm = OsWorld::new(Box::new(http::InSandbox { handle, port: 5000 }));
+    assert_eq!(vm.screenshot().await.unwrap(), PNG);
+    assert_eq!(vm.size().await, Err("the answer is over 64 KiB".to_owned()));
     assert_eq!(*sandboxes.0.lock().unwrap(), ["box:5000 GET /screenshot", "box:5000 POST /screen_size"]);
 }

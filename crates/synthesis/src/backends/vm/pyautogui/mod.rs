@@ -5,7 +5,7 @@ mod parse;
 
 use std::time::Duration;
 
-use super::machine::{Action, Button, Machine};
+use super::driver::{Action, Button, VirtualMachine};
 use parse::{CallExpression, Literal, Statement, parse};
 
 /// Strokes of one call, and clicks.
@@ -61,30 +61,30 @@ impl Script {
     ///
     /// # Errors
     /// What went wrong; what stands behind it is not done.
-    pub(super) async fn run(&self, machine: &dyn Machine) -> Result<String, String> {
+    pub(super) async fn run(&self, vm: &dyn VirtualMachine) -> Result<String, String> {
         let mut told = Vec::new();
         for op in &self.0 {
             match op {
-                Op::Act(action) => machine.act(action).await?,
+                Op::Act(action) => vm.act(action).await?,
                 Op::MoveBy(right, down) => {
-                    let (x, y) = after_way(machine, (*right, *down)).await?;
-                    machine.act(&Action::Move { x, y }).await?;
+                    let (x, y) = after_way(vm, (*right, *down)).await?;
+                    vm.act(&Action::Move { x, y }).await?;
                 }
                 Op::DragTo { to, button, takes } => {
-                    let from = machine.pointer().await?;
-                    machine.act(&Action::Drag { from, to: *to, button: *button, takes: *takes }).await?;
+                    let from = vm.pointer().await?;
+                    vm.act(&Action::Drag { from, to: *to, button: *button, takes: *takes }).await?;
                 }
                 Op::DragBy { by, button, takes } => {
-                    let (from, to) = (machine.pointer().await?, after_way(machine, *by).await?);
-                    machine.act(&Action::Drag { from, to, button: *button, takes: *takes }).await?;
+                    let (from, to) = (vm.pointer().await?, after_way(vm, *by).await?);
+                    vm.act(&Action::Drag { from, to, button: *button, takes: *takes }).await?;
                 }
                 Op::Wait(time) => tokio::time::sleep(*time).await,
                 Op::TellSize => {
-                    let (width, height) = machine.size().await?;
+                    let (width, height) = vm.size().await?;
                     told.push(format!("Size(width={width}, height={height})"));
                 }
                 Op::TellPointer => {
-                    let (x, y) = machine.pointer().await?;
+                    let (x, y) = vm.pointer().await?;
                     told.push(format!("Point(x={x}, y={y})"));
                 }
             }
@@ -94,8 +94,8 @@ impl Script {
 }
 
 /// Where the pointer would be after a way from where it is. It stops at the edges, as a mouse does.
-async fn after_way(machine: &dyn Machine, (right, down): (f64, f64)) -> Result<(f64, f64), String> {
-    let ((x, y), (width, height)) = (machine.pointer().await?, machine.size().await?);
+async fn after_way(vm: &dyn VirtualMachine, (right, down): (f64, f64)) -> Result<(f64, f64), String> {
+    let ((x, y), (width, height)) = (vm.pointer().await?, vm.size().await?);
     let stop = |at: f64, side: u32| at.clamp(0.0, f64::from(side.max(1) - 1));
     Ok((stop(x + right, width), stop(y + down, height)))
 }
@@ -340,13 +340,13 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::fake::FakeVm;
     use super::*;
 
     async fn ran(command: &str) -> (Result<String, String>, Vec<String>) {
-        let machine = FakeMachine::default();
-        let told = Script::read(command).unwrap().run(&machine).await;
-        (told, machine.done())
+        let vm = FakeVm::default();
+        let told = Script::read(command).unwrap().run(&vm).await;
+        (told, vm.done())
     }
 
     #[tokio::test]
@@ -386,10 +386,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_fails_ends_its_command() {
-        let machine = FakeMachine::default();
+        let vm = FakeVm::default();
         let script = Script::read("pyautogui.click(1, 1); pyautogui.click(5000, 1); pyautogui.click(2, 2)").unwrap();
-        assert!(script.run(&machine).await.unwrap_err().contains("800x600"));
-        assert_eq!(machine.done(), ["click left 1 at 1,1"]);
+        assert!(script.run(&vm).await.unwrap_err().contains("800x600"));
+        assert_eq!(vm.done(), ["click left 1 at 1,1"]);
     }
 
     #[test]

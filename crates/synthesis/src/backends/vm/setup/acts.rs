@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::machine::{Action, Button};
+use super::super::driver::{Action, Button};
 use super::super::pyautogui::Script;
 use super::MAX_WAIT;
 

@@ -1,11 +1,11 @@
-//! The tabs of a machine's Chrome, by its debugger, which is asked from inside the machine.
+//! The tabs of a VM's Chrome, by its debugger, which is asked from inside the VM.
 
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::super::machine::Machine;
+use super::super::driver::VirtualMachine;
 use super::{said, scripts::DEBUGGER};
 
 /// Where OSWorld's images have it.
@@ -23,55 +23,55 @@ pub(in crate::backends::vm) struct Tab {
     pub(in crate::backends::vm) title: String,
 }
 
-async fn ask(machine: &dyn Machine, port: u16, method: &str, path: &str, patience: u64) -> Result<String, String> {
+async fn ask(vm: &dyn VirtualMachine, port: u16, method: &str, path: &str, patience: u64) -> Result<String, String> {
     let address = format!("http://127.0.0.1:{port}/{path}");
     let patience_text = patience.to_string();
     let command = ["sh", "-c", DEBUGGER, "sh", method, &address, &patience_text].map(str::to_owned);
-    let done = machine.run(&command, Duration::from_secs(patience + 30)).await?;
+    let done = vm.run(&command, Duration::from_secs(patience + 30)).await?;
     if done.code == 0 { Ok(done.stdout) } else { Err(format!("Chrome does not answer at port {port}: {}", said(&done))) }
 }
 
 /// The tabs that are open, that of the front first.
-pub(in crate::backends::vm) async fn tabs(machine: &dyn Machine, port: u16, patience: u64) -> Result<Vec<Tab>, String> {
-    let told = ask(machine, port, "GET", "json/list", patience).await?;
+pub(in crate::backends::vm) async fn tabs(vm: &dyn VirtualMachine, port: u16, patience: u64) -> Result<Vec<Tab>, String> {
+    let told = ask(vm, port, "GET", "json/list", patience).await?;
     let told: Value = serde_json::from_str(&told).map_err(|error| format!("Chrome's list of tabs is no JSON: {error}"))?;
     let pages = told.as_array().into_iter().flatten().filter(|page| page["type"] == "page");
     let field = |page: &Value, name: &str| page[name].as_str().unwrap_or_default().to_owned();
     Ok(pages.map(|page| Tab { id: field(page, "id"), url: field(page, "url"), title: field(page, "title") }).collect())
 }
 
-async fn close_tab(machine: &dyn Machine, port: u16, tab: &Tab) -> Result<(), String> {
+async fn close_tab(vm: &dyn VirtualMachine, port: u16, tab: &Tab) -> Result<(), String> {
     if tab.id.is_empty() || !tab.id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(format!("Chrome names a tab {:?}", tab.id));
     }
-    ask(machine, port, "GET", &format!("json/close/{}", tab.id), 0).await.map(drop)
+    ask(vm, port, "GET", &format!("json/close/{}", tab.id), 0).await.map(drop)
 }
 
 /// Opens them, and closes the one tab that Chrome begins with.
-pub(super) async fn open(machine: &dyn Machine, port: u16, urls: &[String]) -> Result<(), String> {
+pub(super) async fn open(vm: &dyn VirtualMachine, port: u16, urls: &[String]) -> Result<(), String> {
     if urls.is_empty() || urls.len() > MAX_TABS {
         return Err(format!("urls_to_open has to be a list of 1 to {MAX_TABS} addresses"));
     }
-    let before = tabs(machine, port, STARTING).await?;
+    let before = tabs(vm, port, STARTING).await?;
     for url in urls {
         let path = format!("json/new?{}", utf8_percent_encode(url, NON_ALPHANUMERIC));
-        ask(machine, port, "PUT", &path, 0).await.map_err(|why| format!("{url}: {why}"))?;
+        ask(vm, port, "PUT", &path, 0).await.map_err(|why| format!("{url}: {why}"))?;
     }
     match before.first() {
-        Some(first) => close_tab(machine, port, first).await,
+        Some(first) => close_tab(vm, port, first).await,
         None => Ok(()),
     }
 }
 
 /// Closes the first tab of each address.
-pub(super) async fn close(machine: &dyn Machine, port: u16, urls: &[String]) -> Result<(), String> {
+pub(super) async fn close(vm: &dyn VirtualMachine, port: u16, urls: &[String]) -> Result<(), String> {
     if urls.len() > MAX_TABS {
         return Err(format!("urls_to_close has to be a list of at most {MAX_TABS} addresses"));
     }
-    let mut open = tabs(machine, port, STARTING).await?;
+    let mut open = tabs(vm, port, STARTING).await?;
     for url in urls {
         if let Some(at) = open.iter().position(|tab| plain(&tab.url) == plain(url)) {
-            close_tab(machine, port, &open.remove(at)).await?;
+            close_tab(vm, port, &open.remove(at)).await?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A fake machine: commands run on this host, with a home and first programs of their own, and what hands would do is noted.
+//! A fake VM: commands run on this host, with a home and first programs of their own, and what hands would do is noted.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::super::machine::{Action, Machine, Output, Recording};
+use super::super::driver::{Action, Output, Recording, VirtualMachine};
 
-pub(in crate::backends::vm) struct FakeMachine {
+pub(in crate::backends::vm) struct FakeVm {
     dir: tempfile::TempDir,
     pub(in crate::backends::vm) noted: Mutex<Vec<String>>,
     /// The accessibility tree and the terminal's text.
@@ -17,7 +17,7 @@ pub(in crate::backends::vm) struct FakeMachine {
     pub(in crate::backends::vm) terminal: Option<String>,
 }
 
-impl FakeMachine {
+impl FakeVm {
     pub(in crate::backends::vm) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["home", "bin"] {
@@ -30,7 +30,7 @@ impl FakeMachine {
         self.dir.path().join("home")
     }
 
-    /// A program of the machine's, in place of the one of this host.
+    /// A program of the VM's, in place of the one of this host.
     pub(in crate::backends::vm) fn program(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -43,7 +43,7 @@ impl FakeMachine {
 }
 
 #[async_trait]
-impl Machine for FakeMachine {
+impl VirtualMachine for FakeVm {
     async fn size(&self) -> Result<(u32, u32), String> {
         Ok((1920, 1080))
     }
@@ -78,7 +78,7 @@ impl Machine for FakeMachine {
         Ok(())
     }
     async fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        std::fs::read(self.home().join(path)).map_err(|_| format!("there is no file {path:?} in the machine"))
+        std::fs::read(self.home().join(path)).map_err(|_| format!("there is no file {path:?} in the VM"))
     }
     async fn write(&self, path: &str, content: &[u8]) -> Result<(), String> {
         std::fs::write(self.home().join(path), content).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
-//! What is done to a machine before a task: AgentFlow's and OSWorld's steps, over whatever machine it is.
+//! What is done to a VM before a task: AgentFlow's and OSWorld's steps, over whatever VM it is.
 //!
-//! The machine fetches what is on the network, so that its own rules of where it may go hold. Of the server's files, only
+//! The VM fetches what is on the network, so that its own rules of where it may go hold. Of the server's files, only
 //! those of one configured folder are given away.
 
 mod acts;
@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::machine::{Machine, Output};
+use super::driver::{Output, VirtualMachine};
 use scripts::{CLOSE_OR_ACTIVATE, DOWNLOAD, HISTORY, OPENED, PROXY, WALLPAPER};
 
 /// Steps of one list, actions of one step, and seconds that one of them may sleep or wait.
 const MAX_STEPS: usize = 200;
 const MAX_ACTIONS: usize = 1000;
 const MAX_WAIT: f64 = 600.0;
-/// Of a file that is sent to the machine.
+/// Of a file that is sent to the VM.
 const MAX_UPLOAD: u64 = 256 << 20;
-/// What a machine fetches at most, in bytes, and how long it may take.
+/// What a VM fetches at most, in bytes, and how long it may take.
 pub(super) const MAX_DOWNLOAD: u64 = 2 << 30;
 pub(super) const DOWNLOADING: Duration = Duration::from_secs(600);
 pub(super) const COMMAND: Duration = Duration::from_secs(120);
@@ -36,11 +36,11 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(super) struct Setting {
     /// Stands for `{CLIENT_PASSWORD}`.
     pub(super) client_password: String,
-    /// The one folder of the server whose files may be sent to a machine. None: no file may.
+    /// The one folder of the server whose files may be sent to a VM. None: no file may.
     pub(super) files: Option<PathBuf>,
     /// `http://host:port`, for the step `proxy`.
     pub(super) proxy: Option<String>,
-    /// At which the machine's Chrome listens for its debugger. None: 9222.
+    /// At which the VM's Chrome listens for its debugger. None: 9222.
     pub(super) chromium_port: Option<u16>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Setting {
 ///
 /// # Errors
 /// Which step failed, and why.
-pub(super) async fn run(machine: &dyn Machine, steps: &[Value], setting: &Setting) -> Result<(), String> {
+pub(super) async fn run(vm: &dyn VirtualMachine, steps: &[Value], setting: &Setting) -> Result<(), String> {
     if steps.len() > MAX_STEPS {
         return Err(format!("there are {} steps of setup, and {MAX_STEPS} is the most", steps.len()));
     }
-    let mut run = Run::new(machine, setting);
+    let mut run = Run::new(vm, setting);
     for (at, step) in steps.iter().enumerate() {
         let kind = step["type"].as_str().unwrap_or_default().to_owned();
         run.step(&kind, step).await.map_err(|why| format!("step {} of the setup ({kind}) failed: {why}", at + 1))?;
@@ -62,9 +62,9 @@ pub(super) async fn run(machine: &dyn Machine, steps: &[Value], setting: &Settin
 
 /// Steps under way.
 pub(super) struct Run<'a> {
-    machine: &'a dyn Machine,
+    vm: &'a dyn VirtualMachine,
     setting: &'a Setting,
-    /// What `~` is in the machine, once it was asked for.
+    /// What `~` is in the VM, once it was asked for.
     home: Option<String>,
     /// Whether browsers are started with the proxy.
     is_proxied: bool,
@@ -73,8 +73,8 @@ pub(super) struct Run<'a> {
 pub(super) type Params = Map<String, Value>;
 
 impl<'a> Run<'a> {
-    pub(super) fn new(machine: &'a dyn Machine, setting: &'a Setting) -> Self {
-        Self { machine, setting, home: None, is_proxied: false }
+    pub(super) fn new(vm: &'a dyn VirtualMachine, setting: &'a Setting) -> Self {
+        Self { vm, setting, home: None, is_proxied: false }
     }
 
     async fn step(&mut self, kind: &str, step: &Value) -> Result<(), String> {
@@ -106,14 +106,14 @@ impl<'a> Run<'a> {
             "activate_window" => self.window(&params, "a").await,
             "close_window" => self.window(&params, "c").await,
             "proxy" => self.proxy().await,
-            "chrome_open_tabs" => chrome::open(self.machine, self.port(), &texts(&params, "urls_to_open")?).await,
-            "chrome_close_tabs" => chrome::close(self.machine, self.port(), &texts(&params, "urls_to_close")?).await,
+            "chrome_open_tabs" => chrome::open(self.vm, self.port(), &texts(&params, "urls_to_open")?).await,
+            "chrome_close_tabs" => chrome::close(self.vm, self.port(), &texts(&params, "urls_to_close")?).await,
             "update_browse_history" => {
                 let history = params.get("history").filter(|history| history.is_array()).ok_or("history has to be a list")?;
                 self.script("the browser's history", HISTORY, &[&history.to_string()], MOMENT).await.map(drop)
             }
             "googledrive" | "login" => {
-                Err("it needs an account and its secrets, which this server has none of; prepare the machine's disk".to_owned())
+                Err("it needs an account and its secrets, which this server has none of; prepare the VM's disk".to_owned())
             }
             "" => Err("it has no type".to_owned()),
             _ => Err("there is no such step".to_owned()),
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
         if !text.contains("{SCREEN_") && !text.contains("{CLIENT_PASSWORD}") {
             return Ok(());
         }
-        let (width, height) = if text.contains("{SCREEN_") { self.machine.size().await? } else { (0, 0) };
+        let (width, height) = if text.contains("{SCREEN_") { self.vm.size().await? } else { (0, 0) };
         let known = [
             ("{CLIENT_PASSWORD}", self.setting.client_password.clone()),
             ("{SCREEN_WIDTH_HALF}", (width / 2).to_string()),
@@ -142,12 +142,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A path with the machine's `~` resolved.
+    /// A path with the VM's `~` resolved.
     pub(super) async fn path(&mut self, given: &str) -> Result<String, String> {
         let Some(rest) = given.strip_prefix("~/") else { return Ok(given.to_owned()) };
         if self.home.is_none() {
             let command = ["sh".to_owned(), "-c".to_owned(), "printf %s \"$HOME\"".to_owned()];
-            let told = self.machine.run(&command, MOMENT).await?;
+            let told = self.vm.run(&command, MOMENT).await?;
             self.home = Some(told.stdout.trim_end_matches('/').to_owned());
         }
         Ok(format!("{}/{rest}", self.home.as_deref().unwrap_or_default()))
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
     pub(super) async fn script(&self, what: &str, script: &str, arguments: &[&str], timeout: Duration) -> Result<Output, String> {
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned(), "sh".to_owned()];
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let done = self.machine.run(&command, timeout).await?;
+        let done = self.vm.run(&command, timeout).await?;
         if done.code == 0 { Ok(done) } else { Err(format!("{what}: {}", said(&done))) }
     }
 
@@ -179,14 +179,14 @@ impl<'a> Run<'a> {
             let file = file.as_object().ok_or("files has to be a list of objects with local_path and path")?;
             let (local, path) = (text(file, "local_path")?, self.path(text(file, "path")?).await?);
             let content = self.local(local).await?;
-            self.machine.write(&path, &content).await?;
+            self.vm.write(&path, &content).await?;
         }
         Ok(())
     }
 
     /// A file of the server's that a step names.
     async fn local(&self, given: &str) -> Result<Vec<u8>, String> {
-        let root = self.setting.files.clone().ok_or("no folder of files is configured that could be sent to a machine")?;
+        let root = self.setting.files.clone().ok_or("no folder of files is configured that could be sent to a VM")?;
         let given = given.to_owned();
         let read = tokio::task::spawn_blocking(move || local(&root, &given)).await;
         read.map_err(|error| error.to_string())?
@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
         let kind = self.script(&path, scripts::OPENABLE, &[&path], MOMENT).await?;
         let is_file = kind.stdout.trim() == "file";
         let command = if is_file { vec!["xdg-open".to_owned(), path.clone()] } else { vec![path.clone()] };
-        self.machine.launch(&command).await?;
+        self.vm.launch(&command).await?;
         let name = path.rsplit('/').next().unwrap_or(&path);
         let short = name.rsplit_once('.').map_or(name, |(stem, _)| if stem.is_empty() { name } else { stem });
         self.script(name, OPENED, &[name, short, WINDOW], Duration::from_secs(90)).await.map(drop)
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         if let Some(proxy) = self.setting.proxy.as_ref().filter(|_| is_chrome && self.is_proxied) {
             command.push(format!("--proxy-server={proxy}"));
         }
-        self.machine.launch(&command).await
+        self.vm.launch(&command).await
     }
 
     /// The words of a command, which is a text or a list, for a shell or not.
@@ -241,8 +241,8 @@ impl<'a> Run<'a> {
         let command = self.command(params).await?;
         let until = params.get("until").and_then(Value::as_object).filter(|until| !until.is_empty());
         let Some(until) = until else {
-            let done = self.machine.run(&command, COMMAND).await?;
-            // Some machines tell by the code alone that there is no such program.
+            let done = self.vm.run(&command, COMMAND).await?;
+            // Some VMs tell by the code alone that there is no such program.
             let is_missing = matches!(done.code, 126 | 127) && command[0] != "sh";
             return if is_missing { Err(said(&done)) } else { Ok(()) };
         };
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
                 || until.get("stderr").and_then(Value::as_str).is_some_and(|text| done.stderr.contains(text))
         };
         let trying = async {
-            while !is_met(&self.machine.run(&command, COMMAND).await?) {
+            while !is_met(&self.vm.run(&command, COMMAND).await?) {
                 tokio::time::sleep(PAUSE).await;
             }
             Ok(())
@@ -264,23 +264,23 @@ impl<'a> Run<'a> {
 
     async fn execute_with_verification(&mut self, params: &Params) -> Result<(), String> {
         let command = self.command(params).await?;
-        self.machine.run(&command, COMMAND).await?;
+        self.vm.run(&command, COMMAND).await?;
         let Some(wanted) = params.get("verification").and_then(Value::as_object) else { return Ok(()) };
         let window = wanted.get("window_exists").and_then(Value::as_str).map(str::to_lowercase);
         let check = wanted.get("command_success").and_then(Value::as_str);
         let wait = number(params, "max_wait_time")?.unwrap_or(10.0);
         let interval = number(params, "check_interval")?.unwrap_or(1.0).max(0.1);
-        let machine = self.machine;
+        let vm = self.vm;
         let looking = async {
             loop {
                 let mut is_so = true;
                 if let Some(window) = &window {
-                    let listed = machine.run(&["wmctrl".to_owned(), "-l".to_owned()], MOMENT).await;
+                    let listed = vm.run(&["wmctrl".to_owned(), "-l".to_owned()], MOMENT).await;
                     is_so &= listed.is_ok_and(|listed| listed.stdout.to_lowercase().contains(window));
                 }
                 if let Some(check) = check {
                     let command = ["sh".to_owned(), "-c".to_owned(), check.to_owned()];
-                    is_so &= machine.run(&command, MOMENT).await.is_ok_and(|done| done.code == 0);
+                    is_so &= vm.run(&command, MOMENT).await.is_ok_and(|done| done.code == 0);
                 }
                 if is_so {
                     return;
@@ -302,8 +302,8 @@ impl<'a> Run<'a> {
             for part in acts::read(action).map_err(failed)? {
                 match part {
                     acts::Part::Wait(wait) => tokio::time::sleep(wait).await,
-                    acts::Part::Do(action) => self.machine.act(&action).await.map_err(failed)?,
-                    acts::Part::Script(script) => script.run(self.machine).await.map(drop).map_err(failed)?,
+                    acts::Part::Do(action) => self.vm.act(&action).await.map_err(failed)?,
+                    acts::Part::Script(script) => script.run(self.vm).await.map(drop).map_err(failed)?,
                 }
             }
         }
@@ -368,7 +368,7 @@ fn fill(value: &mut Value, known: &[(&str, String)]) {
 
 /// A file in the one folder; links that lead out of it are outside.
 pub(super) fn local(root: &Path, given: &str) -> Result<Vec<u8>, String> {
-    let outside = || format!("{given:?} is not in the folder of files that may be sent to a machine");
+    let outside = || format!("{given:?} is not in the folder of files that may be sent to a VM");
     let root = root.canonicalize().map_err(|error| format!("the folder of files can't be used: {error}"))?;
     let path = root.join(given).canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("there is no {given:?} in the folder of files"),

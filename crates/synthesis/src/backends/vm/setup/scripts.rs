@@ -1,6 +1,6 @@
-//! What runs in machines, with what it is about as arguments.
+//! What runs in VMs, with what it is about as arguments.
 
-/// Fetches `$1` to `$2`, of at most `$3` bytes, with whatever the machine has for that.
+/// Fetches `$1` to `$2`, of at most `$3` bytes, with whatever the VM has for that.
 pub(in crate::backends::vm) const DOWNLOAD: &str = r#"
 mkdir -p -- "$(dirname -- "$2")" || exit 1
 part="$2.part"
@@ -13,7 +13,7 @@ elif command -v python3 >/dev/null; then
 with urllib.request.urlopen(sys.argv[1], timeout=60) as there, open(sys.argv[2], "wb") as here:
     shutil.copyfileobj(there, here)' "$1" "$part"
 else
-  echo "the machine has none of curl, wget and python3" >&2; exit 1
+  echo "the VM has none of curl, wget and python3" >&2; exit 1
 fi
 code=$?
 if [ $code -ne 0 ]; then rm -f -- "$part"; echo "it could not be fetched" >&2; exit $code; fi
@@ -47,7 +47,7 @@ exit 1
 
 /// `$1` are wmctrl's flags, `$2` the window's name.
 pub(super) const CLOSE_OR_ACTIVATE: &str = r#"
-command -v wmctrl >/dev/null || { echo "windows are found with wmctrl, which the machine does not have" >&2; exit 1; }
+command -v wmctrl >/dev/null || { echo "windows are found with wmctrl, which the VM does not have" >&2; exit 1; }
 wmctrl "$1" "$2" || { echo "there is no such window" >&2; exit 1; }
 "#;
 

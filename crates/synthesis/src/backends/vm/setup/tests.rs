@@ -1,13 +1,13 @@
-//! Steps on a fake machine whose commands really run.
+//! Steps on a fake VM whose commands really run.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fake::FakeMachine;
+use super::fake::FakeVm;
 use super::*;
 
-async fn one(machine: &FakeMachine, setting: &Setting, kind: &str, parameters: Value) -> Result<(), String> {
-    run(machine, &[json!({ "type": kind, "parameters": parameters })], setting).await
+async fn one(vm: &FakeVm, setting: &Setting, kind: &str, parameters: Value) -> Result<(), String> {
+    run(vm, &[json!({ "type": kind, "parameters": parameters })], setting).await
 }
 
 /// A fake of a server on the network; answers everything with 200 and the text, or 404 for paths that hold `missing`.
@@ -29,21 +29,21 @@ async fn fake_site(text: &'static str) -> String {
 
 #[tokio::test]
 async fn the_machine_fetches_for_itself() {
-    let (machine, site) = (FakeMachine::new(), fake_site("content").await);
+    let (vm, site) = (FakeVm::new(), fake_site("content").await);
     let files = json!([{ "url": format!("{site}/a?b=c%20d"), "path": "~/deep/er/file" }]);
-    one(&machine, &Setting::default(), "download", json!({ "files": files })).await.unwrap();
-    assert_eq!(std::fs::read(machine.home().join("deep/er/file")).unwrap(), b"content");
+    one(&vm, &Setting::default(), "download", json!({ "files": files })).await.unwrap();
+    assert_eq!(std::fs::read(vm.home().join("deep/er/file")).unwrap(), b"content");
     let missing = json!({ "files": [{ "url": format!("{site}/missing"), "path": "~/other" }] });
-    let error = one(&machine, &Setting::default(), "download", missing).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "download", missing).await.unwrap_err();
     assert!(error.starts_with("step 1 of the setup (download) failed: ") && error.contains("could not be fetched"), "{error}");
-    assert_eq!(std::fs::read_dir(machine.home()).unwrap().count(), 1, "nothing of it is left");
+    assert_eq!(std::fs::read_dir(vm.home()).unwrap().count(), 1, "nothing of it is left");
     let file = json!({ "files": [{ "url": "file:///etc/passwd", "path": "~/other" }] });
-    assert!(one(&machine, &Setting::default(), "download", file).await.unwrap_err().contains("http"));
+    assert!(one(&vm, &Setting::default(), "download", file).await.unwrap_err().contains("http"));
 }
 
 #[tokio::test]
 async fn only_files_of_the_one_folder_are_sent() {
-    let (machine, dir) = (FakeMachine::new(), tempfile::tempdir().unwrap());
+    let (vm, dir) = (FakeVm::new(), tempfile::tempdir().unwrap());
     let files = dir.path().join("files");
     std::fs::create_dir(&files).unwrap();
     std::fs::write(files.join("a"), "given").unwrap();
@@ -51,100 +51,98 @@ async fn only_files_of_the_one_folder_are_sent() {
     std::os::unix::fs::symlink(dir.path().join("secret"), files.join("link")).unwrap();
     let setting = Setting { files: Some(files), ..Setting::default() };
     let send = |local: &str| json!({ "files": [{ "local_path": local, "path": "~/sent" }] });
-    one(&machine, &setting, "upload_file", send("a")).await.unwrap();
-    assert_eq!(std::fs::read(machine.home().join("sent")).unwrap(), b"given");
+    one(&vm, &setting, "upload_file", send("a")).await.unwrap();
+    assert_eq!(std::fs::read(vm.home().join("sent")).unwrap(), b"given");
     for outside in ["../secret", "link", "/etc/passwd", "."] {
-        assert!(one(&machine, &setting, "upload_file", send(outside)).await.is_err(), "{outside}");
+        assert!(one(&vm, &setting, "upload_file", send(outside)).await.is_err(), "{outside}");
     }
-    let error = one(&machine, &Setting::default(), "upload_file", send("a")).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "upload_file", send("a")).await.unwrap_err();
     assert!(error.contains("no folder of files is configured"), "{error}");
 }
 
 #[tokio::test]
 async fn commands_are_filled_in_and_run() {
-    let machine = FakeMachine::new();
+    let vm = FakeVm::new();
     let setting = Setting { client_password: "pa'ss".to_owned(), ..Setting::default() };
     let line = "printf %s \"{SCREEN_WIDTH_HALF} {SCREEN_HEIGHT} $1\" > ~/out";
-    one(&machine, &setting, "execute", json!({ "command": [line, "sh", "{CLIENT_PASSWORD}"], "shell": true })).await.unwrap();
-    assert_eq!(std::fs::read_to_string(machine.home().join("out")).unwrap(), "960 1080 pa'ss");
+    one(&vm, &setting, "execute", json!({ "command": [line, "sh", "{CLIENT_PASSWORD}"], "shell": true })).await.unwrap();
+    assert_eq!(std::fs::read_to_string(vm.home().join("out")).unwrap(), "960 1080 pa'ss");
     // How a command ends does not matter, and that it can't be started does.
-    one(&machine, &setting, "command", json!({ "command": "false" })).await.unwrap();
-    assert!(one(&machine, &setting, "command", json!({ "command": ["no-such-program"] })).await.is_err());
+    one(&vm, &setting, "command", json!({ "command": "false" })).await.unwrap();
+    assert!(one(&vm, &setting, "command", json!({ "command": ["no-such-program"] })).await.is_err());
     let counted = "echo x >> n; wc -l < n";
     let until = json!({ "command": counted, "shell": true, "until": { "stdout": "3" } });
-    one(&machine, &setting, "execute", until).await.unwrap();
-    assert_eq!(std::fs::read_to_string(machine.home().join("n")).unwrap(), "x\nx\nx\n");
+    one(&vm, &setting, "execute", until).await.unwrap();
+    assert_eq!(std::fs::read_to_string(vm.home().join("n")).unwrap(), "x\nx\nx\n");
     let verified = |check: &str| json!({ "command": ["true"], "verification": { "command_success": check }, "max_wait_time": 0.3, "check_interval": 0.1 });
-    one(&machine, &setting, "execute_with_verification", verified("test -e n")).await.unwrap();
-    assert!(
-        one(&machine, &setting, "execute_with_verification", verified("test -e nothing")).await.unwrap_err().contains("0.3 s")
-    );
+    one(&vm, &setting, "execute_with_verification", verified("test -e n")).await.unwrap();
+    assert!(one(&vm, &setting, "execute_with_verification", verified("test -e nothing")).await.unwrap_err().contains("0.3 s"));
 }
 
 #[tokio::test]
 async fn windows_are_opened_found_and_closed() {
-    let machine = FakeMachine::new();
-    machine.program(
+    let vm = FakeVm::new();
+    vm.program(
         "wmctrl",
         r#"echo "$@" >> "$HOME/asked"; case "$1" in -l) echo "0x01 0 host report - Editor";; -a) [ "$2" = Editor ];; esac"#,
     );
-    std::fs::write(machine.home().join("report.txt"), "").unwrap();
-    one(&machine, &Setting::default(), "open", json!({ "path": "~/report.txt" })).await.unwrap();
-    let path = machine.home().join("report.txt");
-    assert_eq!(*machine.noted(), [format!("launch {:?}", ["xdg-open", path.to_str().unwrap()])]);
-    one(&machine, &Setting::default(), "close_window", json!({ "window_name": "Edit", "strict": true, "by_class": true }))
+    std::fs::write(vm.home().join("report.txt"), "").unwrap();
+    one(&vm, &Setting::default(), "open", json!({ "path": "~/report.txt" })).await.unwrap();
+    let path = vm.home().join("report.txt");
+    assert_eq!(*vm.noted(), [format!("launch {:?}", ["xdg-open", path.to_str().unwrap()])]);
+    one(&vm, &Setting::default(), "close_window", json!({ "window_name": "Edit", "strict": true, "by_class": true }))
         .await
         .unwrap();
-    one(&machine, &Setting::default(), "activate_window", json!({ "window_name": "Editor" })).await.unwrap();
-    let error = one(&machine, &Setting::default(), "activate_window", json!({ "window_name": "Other" })).await.unwrap_err();
+    one(&vm, &Setting::default(), "activate_window", json!({ "window_name": "Editor" })).await.unwrap();
+    let error = one(&vm, &Setting::default(), "activate_window", json!({ "window_name": "Other" })).await.unwrap_err();
     assert!(error.contains("the window \"Other\": there is no such window"), "{error}");
-    let asked = std::fs::read_to_string(machine.home().join("asked")).unwrap();
+    let asked = std::fs::read_to_string(vm.home().join("asked")).unwrap();
     assert_eq!(asked, "-l\n-i -a 0x01\n-xFc Edit\n-a Editor\n-a Other\n");
-    let error = one(&machine, &Setting::default(), "open", json!({ "path": "/no/such/file" })).await.unwrap_err();
+    let error = one(&vm, &Setting::default(), "open", json!({ "path": "/no/such/file" })).await.unwrap_err();
     assert!(error.contains("there is no file or program"), "{error}");
 }
 
 #[tokio::test]
 async fn browsers_go_through_the_proxy_once_it_is_set() {
-    let machine = FakeMachine::new();
-    machine.program("gsettings", r#"echo "$@" >> "$HOME/set""#);
+    let vm = FakeVm::new();
+    vm.program("gsettings", r#"echo "$@" >> "$HOME/set""#);
     let setting = Setting { proxy: Some("http://10.0.0.1:3128".to_owned()), ..Setting::default() };
     let launch = json!({ "type": "launch", "parameters": { "command": "google-chrome 'a b'" } });
-    run(&machine, &[launch.clone(), json!({ "type": "proxy" }), launch], &setting).await.unwrap();
+    run(&vm, &[launch.clone(), json!({ "type": "proxy" }), launch], &setting).await.unwrap();
     let expected =
         [r#"launch ["google-chrome", "a b"]"#, r#"launch ["google-chrome", "a b", "--proxy-server=http://10.0.0.1:3128"]"#];
-    assert_eq!(*machine.noted(), expected);
-    assert!(std::fs::read_to_string(machine.home().join("set")).unwrap().contains("org.gnome.system.proxy.https port 3128"));
-    assert!(one(&machine, &Setting::default(), "proxy", Value::Null).await.is_err());
+    assert_eq!(*vm.noted(), expected);
+    assert!(std::fs::read_to_string(vm.home().join("set")).unwrap().contains("org.gnome.system.proxy.https port 3128"));
+    assert!(one(&vm, &Setting::default(), "proxy", Value::Null).await.is_err());
 }
 
 #[tokio::test]
 async fn tabs_are_opened_and_closed_through_the_debugger() {
-    let machine = FakeMachine::new();
+    let vm = FakeVm::new();
     let listed = r#"[{"id":"T1","type":"page","url":"chrome://newtab/","title":""},{"id":"T2","type":"page","url":"https://www.a.org/","title":""},{"id":"W","type":"service_worker","url":"https://b.org"}]"#;
-    machine.program(
+    vm.program(
         "curl",
         &format!(r#"for last; do :; done; echo "$last" >> "$HOME/asked"; case "$last" in *list) echo '{listed}';; esac"#),
     );
-    one(&machine, &Setting::default(), "chrome_open_tabs", json!({ "urls_to_open": ["https://a.org/?q=1&r"] })).await.unwrap();
-    one(&machine, &Setting::default(), "chrome_close_tabs", json!({ "urls_to_close": ["https://a.org", "https://b.org"] }))
+    one(&vm, &Setting::default(), "chrome_open_tabs", json!({ "urls_to_open": ["https://a.org/?q=1&r"] })).await.unwrap();
+    one(&vm, &Setting::default(), "chrome_close_tabs", json!({ "urls_to_close": ["https://a.org", "https://b.org"] }))
         .await
         .unwrap();
-    let asked = std::fs::read_to_string(machine.home().join("asked")).unwrap().replace("http://127.0.0.1:9222/json/", "");
+    let asked = std::fs::read_to_string(vm.home().join("asked")).unwrap().replace("http://127.0.0.1:9222/json/", "");
     assert_eq!(asked, "list\nnew?https%3A%2F%2Fa%2Eorg%2F%3Fq%3D1%26r\nclose/T1\nlist\nclose/T2\n");
 }
 
 #[tokio::test]
 async fn visits_are_added_to_the_history() {
-    let machine = FakeMachine::new();
-    let profile = machine.home().join(".config/google-chrome/Default");
+    let vm = FakeVm::new();
+    let profile = vm.home().join(".config/google-chrome/Default");
     std::fs::create_dir_all(&profile).unwrap();
     let base = rusqlite::Connection::open(profile.join("History")).unwrap();
     let tables = "CREATE TABLE urls (id INTEGER PRIMARY KEY, url, title, visit_count, typed_count, last_visit_time, hidden);
                   CREATE TABLE visits (id INTEGER PRIMARY KEY, url, visit_time, from_visit, transition, segment_id, visit_duration);";
     base.execute_batch(tables).unwrap();
     let history = json!([{ "url": "https://a.org/'", "title": "A", "visit_time_from_now_in_seconds": 3600 }]);
-    one(&machine, &Setting::default(), "update_browse_history", json!({ "history": history })).await.unwrap();
+    one(&vm, &Setting::default(), "update_browse_history", json!({ "history": history })).await.unwrap();
     let found: (String, i64) = base
         .query_row("SELECT urls.url, visit_time FROM urls JOIN visits ON visits.url = urls.id", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
@@ -157,17 +155,17 @@ async fn visits_are_added_to_the_history() {
 
 #[tokio::test]
 async fn actions_and_their_faults() {
-    let (machine, dir) = (FakeMachine::new(), tempfile::tempdir().unwrap());
+    let (vm, dir) = (FakeVm::new(), tempfile::tempdir().unwrap());
     std::fs::write(dir.path().join("acts"), "{\"action_type\": \"PRESS\", \"key\": \"a\"}\n{\"action\": \"DONE\"}\n").unwrap();
     let setting = Setting { files: Some(dir.path().to_owned()), ..Setting::default() };
-    one(&machine, &setting, "replay", json!({ "trajectory": "acts" })).await.unwrap();
-    one(&machine, &setting, "act", json!({ "action_seq": [{ "action_type": "KEY_UP", "key": "b" }] })).await.unwrap();
-    assert_eq!(*machine.noted(), [r#"Keys { keys: ["a"] }"#, r#"KeyUp { key: "b" }"#]);
+    one(&vm, &setting, "replay", json!({ "trajectory": "acts" })).await.unwrap();
+    one(&vm, &setting, "act", json!({ "action_seq": [{ "action_type": "KEY_UP", "key": "b" }] })).await.unwrap();
+    assert_eq!(*vm.noted(), [r#"Keys { keys: ["a"] }"#, r#"KeyUp { key: "b" }"#]);
     let steps = [
         json!({ "type": "sleep", "parameters": { "seconds": 0 } }),
         json!({ "type": "act", "parameters": { "action_seq": [1] } }),
     ];
-    let error = run(&machine, &steps, &setting).await.unwrap_err();
+    let error = run(&vm, &steps, &setting).await.unwrap_err();
     assert_eq!(error, "step 2 of the setup (act) failed: action 1: an action is a text, or an object with action_type");
     for (kind, parameters) in [
         ("login", json!({})),
@@ -183,9 +181,9 @@ async fn actions_and_their_faults() {
         ("download", json!({ "files": ["x"] })),
         ("chrome_open_tabs", json!({ "urls_to_open": [] })),
     ] {
-        assert!(one(&machine, &setting, kind, parameters).await.is_err(), "{kind}");
+        assert!(one(&vm, &setting, kind, parameters).await.is_err(), "{kind}");
     }
-    assert!(run(&machine, &vec![json!({}); 201], &setting).await.unwrap_err().contains("200 is the most"));
+    assert!(run(&vm, &vec![json!({}); 201], &setting).await.unwrap_err().contains("200 is the most"));
 }
 
 #[test]

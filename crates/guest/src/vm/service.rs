@@ -1,4 +1,4 @@
-//! The one machine of the sandbox: started when it is needed, and again when it has ended.
+//! The one VM of the sandbox: started when it is needed, and again when it has ended.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ use crate::{Guest, SharedGuest, dial};
 const ASK: Duration = Duration::from_secs(10);
 /// Between two of them; nothing tells of an agent that has started.
 const PAUSE: Duration = Duration::from_millis(250);
-/// For a state to be kept or taken up: as much as the machine's memory is written or read.
+/// For a state to be kept or taken up: as much as the VM's memory is written or read.
 const KEEP: Duration = Duration::from_secs(180);
 /// For a killed process to be gone.
 const END: Duration = Duration::from_secs(5);
@@ -37,38 +37,36 @@ const END: Duration = Duration::from_secs(5);
 const MAX_TEXT: usize = 1 << 16;
 
 #[derive(Debug, Error)]
-pub enum MachineError {
-    #[error("this sandbox's image has no machine")]
-    NoMachine,
-    #[error("/etc/arenite/machine.json, or a variable ARENITE_MACHINE_*: {0}")]
+pub enum VmError {
+    #[error("this sandbox's image has no VM")]
+    NoVm,
+    #[error("/etc/arenite/vm.json, or a variable ARENITE_VM_*: {0}")]
     Settings(String),
-    #[error("this sandbox's image has a machine but no {0}")]
+    #[error("this sandbox's image has a VM but no {0}")]
     NoQemu(&'static str),
-    #[error("the machine's disk can't be used{0}")]
+    #[error("the VM's disk can't be used{0}")]
     NoDisk(String),
     #[error("QEMU could not be started: {0}")]
     NotSpawned(SpawnError),
     #[error("QEMU ended ({how}){}", told(.said))]
     Ended { how: String, said: String },
-    #[error(
-        "the machine was not ready within {seconds} s: its agent did not answer on port {port}; its last screen is in {screen}"
-    )]
+    #[error("the VM was not ready within {seconds} s: its agent did not answer on port {port}; its last screen is in {screen}")]
     NotReady { seconds: u32, port: u16, screen: String },
-    #[error("the machine could not be reached: {what}: {source}")]
+    #[error("the VM could not be reached: {what}: {source}")]
     Io { what: &'static str, source: io::Error },
-    #[error("the picture of the machine's screen: {0}")]
+    #[error("the picture of the VM's screen: {0}")]
     Picture(String),
-    #[error("the agent in the machine: {0}")]
+    #[error("the agent in the VM: {0}")]
     Agent(String),
     #[error("there is no /dev/kvm that can be opened")]
     NoKvm,
-    #[error("the machine's state could not be kept; the lines before say why")]
+    #[error("the VM's state could not be kept; the lines before say why")]
     NotKept,
-    #[error("no key of a US keyboard types {0:?}; the machine's agent can paste it, when that is allowed")]
+    #[error("no key of a US keyboard types {0:?}; the VM's agent can paste it, when that is allowed")]
     NoKeyFor(char),
-    #[error("the machine has no agent, by which alone this can be done")]
+    #[error("the VM has no agent, by which alone this can be done")]
     NoAgent,
-    #[error("windows of a machine are known to the system in it alone")]
+    #[error("windows of a VM are known to the system in it alone")]
     NoWindows,
     #[error("a text for the clipboard can have {MAX_TEXT} bytes")]
     LongText,
@@ -78,27 +76,27 @@ pub enum MachineError {
     Screen(#[from] ScreenError),
 }
 
-/// How far a machine is.
+/// How far a VM is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum MachineState {
+pub enum VmState {
     /// The next call starts it.
     Off,
     Booting,
     Ready,
 }
 
-/// What is known of the sandbox's machine.
+/// What is known of the sandbox's VM.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct MachineStatus {
-    pub state: MachineState,
+pub struct VmStatus {
+    pub state: VmState,
     /// What runs its instructions: `kvm`, or `tcg`, which is QEMU itself, without the host's help.
     pub accel: &'static str,
     /// The image's disk.
     pub disk: String,
     pub memory_mb: u32,
     pub cpus: u32,
-    /// The port of the sandbox's loopback that leads to the agent in the machine; 0: it has none.
+    /// The port of the sandbox's loopback that leads to the agent in the VM; 0: it has none.
     pub agent_port: u16,
     /// From its start until it was ready, in seconds.
     pub boot_seconds: Option<f64>,
@@ -109,13 +107,13 @@ pub struct MachineStatus {
 }
 
 #[derive(Debug, Default)]
-pub struct MachineService {
-    current: tokio::sync::Mutex<Option<Arc<Machine>>>,
+pub struct VmService {
+    current: tokio::sync::Mutex<Option<Arc<Vm>>>,
 }
 
-/// A running machine. Dropped, it ends.
+/// A running VM. Dropped, it ends.
 #[derive(Debug)]
-pub struct Machine {
+pub struct Vm {
     process: Kept,
     pub(super) qmp: Qmp,
     dir: PathBuf,
@@ -134,17 +132,17 @@ pub struct Machine {
     pub(super) hands: tokio::sync::Mutex<()>,
 }
 
-impl MachineService {
-    /// Whether the sandbox's screen is a machine's.
-    pub fn is_there(&self, guest: &Guest) -> Result<bool, MachineError> {
+impl VmService {
+    /// Whether the sandbox's screen is a VM's.
+    pub fn is_there(&self, guest: &Guest) -> Result<bool, VmError> {
         Ok(Settings::read(&guest.config().env)?.is_some())
     }
 
-    /// The machine, started if it is not there; it may be booting.
-    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Machine>, MachineError> {
+    /// The VM, started if it is not there; it may be booting.
+    pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
         let mut current = self.current.lock().await;
-        if let Some(machine) = current.as_ref().filter(|machine| machine.is_fine()) {
-            return Ok(machine.clone());
+        if let Some(vm) = current.as_ref().filter(|vm| vm.is_fine()) {
+            return Ok(vm.clone());
         }
         if let Some(broken) = current.take() {
             broken.end().await;
@@ -152,27 +150,27 @@ impl MachineService {
         let (settings, state) = prepare(guest)?;
         let warm = state.is_warm(&settings);
         let launch = if warm { Launch::TakeUp } else { Launch::Boot };
-        let machine = match Machine::start(guest, settings.clone(), state.clone(), launch).await {
+        let vm = match Vm::start(guest, settings.clone(), state.clone(), launch).await {
             Err(error) if warm => {
-                tracing::error!(%error, "the machine could not begin where the image left it, and boots");
-                state.clear().map_err(|source| MachineError::Io { what: "its state", source })?;
-                Machine::start(guest, settings, state, Launch::Boot).await?
+                tracing::error!(%error, "the VM could not begin where the image left it, and boots");
+                state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
+                Vm::start(guest, settings, state, Launch::Boot).await?
             }
             started => started?,
         };
-        Ok(current.insert(Arc::new(machine)).clone())
+        Ok(current.insert(Arc::new(vm)).clone())
     }
 
-    /// The machine, when its agent answers.
-    pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Machine>, MachineError> {
-        let machine = self.get(guest).await?;
-        machine.ready().await?;
-        Ok(machine)
+    /// The VM, when its agent answers.
+    pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get(guest).await?;
+        vm.ready().await?;
+        Ok(vm)
     }
 
-    /// Has the machine be ready, when this port of the loopback is the one that leads into it.
-    pub(crate) async fn ready_for(&self, guest: &SharedGuest, port: u16) -> Result<(), MachineError> {
-        // What is wrong with its settings is told to who asks for the machine itself.
+    /// Has the VM be ready, when this port of the loopback is the one that leads into it.
+    pub(crate) async fn ready_for(&self, guest: &SharedGuest, port: u16) -> Result<(), VmError> {
+        // What is wrong with its settings is told to who asks for the VM itself.
         if let Ok(Some(settings)) = Settings::read(&guest.config().env)
             && settings.agent_port == port
         {
@@ -181,50 +179,50 @@ impl MachineService {
         Ok(())
     }
 
-    /// Has the machine be again as it was when it was ready for the first time, disk and memory. Whether that took a boot.
-    pub async fn reset(&self, guest: &SharedGuest) -> Result<bool, MachineError> {
+    /// Has the VM be again as it was when it was ready for the first time, disk and memory. Whether that took a boot.
+    pub async fn reset(&self, guest: &SharedGuest) -> Result<bool, VmError> {
         let (settings, state) = prepare(guest)?;
         let mut current = self.current.lock().await;
         let has_ready = state.has_ready(&settings);
-        if let Some(machine) = current.as_ref().filter(|machine| has_ready && machine.is_fine() && machine.ready.initialized()) {
-            match machine.take_up().await {
+        if let Some(vm) = current.as_ref().filter(|vm| has_ready && vm.is_fine() && vm.ready.initialized()) {
+            match vm.take_up().await {
                 Ok(()) => return Ok(false),
-                Err(error) => tracing::error!(%error, "the machine's kept state could not be taken up, and it boots"),
+                Err(error) => tracing::error!(%error, "the VM's kept state could not be taken up, and it boots"),
             }
         }
-        if let Some(machine) = current.take() {
-            machine.end().await;
+        if let Some(vm) = current.take() {
+            vm.end().await;
         }
         if has_ready {
-            match Machine::start(guest, settings.clone(), state.clone(), Launch::TakeUp).await {
-                Ok(machine) => {
-                    let machine = current.insert(Arc::new(machine)).clone();
+            match Vm::start(guest, settings.clone(), state.clone(), Launch::TakeUp).await {
+                Ok(vm) => {
+                    let vm = current.insert(Arc::new(vm)).clone();
                     drop(current);
-                    machine.ready().await?;
+                    vm.ready().await?;
                     return Ok(false);
                 }
-                Err(error) => tracing::error!(%error, "the machine can't be started from its kept state, and boots"),
+                Err(error) => tracing::error!(%error, "the VM can't be started from its kept state, and boots"),
             }
         }
-        state.clear().map_err(|source| MachineError::Io { what: "its state", source })?;
-        let machine = Arc::new(Machine::start(guest, settings, state, Launch::Boot).await?);
-        *current = Some(machine.clone());
+        state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
+        let vm = Arc::new(Vm::start(guest, settings, state, Launch::Boot).await?);
+        *current = Some(vm.clone());
         drop(current);
-        machine.ready().await?;
+        vm.ready().await?;
         Ok(true)
     }
 
     /// How it is. Nothing is started.
-    pub async fn status(&self, guest: &SharedGuest) -> Result<MachineStatus, MachineError> {
+    pub async fn status(&self, guest: &SharedGuest) -> Result<VmStatus, VmError> {
         let (settings, state) = prepare(guest)?;
         let current = self.current.lock().await;
-        let machine = current.as_ref().filter(|machine| machine.is_fine());
-        let took = machine.and_then(|machine| machine.ready.get()).copied();
-        Ok(MachineStatus {
-            state: match (machine, took) {
-                (None, _) => MachineState::Off,
-                (Some(_), None) => MachineState::Booting,
-                (Some(_), Some(_)) => MachineState::Ready,
+        let vm = current.as_ref().filter(|vm| vm.is_fine());
+        let took = vm.and_then(|vm| vm.ready.get()).copied();
+        Ok(VmStatus {
+            state: match (vm, took) {
+                (None, _) => VmState::Off,
+                (Some(_), None) => VmState::Booting,
+                (Some(_), Some(_)) => VmState::Ready,
             },
             accel: if settings.has_kvm() { "kvm" } else { "tcg" },
             snapshot: state.has_ready(&settings),
@@ -233,59 +231,59 @@ impl MachineService {
             cpus: settings.cpus,
             agent_port: settings.agent_port,
             boot_seconds: took.map(|took| took.as_secs_f64()),
-            warm: machine.is_some_and(|machine| machine.warm),
+            warm: vm.is_some_and(|vm| vm.warm),
         })
     }
 }
 
-/// Boots the machine of an image that is being built, and keeps its state, so that those of the image's sandboxes need not boot.
+/// Boots the VM of an image that is being built, and keeps its state, so that those of the image's sandboxes need not boot.
 /// Answers the seconds that it took.
-pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, MachineError> {
+pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, VmError> {
     let (settings, state) = prepare(guest)?;
-    let machine = boot_alone(guest, Settings { snapshot: true, ..settings.clone() }, &state).await?;
+    let vm = boot_alone(guest, Settings { snapshot: true, ..settings.clone() }, &state).await?;
     if !state.has_ready(&settings) {
-        return Err(MachineError::NotKept);
+        return Err(VmError::NotKept);
     }
     // Ended by its own hands it writes what it has not written yet.
-    machine.qmp.execute("quit", json!({})).await?;
-    drop(timeout(KEEP, machine.process.ended().cancelled()).await);
-    state.forget_started().map_err(|source| MachineError::Io { what: "its state", source })?;
-    Ok(machine.ready.get().map_or(0.0, Duration::as_secs_f64))
+    vm.qmp.execute("quit", json!({})).await?;
+    drop(timeout(KEEP, vm.process.ended().cancelled()).await);
+    state.forget_started().map_err(|source| VmError::Io { what: "its state", source })?;
+    Ok(vm.ready.get().map_or(0.0, Duration::as_secs_f64))
 }
 
-/// Boots the image's machine with KVM, which leaves nothing; the answer is the seconds that it took. An error: not within so many.
-pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, MachineError> {
+/// Boots the image's VM with KVM, which leaves nothing; the answer is the seconds that it took. An error: not within so many.
+pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, VmError> {
     let (settings, state) = prepare(guest)?;
     if !settings.has_kvm() {
-        return Err(MachineError::NoKvm);
+        return Err(VmError::NoKvm);
     }
-    // Nothing of how the image's machine was left, and nothing for its sandboxes.
-    state.clear().map_err(|source| MachineError::Io { what: "its state", source })?;
+    // Nothing of how the image's VM was left, and nothing for its sandboxes.
+    state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
     let settings = Settings { snapshot: false, boot_seconds: seconds, ..settings };
-    let machine = boot_alone(guest, settings, &state).await?;
-    machine.end().await;
-    Ok(machine.ready.get().map_or(0.0, Duration::as_secs_f64))
+    let vm = boot_alone(guest, settings, &state).await?;
+    vm.end().await;
+    Ok(vm.ready.get().map_or(0.0, Duration::as_secs_f64))
 }
 
-/// A machine that has booted on its own, without anybody to reach, where others may be on the same loopback.
-async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &StateDir) -> Result<Machine, MachineError> {
-    let at = |what| move |source| MachineError::Io { what, source };
+/// A VM that has booted on its own, without anybody to reach, where others may be on the same loopback.
+async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &StateDir) -> Result<Vm, VmError> {
+    let at = |what| move |source| VmError::Io { what, source };
     // Free a moment ago; QEMU says so when it is not any more.
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = free.map_err(at("a port"))?.port();
-    let machine = Machine::start(guest, settings, state.clone(), Launch::Alone(port)).await?;
-    machine.ready().await?;
-    Ok(machine)
+    let vm = Vm::start(guest, settings, state.clone(), Launch::Alone(port)).await?;
+    vm.ready().await?;
+    Ok(vm)
 }
 
-fn prepare(guest: &SharedGuest) -> Result<(Settings, StateDir), MachineError> {
-    let settings = Settings::read(&guest.config().env)?.ok_or(MachineError::NoMachine)?;
-    let state = StateDir::open(guest).map_err(|source| MachineError::Io { what: "its state", source })?;
+fn prepare(guest: &SharedGuest) -> Result<(Settings, StateDir), VmError> {
+    let settings = Settings::read(&guest.config().env)?.ok_or(VmError::NoVm)?;
+    let state = StateDir::open(guest).map_err(|source| VmError::Io { what: "its state", source })?;
     Ok((settings, state))
 }
 
-impl Machine {
-    async fn start(guest: &SharedGuest, settings: Settings, state: StateDir, launch: Launch) -> Result<Self, MachineError> {
+impl Vm {
+    async fn start(guest: &SharedGuest, settings: Settings, state: StateDir, launch: Launch) -> Result<Self, VmError> {
         let begun = Instant::now();
         let Started { process, qmp, dir, said } = start::start(guest, &settings, &state, launch).await?;
         let port = match launch {
@@ -317,26 +315,26 @@ impl Machine {
         drop(timeout(END, self.process.ended().cancelled()).await);
     }
 
-    fn agent(&self) -> Result<Agent, MachineError> {
+    fn agent(&self) -> Result<Agent, VmError> {
         match self.port {
-            0 => Err(MachineError::NoAgent),
+            0 => Err(VmError::NoAgent),
             port => Ok(Agent { port }),
         }
     }
 
-    /// Waits until the agent answers; one that does not in time has its last screen kept, and the machine ends.
-    async fn ready(&self) -> Result<(), MachineError> {
+    /// Waits until the agent answers; one that does not in time has its last screen kept, and the VM ends.
+    async fn ready(&self) -> Result<(), VmError> {
         self.ready.get_or_try_init(|| self.boot()).await?;
         Ok(())
     }
 
-    async fn boot(&self) -> Result<Duration, MachineError> {
+    async fn boot(&self) -> Result<Duration, VmError> {
         let limit = Duration::from_secs(self.settings.boot_seconds.into());
         if !self.answers(self.begun + limit).await? {
             let screen = self.keep_screen().await;
             self.end().await;
             let Settings { boot_seconds: seconds, agent_port: port, .. } = self.settings;
-            return Err(MachineError::NotReady { seconds, port, screen });
+            return Err(VmError::NotReady { seconds, port, screen });
         }
         let took = self.begun.elapsed();
         if self.warm {
@@ -346,16 +344,16 @@ impl Machine {
         let (width, height) = self.size().await?;
         self.move_to(f64::from(width / 2), f64::from(height / 2)).await?;
         if self.settings.snapshot && !self.state.has_ready(&self.settings) {
-            // A machine without is a machine: a reset boots it.
+            // A VM without is a VM: a reset boots it.
             if let Err(error) = self.keep().await {
-                tracing::error!(%error, "the machine's state could not be kept");
+                tracing::error!(%error, "the VM's state could not be kept");
             }
         }
         Ok(took)
     }
 
     /// Whether the agent answers before a moment.
-    async fn answers(&self, deadline: Instant) -> Result<bool, MachineError> {
+    async fn answers(&self, deadline: Instant) -> Result<bool, VmError> {
         let Ok(agent) = self.agent() else { return Ok(true) };
         let ended = self.process.ended();
         loop {
@@ -371,9 +369,9 @@ impl Machine {
         }
     }
 
-    fn ended(&self) -> MachineError {
-        let how = "it may have been killed: a sandbox needs some 400 MiB more memory than its machine".to_owned();
-        MachineError::Ended { how, said: self.said.text() }
+    fn ended(&self) -> VmError {
+        let how = "it may have been killed: a sandbox needs some 400 MiB more memory than its VM".to_owned();
+        VmError::Ended { how, said: self.said.text() }
     }
 
     /// Writes the screen to a file, and answers its name or why there is none.
@@ -381,8 +379,8 @@ impl Machine {
         let place = self.state.last_screen();
         let kept = async {
             let (_, file) =
-                self.picture().await?.encoded(Format::Png).await.map_err(|error| MachineError::Picture(error.to_string()))?;
-            tokio::fs::write(&place, file).await.map_err(|error| MachineError::Picture(error.to_string()))
+                self.picture().await?.encoded(Format::Png).await.map_err(|error| VmError::Picture(error.to_string()))?;
+            tokio::fs::write(&place, file).await.map_err(|error| VmError::Picture(error.to_string()))
         };
         match kept.await {
             Ok(()) => place.display().to_string(),
@@ -396,26 +394,26 @@ impl Machine {
             // A system without sudo goes on with the time that it had.
             let set = agent.run(&format!("sudo -n date -u -s @{now} >/dev/null 2>&1 || true")).await;
             if let Err(error) = set {
-                tracing::warn!(%error, "the machine's clock could not be set");
+                tracing::warn!(%error, "the VM's clock could not be set");
             }
         }
     }
 
     /// Keeps disk and memory as they are.
-    async fn keep(&self) -> Result<(), MachineError> {
+    async fn keep(&self) -> Result<(), VmError> {
         // One of other settings may be there.
         drop(self.job("snapshot-delete", json!({"tag": READY, "devices": ["disk0"]})).await);
         self.job("snapshot-save", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
-        self.state.note_ready(&self.settings).map_err(|source| MachineError::Io { what: "its state", source })
+        self.state.note_ready(&self.settings).map_err(|source| VmError::Io { what: "its state", source })
     }
 
     /// Goes back to what was kept.
-    async fn take_up(&self) -> Result<(), MachineError> {
+    async fn take_up(&self) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         self.job("snapshot-load", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
         let limit = Duration::from_secs(self.settings.boot_seconds.into());
         if !self.answers(Instant::now() + limit).await? {
-            return Err(MachineError::Agent("it does not answer".to_owned()));
+            return Err(VmError::Agent("it does not answer".to_owned()));
         }
         self.set_clock().await;
         let (width, height) = self.size().await?;
@@ -424,7 +422,7 @@ impl Machine {
     }
 
     /// Has a job done to its end, of which events tell.
-    async fn job(&self, command: &'static str, mut arguments: Value) -> Result<(), MachineError> {
+    async fn job(&self, command: &'static str, mut arguments: Value) -> Result<(), VmError> {
         let id = format!("job-{}", crate::random_id());
         arguments["job-id"] = id.clone().into();
         let mut events = self.qmp.events();
@@ -468,28 +466,28 @@ impl Machine {
     }
 
     /// The whole screen.
-    pub(crate) async fn picture(&self) -> Result<Picture, MachineError> {
+    pub(crate) async fn picture(&self) -> Result<Picture, VmError> {
         picture::take(&self.qmp, &self.dir).await
     }
 
     /// Of the screen, in pixels.
-    pub(crate) async fn size(&self) -> Result<(u16, u16), MachineError> {
+    pub(crate) async fn size(&self) -> Result<(u16, u16), VmError> {
         Ok(self.picture().await?.screen)
     }
 
     /// What programs say that they show.
-    pub(crate) async fn accessibility(&self, depth: u32, nodes: u32) -> Result<AccessibilityTree, MachineError> {
+    pub(crate) async fn accessibility(&self, depth: u32, nodes: u32) -> Result<AccessibilityTree, VmError> {
         let xml = self.agent()?.tree().await?;
         let read = tokio::task::spawn_blocking(move || tree::read(&xml, depth, nodes)).await;
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
-        read.map_err(|reason| MachineError::Agent(format!("its tree can't be read: {reason}")))
+        read.map_err(|reason| VmError::Agent(format!("its tree can't be read: {reason}")))
     }
 
-    /// Copies a text, by what the machine has for that.
-    pub(crate) async fn copy(&self, text: &str) -> Result<(), MachineError> {
+    /// Copies a text, by what the VM has for that.
+    pub(crate) async fn copy(&self, text: &str) -> Result<(), VmError> {
         use base64::Engine;
         if text.len() > MAX_TEXT {
-            return Err(MachineError::LongText);
+            return Err(VmError::LongText);
         }
         let encoded = base64::engine::general_purpose::STANDARD.encode(text);
         self.agent()?.run(&format!("printf %s '{encoded}' | base64 -d | xclip -selection clipboard -in >/dev/null 2>&1")).await?;
@@ -497,15 +495,15 @@ impl Machine {
     }
 
     /// The text that was copied last.
-    pub(crate) async fn clipboard(&self) -> Result<String, MachineError> {
+    pub(crate) async fn clipboard(&self) -> Result<String, VmError> {
         self.agent()?.run("xclip -selection clipboard -out 2>/dev/null || true").await
     }
 
     /// A connection that speaks VNC's protocol.
-    pub(crate) async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, MachineError> {
+    pub(crate) async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, VmError> {
         let path = self.dir.join("vnc").display().to_string();
         // It listens before it answers its monitor.
         self.qmp.execute("query-status", json!({})).await?;
-        dial::socket(guest, &path).await.map_err(|source| MachineError::Io { what: "its VNC socket", source })
+        dial::socket(guest, &path).await.map_err(|source| VmError::Io { what: "its VNC socket", source })
     }
 }

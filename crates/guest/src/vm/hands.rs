@@ -1,4 +1,4 @@
-//! Mouse and keyboard of a machine. SearchDirs are told to QEMU as parts of the whole screen, in 32,768ths.
+//! Mouse and keyboard of a VM. Places are told to QEMU as parts of the whole screen, in 32,768ths.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::keys::{self, Stroke};
-use super::service::{Machine, MachineError};
+use super::service::{Vm, VmError};
 use crate::desktop::{Button, ScreenError};
 
 /// Turns of the wheel in one call; what goes beyond is cut off.
 const MAX_TURNS: u64 = 200;
 /// Steps of a drag: programs follow the way, and miss a jump.
 const DRAG_STEPS: i64 = 12;
-/// Between two strokes, turns of the wheel or steps. The devices keep some events and drop the next ones, and a machine without
+/// Between two strokes, turns of the wheel or steps. The devices keep some events and drop the next ones, and a VM without
 /// a processor of its own takes its time; nothing tells that it has taken them.
 const PAUSE: Duration = Duration::from_millis(15);
 /// Between a button's way down and up, and before a second click.
@@ -49,13 +49,13 @@ fn part(at: i64, side: u16) -> i64 {
     ((at as f64 + 0.5) * WHOLE / f64::from(side.max(1))) as i64
 }
 
-impl Machine {
-    async fn input(&self, events: Vec<Value>) -> Result<(), MachineError> {
+impl Vm {
+    async fn input(&self, events: Vec<Value>) -> Result<(), VmError> {
         self.qmp.execute("input-send-event", json!({"events": events})).await?;
         Ok(())
     }
 
-    async fn go(&self, column: i64, row: i64, (width, height): (u16, u16)) -> Result<(), MachineError> {
+    async fn go(&self, column: i64, row: i64, (width, height): (u16, u16)) -> Result<(), VmError> {
         let axis = |axis: &str, value: i64| json!({"type": "abs", "data": {"axis": axis, "value": value}});
         self.input(vec![axis("x", part(column, width)), axis("y", part(row, height))]).await?;
         self.note(Position { x: column as f64, y: row as f64 });
@@ -63,12 +63,12 @@ impl Machine {
     }
 
     /// Moves the pointer to a place on the screen.
-    pub(crate) async fn move_to(&self, x: f64, y: f64) -> Result<(), MachineError> {
+    pub(crate) async fn move_to(&self, x: f64, y: f64) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         self.point(x, y).await
     }
 
-    async fn point(&self, x: f64, y: f64) -> Result<(), MachineError> {
+    async fn point(&self, x: f64, y: f64) -> Result<(), VmError> {
         let (width, height) = self.size().await?;
         let (column, row) = (x.round() as i64, y.round() as i64);
         if !(0..i64::from(width)).contains(&column) || !(0..i64::from(height)).contains(&row) {
@@ -78,26 +78,26 @@ impl Machine {
     }
 
     /// Where the pointer was put last, and the size of the screen.
-    pub(crate) async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), MachineError> {
+    pub(crate) async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), VmError> {
         let at = self.position();
         Ok(((at.x as i16, at.y as i16), self.size().await?))
     }
 
     /// The place that is so far from the pointer, at most at the edge.
-    async fn beside(&self, x: f64, y: f64) -> Result<Position, MachineError> {
+    async fn beside(&self, x: f64, y: f64) -> Result<Position, VmError> {
         let (at, (width, height)) = (self.position(), self.size().await?);
         let stop = |at: f64, way: f64, side: u16| (at + way).clamp(0.0, f64::from(side.max(1) - 1));
         Ok(Position { x: stop(at.x, x, width), y: stop(at.y, y, height) })
     }
 
     /// Moves the pointer from where it is, at most to the edge.
-    pub(crate) async fn move_by(&self, x: f64, y: f64) -> Result<(), MachineError> {
+    pub(crate) async fn move_by(&self, x: f64, y: f64) -> Result<(), VmError> {
         let to = self.beside(x, y).await?;
         self.move_to(to.x, to.y).await
     }
 
     /// Clicks where the pointer is, or at a place.
-    pub(crate) async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), MachineError> {
+    pub(crate) async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         if x.is_some() || y.is_some() {
             let here = self.position();
@@ -114,13 +114,13 @@ impl Machine {
     }
 
     /// Presses or releases a button of the mouse.
-    pub(crate) async fn button(&self, button: Button, down: bool) -> Result<(), MachineError> {
+    pub(crate) async fn button(&self, button: Button, down: bool) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         self.input(vec![button_event(button_name(button), down)]).await
     }
 
     /// Moves the pointer with the left button held.
-    pub(crate) async fn drag_to(&self, x: f64, y: f64) -> Result<(), MachineError> {
+    pub(crate) async fn drag_to(&self, x: f64, y: f64) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         let (from, size) = (self.position(), self.size().await?);
         if !(0.0..f64::from(size.0)).contains(&x) || !(0.0..f64::from(size.1)).contains(&y) {
@@ -138,13 +138,13 @@ impl Machine {
     }
 
     /// The same from where the pointer is.
-    pub(crate) async fn drag_by(&self, x: f64, y: f64) -> Result<(), MachineError> {
+    pub(crate) async fn drag_by(&self, x: f64, y: f64) -> Result<(), VmError> {
         let to = self.beside(x, y).await?;
         self.drag_to(to.x, to.y).await
     }
 
     /// Turns the wheel: `dy` above 0 is up, `dx` above 0 is right.
-    pub(crate) async fn scroll(&self, dx: i64, dy: i64) -> Result<(), MachineError> {
+    pub(crate) async fn scroll(&self, dx: i64, dy: i64) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         for (turns, forth, back) in [(dy, "wheel-up", "wheel-down"), (dx, "wheel-right", "wheel-left")] {
             let name = if turns > 0 { forth } else { back };
@@ -157,7 +157,7 @@ impl Machine {
         Ok(())
     }
 
-    async fn key(&self, stroke: Stroke, down: bool) -> Result<(), MachineError> {
+    async fn key(&self, stroke: Stroke, down: bool) -> Result<(), VmError> {
         let shift = stroke.shift.then(|| key_event("shift", down));
         let key = key_event(stroke.qcode, down);
         let events = if down { [shift, Some(key)] } else { [Some(key), shift] };
@@ -165,14 +165,14 @@ impl Machine {
     }
 
     /// Presses or releases a key.
-    pub(crate) async fn press(&self, name: &str, down: bool) -> Result<(), MachineError> {
+    pub(crate) async fn press(&self, name: &str, down: bool) -> Result<(), VmError> {
         let stroke = keys::named(name)?;
         let _hands = self.hands.lock().await;
         self.key(stroke, down).await
     }
 
     /// Presses keys in this order, and releases them in the other.
-    pub(crate) async fn hotkey(&self, names: &[String]) -> Result<(), MachineError> {
+    pub(crate) async fn hotkey(&self, names: &[String]) -> Result<(), VmError> {
         // All are known before the first is pressed: none stays pressed for an unknown one.
         let strokes = names.iter().map(|name| keys::named(name)).collect::<Result<Vec<_>, _>>()?;
         let _hands = self.hands.lock().await;
@@ -194,15 +194,15 @@ impl Machine {
     }
 
     /// Whether each character of a text is on a key.
-    pub(crate) fn can_type(text: &str) -> Result<(), MachineError> {
+    pub(crate) fn can_type(text: &str) -> Result<(), VmError> {
         match text.chars().find(|character| keys::of_character(*character).is_none()) {
-            Some(character) => Err(MachineError::NoKeyFor(character)),
+            Some(character) => Err(VmError::NoKeyFor(character)),
             None => Ok(()),
         }
     }
 
     /// Types a text by keys, all of which must be there.
-    pub(crate) async fn type_keys(&self, text: &str) -> Result<(), MachineError> {
+    pub(crate) async fn type_keys(&self, text: &str) -> Result<(), VmError> {
         Self::can_type(text)?;
         let _hands = self.hands.lock().await;
         for stroke in text.chars().filter_map(keys::of_character) {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_no_key_types_is_found_before_anything_is_typed() {
-        assert!(Machine::can_type("Aa1~\n\t").is_ok());
-        assert!(matches!(Machine::can_type("abé"), Err(MachineError::NoKeyFor('é'))));
+        assert!(Vm::can_type("Aa1~\n\t").is_ok());
+        assert!(matches!(Vm::can_type("abé"), Err(VmError::NoKeyFor('é'))));
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::qmp::Qmp;
-use super::service::MachineError;
+use super::service::VmError;
 use super::settings::{Devices, Settings};
 use crate::SharedGuest;
 use crate::desktop::locate;
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir, told};
 
-/// What the machine writes is kept here, in the sandbox's own layer.
+/// What the VM writes is kept here, in the sandbox's own layer.
 const STATE: &str = "/var/lib/machine/state";
 const PROGRAM: &str = "qemu-system-x86_64";
 const TOOL: &str = "qemu-img";
@@ -22,7 +22,7 @@ const TOOL: &str = "qemu-img";
 const MAKE: Duration = Duration::from_secs(60);
 /// Of translated code, in MiB. QEMU's own choice would be a gigabyte.
 const TRANSLATED_MIB: u32 = 256;
-/// The name of the state that was kept when the machine was ready for the first time.
+/// The name of the state that was kept when the VM was ready for the first time.
 pub(super) const READY: &str = "ready";
 
 /// A started QEMU, with its monitor.
@@ -35,7 +35,7 @@ pub(super) struct Started {
     pub(super) said: Said,
 }
 
-/// Files of the machine in the sandbox's layer.
+/// Files of the VM in the sandbox's layer.
 #[derive(Debug, Clone)]
 pub(super) struct StateDir(PathBuf);
 
@@ -54,22 +54,22 @@ impl StateDir {
         Ok(Self(dir))
     }
 
-    /// The disk that the machine writes to: a layer over the image's.
+    /// The disk that the VM writes to: a layer over the image's.
     fn disk(&self) -> PathBuf {
         self.0.join("overlay.qcow2")
     }
 
-    /// What the machine was made of when its state was kept in the disk.
+    /// What the VM was made of when its state was kept in the disk.
     fn ready(&self) -> PathBuf {
         self.0.join("ready.json")
     }
 
-    /// Tells that the machine was started in this sandbox: its disk is not as the image brought it.
+    /// Tells that the VM was started in this sandbox: its disk is not as the image brought it.
     fn started(&self) -> PathBuf {
         self.0.join("started")
     }
 
-    /// Where the last screen of a machine that did not get ready is put.
+    /// Where the last screen of a VM that did not get ready is put.
     pub(super) fn last_screen(&self) -> PathBuf {
         self.0.join("last-screen.png")
     }
@@ -83,12 +83,12 @@ impl StateDir {
         std::fs::write(self.ready(), settings.fingerprint())
     }
 
-    /// Whether the image brought a machine that is running already, so to speak, and nobody has used it yet.
+    /// Whether the image brought a VM that is running already, so to speak, and nobody has used it yet.
     pub(super) fn is_warm(&self, settings: &Settings) -> bool {
         self.has_ready(settings) && self.disk().exists() && !self.started().exists()
     }
 
-    /// Forgets that it was started: an image's machine is fresh in each of its sandboxes.
+    /// Forgets that it was started: an image's VM is fresh in each of its sandboxes.
     pub(super) fn forget_started(&self) -> io::Result<()> {
         std::fs::remove_file(self.started())
     }
@@ -97,7 +97,7 @@ impl StateDir {
         std::fs::write(self.started(), "")
     }
 
-    /// Removes all that the machine has written.
+    /// Removes all that the VM has written.
     pub(super) fn clear(&self) -> io::Result<()> {
         for file in [self.ready(), self.disk()] {
             match std::fs::remove_file(file) {
@@ -127,9 +127,9 @@ fn processor() -> String {
 }
 
 /// Runs `qemu-img` to its end.
-async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), MachineError> {
-    let program = locate(guest, TOOL).ok_or(MachineError::NoQemu(TOOL))?;
-    let at = |source| MachineError::Io { what: "qemu-img", source };
+async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), VmError> {
+    let program = locate(guest, TOOL).ok_or(VmError::NoQemu(TOOL))?;
+    let at = |source| VmError::Io { what: "qemu-img", source };
     let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
     let child = guest.processes.spawn(Command {
         argv: [program.as_str()].iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
@@ -139,7 +139,7 @@ async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), MachineErro
         stdio: [process::dev_null().map_err(at)?, stderr.try_clone().map_err(at)?, stderr],
         controlling_tty: false,
     });
-    let child = child.await.map_err(MachineError::NotSpawned)?;
+    let child = child.await.map_err(VmError::NotSpawned)?;
     let said = Said::default();
     let listening = tokio::spawn(said.clone().listen(output));
     let mut process = OwnedProcess::new(child, ScratchDir::new(&guest.user).map_err(at)?);
@@ -147,7 +147,7 @@ async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), MachineErro
     drop(timeout(Duration::from_millis(500), listening).await);
     match ended {
         Ok(Exit::Code(0)) => Ok(()),
-        _ => Err(MachineError::NoDisk(told(&said.text()))),
+        _ => Err(VmError::NoDisk(told(&said.text()))),
     }
 }
 
@@ -157,27 +157,27 @@ pub(super) enum Launch {
     Boot,
     /// With the state that was kept.
     TakeUp,
-    /// In the build of an image, which is on the host's network: the machine reaches nobody, and is reached on this port.
+    /// In the build of an image, which is on the host's network: the VM reaches nobody, and is reached on this port.
     Alone(u16),
 }
 
-/// Starts QEMU on the machine's disk, which is made when it is not there.
+/// Starts QEMU on the VM's disk, which is made when it is not there.
 pub(super) async fn start(
     guest: &SharedGuest,
     settings: &Settings,
     state: &StateDir,
     launch: Launch,
-) -> Result<Started, MachineError> {
-    let program = locate(guest, PROGRAM).ok_or(MachineError::NoQemu(PROGRAM))?;
+) -> Result<Started, VmError> {
+    let program = locate(guest, PROGRAM).ok_or(VmError::NoQemu(PROGRAM))?;
     if !Path::new(&settings.disk).is_file() {
-        return Err(MachineError::NoDisk(format!(": there is no file {}", settings.disk)));
+        return Err(VmError::NoDisk(format!(": there is no file {}", settings.disk)));
     }
     let disk = state.disk().display().to_string();
     if !state.disk().exists() {
         tool(guest, &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &settings.disk, &disk]).await?;
     }
-    state.note_started().map_err(|source| MachineError::Io { what: "its state", source })?;
-    let at = |source| MachineError::Io { what: "QEMU", source };
+    state.note_started().map_err(|source| VmError::Io { what: "its state", source })?;
+    let at = |source| VmError::Io { what: "QEMU", source };
     let dir = ScratchDir::new(&guest.user).map_err(at)?;
     let path = dir.path().to_owned();
     let (stdin, writer) = process::input_pipe(&guest.user).map_err(at)?;
@@ -193,7 +193,7 @@ pub(super) async fn start(
         stdio: [stdin, stdout, stderr],
         controlling_tty: false,
     });
-    let child = child.await.map_err(MachineError::NotSpawned)?;
+    let child = child.await.map_err(VmError::NotSpawned)?;
     let said = Said::default();
     let listening = tokio::spawn(said.clone().listen(output));
     let mut process = OwnedProcess::new(child, dir);
@@ -206,7 +206,7 @@ pub(super) async fn start(
                 Ok(Exit::Signal(signal)) => format!("signal {signal}"),
                 Err(_) => error.to_string(),
             };
-            Err(MachineError::Ended { how, said: said.text() })
+            Err(VmError::Ended { how, said: said.text() })
         }
     }
 }

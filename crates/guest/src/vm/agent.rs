@@ -1,4 +1,4 @@
-//! HTTP to the agent in the machine, by OSWorld's protocol.
+//! HTTP to the agent in the VM, by OSWorld's protocol.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::service::MachineError;
+use super::service::VmError;
 
 /// Bytes of an answer: a tree of many elements is the largest.
 const MAX_ANSWER: usize = 32 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Agent {
     pub(super) port: u16,
 }
 
-/// How a command in the machine ended.
+/// How a command in the VM ended.
 #[derive(Debug, Deserialize)]
 struct Ran {
     #[serde(default)]
@@ -43,30 +43,30 @@ impl Agent {
     }
 
     /// What programs say that they show, as XML.
-    pub(super) async fn tree(self) -> Result<String, MachineError> {
+    pub(super) async fn tree(self) -> Result<String, VmError> {
         #[derive(Deserialize)]
         struct Tree {
             #[serde(rename = "AT")]
             tree: String,
         }
         let answer = self.send(Method::GET, "/accessibility", None, PATIENCE).await?;
-        let tree: Tree = serde_json::from_slice(&answer).map_err(|error| MachineError::Agent(error.to_string()))?;
+        let tree: Tree = serde_json::from_slice(&answer).map_err(|error| VmError::Agent(error.to_string()))?;
         Ok(tree.tree)
     }
 
-    /// Runs a command of the machine's shell to its end, and answers what it wrote.
-    pub(super) async fn run(self, command: &str) -> Result<String, MachineError> {
+    /// Runs a command of the VM's shell to its end, and answers what it wrote.
+    pub(super) async fn run(self, command: &str) -> Result<String, VmError> {
         let answer = self.send(Method::POST, "/execute", Some(json!({"command": command, "shell": true})), PATIENCE).await?;
-        let ran: Ran = serde_json::from_slice(&answer).map_err(|error| MachineError::Agent(error.to_string()))?;
+        let ran: Ran = serde_json::from_slice(&answer).map_err(|error| VmError::Agent(error.to_string()))?;
         if ran.returncode != 0 {
             let said: String = ran.error.trim().chars().take(300).collect();
-            return Err(MachineError::Agent(format!("a command ended with exit code {}: {said}", ran.returncode)));
+            return Err(VmError::Agent(format!("a command ended with exit code {}: {said}", ran.returncode)));
         }
         Ok(ran.output)
     }
 
-    async fn send(self, method: Method, path: &str, body: Option<Value>, patience: Duration) -> Result<Bytes, MachineError> {
-        let broken = |error: io::Error| MachineError::Agent(error.to_string());
+    async fn send(self, method: Method, path: &str, body: Option<Value>, patience: Duration) -> Result<Bytes, VmError> {
+        let broken = |error: io::Error| VmError::Agent(error.to_string());
         let exchange = async {
             let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
             let (mut sender, connection) =
@@ -88,11 +88,11 @@ impl Agent {
         };
         let (status, body) = timeout(patience, exchange)
             .await
-            .map_err(|_| MachineError::Agent(format!("it did not answer {path} within {} s", patience.as_secs())))?
+            .map_err(|_| VmError::Agent(format!("it did not answer {path} within {} s", patience.as_secs())))?
             .map_err(broken)?;
         if !status.is_success() {
             let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
-            return Err(MachineError::Agent(format!("it answered {path} with {status}: {said}")));
+            return Err(VmError::Agent(format!("it answered {path} with {status}: {said}")));
         }
         Ok(body)
     }

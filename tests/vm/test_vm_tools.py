@@ -1,4 +1,4 @@
-"""`vm:*` on machines of QEMU: the same tools as on a desktop, by the HTTP API alone."""
+"""`vm:*` on VMs of QEMU: the same tools as on a desktop, by the HTTP API alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from arenite_server import Server, ensure_machine
+from arenite_server import Server, ensure_vm
 from workers import Worker
 
 # The image takes minutes to make, and each of its instructions is made up.
@@ -22,7 +22,7 @@ TEXT = "Hello, <World> 42!"
 
 @pytest.fixture
 def worker(server: Server) -> Iterator[Callable[[str], Worker]]:
-    ensure_machine(server.data_dir, "machine")
+    ensure_vm(server.data_dir, "vm")
     made: list[Worker] = []
 
     def make(name: str) -> Worker:
@@ -56,13 +56,13 @@ def found(w: Worker, tag: str, name: str = "") -> tuple[int, int]:
 
 
 def printed(w: Worker, *command: str) -> str:
-    """What a command in the machine writes, as an evaluator sees it."""
+    """What a command in the VM writes, as an evaluator sees it."""
     getter = {"type": "vm_command_line", "command": list(command)}
     told = w.ok("vm:evaluate", evaluator={"func": "exact_match", "result": getter, "expected": {"type": "rule", "rules": {"expected": ""}}})
     return told["details"][0]["result"]
 
 
-def test_all_that_a_person_does_works_on_a_machine(worker: Callable[[str], Worker]) -> None:
+def test_all_that_a_person_does_works_in_a_vm(worker: Callable[[str], Worker]) -> None:
     w, other = worker("one"), worker("two")
     w.create("vm", session_config={**QEMU, "setup": [{"type": "launch", "parameters": {"command": ["mousepad", "/tmp/note.txt"]}}]})
     shot = w.ok("vm:screenshot")
@@ -105,6 +105,6 @@ def test_all_that_a_person_does_works_on_a_machine(worker: Callable[[str], Worke
     assert "No such file" in printed(other, "sh", "-c", "cat /tmp/note.txt 2>&1"), "another's disk"
     w.post("session/destroy", resource_type="vm")
     w.create("vm", session_config=QEMU)
-    assert "No such file" in printed(w, "sh", "-c", "cat /tmp/note.txt 2>&1"), "a new session is a fresh machine"
+    assert "No such file" in printed(w, "sh", "-c", "cat /tmp/note.txt 2>&1"), "a new session is a fresh VM"
     w.ok("vm:fail", reason="enough")
     assert w.ok("vm:done") == {"done": True}

@@ -78,26 +78,26 @@ pub enum Recording {
 
 /// A computer with a screen. Errors are words for the client.
 #[async_trait]
-pub trait Machine: Send + Sync {
+pub trait VirtualMachine: Send + Sync {
     /// Width and height in pixels.
     async fn size(&self) -> Result<(u32, u32), String>;
     /// A PNG.
     async fn screenshot(&self) -> Result<Vec<u8>, String>;
-    /// What is on the screen, as text for a model. None: the machine can't tell.
+    /// What is on the screen, as text for a model. None: the VM can't tell.
     async fn tree(&self) -> Result<Option<String>, String>;
     /// Where the pointer is.
     async fn pointer(&self) -> Result<(f64, f64), String> {
-        Err("this machine can't tell where its pointer is".to_owned())
+        Err("this VM can't tell where its pointer is".to_owned())
     }
-    /// The accessibility tree itself, as XML. None: the machine can't tell.
+    /// The accessibility tree itself, as XML. None: the VM can't tell.
     async fn accessibility(&self) -> Result<Option<String>, String> {
         Ok(None)
     }
-    /// What the terminal in front shows. None: there is none, or the machine can't tell.
+    /// What the terminal in front shows. None: there is none, or the VM can't tell.
     async fn terminal(&self) -> Result<Option<String>, String> {
         Ok(None)
     }
-    /// Starts what a desktop has beside its window manager, such as a panel, where the machine does not start it itself.
+    /// Starts what a desktop has beside its window manager, such as a panel, where the VM does not start it itself.
     async fn start_desktop(&self) -> Result<(), String> {
         Ok(())
     }

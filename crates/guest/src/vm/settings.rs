@@ -1,4 +1,4 @@
-//! What the machine is made of: the image's file, and the sandbox's environment over it.
+//! What the VM is made of: the image's file, and the sandbox's environment over it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,17 +7,17 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::service::MachineError;
+use super::service::VmError;
 
-/// Where an image says that it has a machine.
-pub(super) const PLACE: &str = "/etc/arenite/machine.json";
+/// The settings file of an image with a VM, and its earlier name.
+const FILES: [&str; 2] = ["/etc/arenite/vm.json", "/etc/arenite/machine.json"];
 const KVM: &str = "/dev/kvm";
 /// Bytes of that file.
 const MAX_BYTES: u64 = 64 << 10;
-/// What variables of the sandbox that change a setting begin with; the rest is the setting's name.
-const VARIABLE: &str = "ARENITE_MACHINE_";
+/// Prefixes of the variables that override a setting; the rest is the setting's name. The second is the earlier name; the first wins.
+const VARIABLES: [&str; 2] = ["ARENITE_VM_", "ARENITE_MACHINE_"];
 
-/// Which kind of device the machine finds. Systems without drivers for `virtio` know the other ones.
+/// Which kind of device the VM finds. Systems without drivers for `virtio` know the other ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Devices {
@@ -27,7 +27,7 @@ pub(super) enum Devices {
     Plain,
 }
 
-/// What runs the machine's instructions.
+/// What runs the VM's instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Accel {
@@ -47,8 +47,8 @@ pub(super) struct Settings {
     pub(super) memory_mb: u32,
     #[serde(default = "usual_cpus")]
     pub(super) cpus: u32,
-    /// Where the agent in the machine listens, and where it is reached on the sandbox's loopback. 0: there is none, and the
-    /// machine counts as ready when it runs.
+    /// Where the agent in the VM listens, and where it is reached on the sandbox's loopback. 0: there is none, and the
+    /// VM counts as ready when it runs.
     #[serde(default = "usual_port")]
     pub(super) agent_port: u16,
     /// How long it may take from its start until the agent answers.
@@ -61,7 +61,7 @@ pub(super) struct Settings {
     /// Whether its state is kept when it is ready for the first time, so that a reset takes seconds.
     #[serde(default = "yes")]
     pub(super) snapshot: bool,
-    /// Of the screen, in pixels, as far as the system in the machine follows it.
+    /// Of the screen, in pixels, as far as the system in the VM follows it.
     #[serde(default = "usual_width")]
     pub(super) width: u32,
     #[serde(default = "usual_height")]
@@ -97,28 +97,28 @@ fn usual_height() -> u32 {
 }
 
 impl Settings {
-    /// Those of this sandbox; none: its image has no machine.
-    pub(super) fn read(env: &BTreeMap<String, String>) -> Result<Option<Self>, MachineError> {
-        Self::read_from(Path::new(PLACE), env)
+    /// Those of this sandbox; none: its image has no VM.
+    pub(super) fn read(env: &BTreeMap<String, String>) -> Result<Option<Self>, VmError> {
+        Self::read_from(FILES.map(Path::new), env)
     }
 
-    fn read_from(place: &Path, env: &BTreeMap<String, String>) -> Result<Option<Self>, MachineError> {
-        let text = match File::open(place) {
-            Ok(file) => {
+    fn read_from<const N: usize>(files: [&Path; N], env: &BTreeMap<String, String>) -> Result<Option<Self>, VmError> {
+        let text = match files.iter().find_map(|file| File::open(file).ok()) {
+            Some(file) => {
                 let mut text = String::new();
                 let read = file.take(MAX_BYTES).read_to_string(&mut text);
-                read.map_err(|error| MachineError::Settings(error.to_string()))?;
+                read.map_err(|error| VmError::Settings(error.to_string()))?;
                 Some(text)
             }
-            Err(_) => None,
+            None => None,
         };
         let mut value: serde_json::Map<String, serde_json::Value> = match &text {
-            Some(text) => serde_json::from_str(text).map_err(|error| MachineError::Settings(error.to_string()))?,
-            None if env.contains_key(&format!("{VARIABLE}DISK")) => Default::default(),
+            Some(text) => serde_json::from_str(text).map_err(|error| VmError::Settings(error.to_string()))?,
+            None if VARIABLES.iter().any(|prefix| env.contains_key(&format!("{prefix}DISK"))) => Default::default(),
             None => return Ok(None),
         };
-        for (name, given) in env {
-            let Some(name) = name.strip_prefix(VARIABLE) else { continue };
+        let overrides = |prefix| env.iter().filter_map(move |(name, given)| Some((name.strip_prefix(prefix)?, given)));
+        for (name, given) in VARIABLES.iter().rev().flat_map(overrides) {
             // A number or true and false are those; the rest is a text.
             let given = match serde_json::from_str(given) {
                 Ok(plain @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_))) => plain,
@@ -126,7 +126,7 @@ impl Settings {
             };
             value.insert(name.to_ascii_lowercase(), given);
         }
-        let settings: Self = serde_json::from_value(value.into()).map_err(|error| MachineError::Settings(error.to_string()))?;
+        let settings: Self = serde_json::from_value(value.into()).map_err(|error| VmError::Settings(error.to_string()))?;
         settings.checked().map(Some)
     }
 
@@ -135,7 +135,7 @@ impl Settings {
         self.accel == Accel::Auto && File::options().read(true).write(true).open(KVM).is_ok()
     }
 
-    fn checked(self) -> Result<Self, MachineError> {
+    fn checked(self) -> Result<Self, VmError> {
         let bounds = [
             ("memory_mb", self.memory_mb, 64..=1 << 20),
             ("cpus", self.cpus, 1..=64),
@@ -146,12 +146,12 @@ impl Settings {
         for (name, number, range) in bounds {
             if !range.contains(&number) {
                 let (least, most) = (range.start(), range.end());
-                return Err(MachineError::Settings(format!("{name} is {number}, and can be {least} to {most}")));
+                return Err(VmError::Settings(format!("{name} is {number}, and can be {least} to {most}")));
             }
         }
         // QEMU reads a comma in an option as its end.
         if !self.disk.starts_with('/') || self.disk.contains([',', '\0']) {
-            return Err(MachineError::Settings("disk must be an absolute path without a comma".to_owned()));
+            return Err(VmError::Settings("disk must be an absolute path without a comma".to_owned()));
         }
         Ok(self)
     }
@@ -162,14 +162,14 @@ mod tests {
     use super::*;
 
     fn read(text: Option<&str>, env: &[(&str, &str)]) -> Result<Option<Settings>, String> {
-        let dir = std::env::temp_dir().join(format!("arenite-machine-{}-{:x}", std::process::id(), getrandom::u64().unwrap()));
+        let dir = std::env::temp_dir().join(format!("arenite-vm-{}-{:x}", std::process::id(), getrandom::u64().unwrap()));
         std::fs::create_dir(&dir).unwrap();
-        let place = dir.join("machine.json");
+        let place = dir.join("vm.json");
         if let Some(text) = text {
             std::fs::write(&place, text).unwrap();
         }
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let settings = Settings::read_from(&place, &env).map_err(|error| error.to_string());
+        let settings = Settings::read_from([&place], &env).map_err(|error| error.to_string());
         std::fs::remove_dir_all(&dir).unwrap();
         settings
     }
@@ -177,17 +177,20 @@ mod tests {
     #[test]
     fn the_environment_goes_before_the_file() {
         assert_eq!(read(None, &[]), Ok(None));
-        assert_eq!(read(None, &[("ARENITE_MACHINE_CPUS", "1")]), Ok(None));
+        assert_eq!(read(None, &[("ARENITE_VM_CPUS", "1")]), Ok(None));
         let env = [
-            ("ARENITE_MACHINE_MEMORY_MB", "2048"),
-            ("ARENITE_MACHINE_DEVICES", "plain"),
-            ("ARENITE_MACHINE_ACCEL", "tcg"),
-            ("ARENITE_MACHINE_SNAPSHOT", "false"),
+            ("ARENITE_VM_MEMORY_MB", "2048"),
+            ("ARENITE_VM_DEVICES", "plain"),
+            ("ARENITE_VM_ACCEL", "tcg"),
+            ("ARENITE_VM_SNAPSHOT", "false"),
         ];
         let settings = read(Some(r#"{"disk": "/d.qcow2", "memory_mb": 512, "agent_port": 0}"#), &env).unwrap().unwrap();
         assert_eq!((settings.memory_mb, settings.agent_port, settings.snapshot), (2048, 0, false));
         assert_eq!((settings.devices, settings.accel, settings.has_kvm()), (Devices::Plain, Accel::Tcg, false));
-        assert_eq!(read(None, &[("ARENITE_MACHINE_DISK", "/x")]).unwrap().unwrap().disk, "/x");
+        assert_eq!(read(None, &[("ARENITE_VM_DISK", "/x")]).unwrap().unwrap().disk, "/x");
+        let both = [("ARENITE_MACHINE_DISK", "/old"), ("ARENITE_MACHINE_CPUS", "2"), ("ARENITE_VM_DISK", "/new")];
+        let read = read(None, &both).unwrap().unwrap();
+        assert_eq!((read.disk.as_str(), read.cpus), ("/new", 2), "the old variables work, and the new ones win");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-"""Whether machines run with the host's KVM: what a boot has shown decides, and nothing else."""
+"""Whether VMs run with the host's KVM: what a boot has shown decides, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ def verdict(server: Server) -> Iterator[Path]:
         file.write_bytes(before)
 
 
-def test_a_boot_decides(server: Server, verdict: Path, machines: Callable[..., Any]) -> None:
-    machines()
+def test_a_boot_decides(server: Server, verdict: Path, vms: Callable[..., Any]) -> None:
+    vms()
     found = probe(server.data_dir)
-    machine = machines()
-    assert machine.data("GET", "/v1/machine")["accel"] == ("kvm" if found["works"] else "tcg"), found
-    assert ("No such file" in machine.output(DEVICE)) is not found["works"]
-    assert machine.inside("echo up") == "up\n", "it boots, whatever was found"
+    vm = vms()
+    assert vm.data("GET", "/v1/vm")["accel"] == ("kvm" if found["works"] else "tcg"), found
+    assert ("No such file" in vm.output(DEVICE)) is not found["works"]
+    assert vm.inside("echo up") == "up\n", "it boots, whatever was found"
     images = subprocess.run(
         [str(binary()), "image", "ls", "--json", "--data-dir", str(server.data_dir)], check=True, capture_output=True
     )
-    assert "machine-kvm" not in [image["name"] for image in json.loads(images.stdout)["images"]], "a probe leaves nothing"
+    assert "vm-kvm" not in [image["name"] for image in json.loads(images.stdout)["images"]], "a probe leaves nothing"
 
 
-def test_only_machines_have_the_device_and_only_after_a_yes(
-    server: Server, verdict: Path, machines: Callable[..., Any], sandbox: Callable[..., Any]
+def test_only_vms_have_the_device_and_only_after_a_yes(
+    server: Server, verdict: Path, vms: Callable[..., Any], sandbox: Callable[..., Any]
 ) -> None:
     off = probe(server.data_dir, "--off")
     assert (off["works"], off["reason"]) == (False, "it was turned off")
-    assert "No such file" in machines().output(DEVICE)
-    # A yes that no boot has given: on hosts whose KVM does not boot a machine, there is no other way to one.
+    assert "No such file" in vms().output(DEVICE)
+    # A yes that no boot has given: on hosts whose KVM does not boot a VM, there is no other way to one.
     verdict.write_text(json.dumps({**json.loads(verdict.read_text()), "works": True}))
-    machine = machines()
-    assert "10, 232" in machine.output(DEVICE)
-    assert machine.data("GET", "/v1/machine")["accel"] == ("kvm" if os.path.exists("/dev/kvm") else "tcg")
+    vm = vms()
+    assert "10, 232" in vm.output(DEVICE)
+    assert vm.data("GET", "/v1/vm")["accel"] == ("kvm" if os.path.exists("/dev/kvm") else "tcg")
     plain = sandbox()
     answer = plain.http.post("/v1/bash/exec", json={"command": DEVICE}).json()
     assert "No such file" in answer["data"]["stdout"]
-    machine = machines(env={"ARENITE_MACHINE_ACCEL": "tcg"})
-    assert machine.data("GET", "/v1/machine")["accel"] == "tcg"
-    assert machine.inside("echo up") == "up\n"
+    vm = vms(env={"ARENITE_VM_ACCEL": "tcg"})
+    assert vm.data("GET", "/v1/vm")["accel"] == "tcg"
+    assert vm.inside("echo up") == "up\n"
     # Of another host, it is none.
     verdict.write_text(json.dumps({**json.loads(verdict.read_text()), "host": "another"}))
-    assert "No such file" in machines().output(DEVICE)
+    assert "No such file" in vms().output(DEVICE)

@@ -1,18 +1,18 @@
-//! The machine's screen as pixels: QEMU writes a PPM file, whose pixels are as ours.
+//! The VM's screen as pixels: QEMU writes a PPM file, whose pixels are as ours.
 
 use std::path::Path;
 
 use serde_json::json;
 
 use super::qmp::Qmp;
-use super::service::MachineError;
+use super::service::VmError;
 use crate::desktop::Picture;
 
 /// Of the screen, in pixels.
 const MAX_SIDE: usize = 8192;
 
 /// Has QEMU write down its screen, in a directory that it may write to.
-pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, MachineError> {
+pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, VmError> {
     // Each has a file of its own: several may look at once.
     let place = dir.join(format!("screen-{}", crate::random_id()));
     let name = place.display().to_string();
@@ -22,10 +22,10 @@ pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, MachineError>
         let _ = std::fs::remove_file(&place);
         file
     });
-    let file = read.await.map_err(|error| MachineError::Picture(error.to_string()))?;
+    let file = read.await.map_err(|error| VmError::Picture(error.to_string()))?;
     taken?;
-    let file = file.map_err(|error| MachineError::Picture(error.to_string()))?;
-    of_ppm(&file).ok_or_else(|| MachineError::Picture("QEMU wrote no picture".to_owned()))
+    let file = file.map_err(|error| VmError::Picture(error.to_string()))?;
+    of_ppm(&file).ok_or_else(|| VmError::Picture("QEMU wrote no picture".to_owned()))
 }
 
 /// `P6`, width, height and 255, each with one white space behind, and three bytes for a pixel.

@@ -1,4 +1,4 @@
-//! Pictures of the machine's screen, as a recorder takes them in: one after the other, each as raw pixels.
+//! Pictures of the VM's screen, as a recorder takes them in: one after the other, each as raw pixels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::service::Machine;
+use super::service::Vm;
 
 /// A film that is being made.
 #[derive(Debug)]
 pub(crate) struct Film {
-    pub(crate) machine: Arc<Machine>,
+    pub(crate) vm: Arc<Vm>,
     pub(crate) fps: i64,
     /// Of each picture. When the screen has another size, the last one that had this stands still.
     pub(crate) size: (u16, u16),
@@ -29,18 +29,18 @@ impl Film {
             .into()
     }
 
-    /// Writes a picture at every tick, until the recorder reads no more or the machine has ended.
+    /// Writes a picture at every tick, until the recorder reads no more or the VM has ended.
     pub(crate) async fn run(self, mut input: Sender) {
         let gap = Duration::from_secs_f64(1.0 / self.fps.max(1) as f64);
         let mut ticks = interval(gap);
-        // The video lasts as long as what it shows, also when the machine is busy.
+        // The video lasts as long as what it shows, also when the VM is busy.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut latest = vec![0; usize::from(self.size.0) * usize::from(self.size.1) * 3];
         loop {
             let due = ticks.tick().await;
             // Ticks that were missed are made up for with the picture that there is.
             if Instant::now().duration_since(due) < gap {
-                match self.machine.picture().await {
+                match self.vm.picture().await {
                     Ok(picture) if picture.screen == self.size => latest = picture.into_pixels(),
                     Ok(_) => {}
                     Err(_) => return,

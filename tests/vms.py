@@ -1,4 +1,4 @@
-"""A sandbox with a machine as a test holds it."""
+"""A sandbox with a VM as a test holds it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import httpx
 from sandboxes import LiveSandbox
 
 
-class Machine(LiveSandbox):
-    """A sandbox with a machine, and the agent in it."""
+class Vm(LiveSandbox):
+    """A sandbox with a vm, and the agent in it."""
 
     def data(self, method: str, path: str, **arguments: Any) -> Any:
         answer = self.http.request(method, path, **arguments)
@@ -25,7 +25,7 @@ class Machine(LiveSandbox):
         return answer
 
     def inside(self, command: str) -> str:
-        """What a command in the machine writes."""
+        """What a command in the VM writes."""
         ran = self.agent("POST", "/execute", json={"command": command, "shell": True}).json()
         assert ran["status"] == "success", ran
         return ran["output"]

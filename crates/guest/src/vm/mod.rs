@@ -1,0 +1,35 @@
+//! A VM in the sandbox: one QEMU, for images that bring a disk and say so in `/etc/arenite/vm.json`.
+//!
+//! ```text
+//!  Control (of the desktop: routes, actions, tools)
+//!   └─► service ─► VM: QEMU's process, started as the sandbox's user; its disk is a layer over the image's
+//!                    ├─ qmp: QEMU's monitor, on the process's stdin and stdout
+//!                    ├─ hands, keys: mouse and keyboard; picture: its screen
+//!                    └─ agent: HTTP to what runs in the VM, over a port of the sandbox's loopback
+//!                         └─ tree: what its programs say that they show
+//! ```
+//!
+//! Nothing of it runs before the first call. A VM that ended is started again by the next call, on the same disk. It never
+//! ends for want of use: what is in its memory is nowhere else.
+
+mod agent;
+mod hands;
+mod keys;
+mod picture;
+mod qmp;
+mod record;
+mod routes;
+mod service;
+mod settings;
+mod start;
+mod tree;
+
+pub(crate) use record::Film;
+pub use routes::{VmApi, router};
+pub use service::{Vm, VmError, VmService, VmState, VmStatus};
+pub(crate) use service::{keep_ready, probe_kvm};
+
+/// As a RUN's first word: boots the image's VM and keeps its state. What follows tells one such step from another.
+pub const KEEP_READY: &str = "arenite-vm-ready";
+/// As a RUN's first word, then a number of seconds: tries whether the image's VM boots with KVM within so many.
+pub const PROBE_KVM: &str = "arenite-vm-probe-kvm";

@@ -1,0 +1,76 @@
+//! The VM itself: how it is, and back to how it was. Its screen is under `/v1/display` and `/v1/browser/actions`.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use serde::Serialize;
+use utoipa::{OpenApi, ToSchema};
+
+use super::qmp::QmpError;
+use super::service::{VmError, VmStatus};
+use crate::SharedGuest;
+use crate::http::{ApiError, Envelope, Reply, ok, ok_message, whole};
+
+/// Its part of the OpenAPI document.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(status, reset))]
+pub struct VmApi;
+
+/// Its routes.
+pub fn router() -> Router<SharedGuest> {
+    let mut router = Router::new();
+    // `machine` is the earlier name, which no document lists any more.
+    for name in ["vm", "machine"] {
+        router = router.route(&format!("/v1/{name}"), get(status)).route(&format!("/v1/{name}/reset"), post(reset));
+    }
+    router
+}
+
+impl From<VmError> for ApiError {
+    fn from(error: VmError) -> Self {
+        let message = error.to_string();
+        // None is a 5xx: AIO's JavaScript client would do the same once more.
+        let refused = |message| ApiError::new(StatusCode::FAILED_DEPENDENCY, message);
+        match error {
+            VmError::NoVm => {
+                ApiError::not_found(message).hint("make the sandbox of an image that `arenite vm build` or `arenite vm import` made")
+            }
+            VmError::Screen(error) => crate::desktop::DesktopError::Screen(error).into(),
+            VmError::NoKeyFor(_) | VmError::LongText => ApiError::bad_request(message),
+            VmError::NoWindows => {
+                ApiError::bad_request(message).hint("GET /v1/display/accessibility tells what its programs show; its agent opens and closes windows")
+            }
+            VmError::NotReady { .. } => refused(message).hint(
+                "look at that picture (GET /v1/file/download); the next call boots it again; ARENITE_VM_BOOT_SECONDS gives it longer",
+            ),
+            VmError::Ended { .. } | VmError::Qmp(QmpError::Gone) => {
+                refused(message).hint("the next call starts it again, on the same disk")
+            }
+            _ => refused(message),
+        }
+    }
+}
+
+/// How a reset was done.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct VmReset {
+    /// It took a boot, since no state was kept.
+    pub booted: bool,
+}
+
+/// How the sandbox's VM is. Nothing is started by it.
+#[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "get_vm_v1_vm_get",
+    responses((status = 200, body = Envelope<VmStatus>)))]
+async fn status(State(guest): State<SharedGuest>) -> Reply<VmStatus> {
+    ok(guest.vm.status(&guest).await?)
+}
+
+/// Has the VM be as it was when it was ready for the first time: its disk, its memory, its screen. It is started when it
+/// does not run.
+#[utoipa::path(post, path = "/v1/vm/reset", tag = "vm", operation_id = "reset_vm_v1_vm_reset_post",
+    responses((status = 200, body = Envelope<VmReset>)))]
+async fn reset(State(guest): State<SharedGuest>) -> Reply<VmReset> {
+    let booted = whole(async move { guest.vm.reset(&guest).await }).await?;
+    ok_message(VmReset { booted }, if booted { "It has booted anew" } else { "It is as it was" })
+}
