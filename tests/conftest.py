@@ -22,6 +22,8 @@ from arenite_server import REPOSITORY, Server, ensure_image
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from sandboxes import LiveSandbox
 
+pytest_plugins = ["second_tries"]
+
 ENVIRONMENTS = """[
   {"name": "plain", "image": "base", "description": "The base image, under a second name"},
   {"name": "full", "image": "aio", "description": "With browser and desktop"}

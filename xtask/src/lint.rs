@@ -1,10 +1,10 @@
-//! `cargo xtask lint`: rustfmt, the pages' types, clippy, cargo-deny. Golden files are compared by the crates' own tests.
+//! `cargo xtask lint`: rustfmt, the pages' types, words, clippy, rustdoc, cargo-deny. The crates' own tests compare golden files.
 
 use std::path::PathBuf;
 
 use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
-use crate::{fmt, web};
+use crate::{fmt, web, words};
 
 /// The checker of dependencies, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
@@ -12,12 +12,19 @@ const CARGO_DENY: &str = "0.20.2";
 pub(crate) fn run() -> Outcome {
     fmt::check()?;
     web::check()?;
+    words::check()?;
     std::thread::scope(|scope| {
         // It has a build folder of its own.
         let deny = scope.spawn(cargo_deny);
         // The profile is the tests': what C code and macros compile to is there once, then.
         let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
         command::run(cargo().args(clippy))?;
+        // Refuses broken links. Links to private items help readers of the code; bare URLs are in texts that clap prints.
+        let mut rustdoc = cargo();
+        rustdoc.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--profile", "checked", "--quiet"]);
+        command::run(
+            rustdoc.env("RUSTDOCFLAGS", "--deny warnings --allow rustdoc::private-intra-doc-links --allow rustdoc::bare-urls"),
+        )?;
         let deny = deny.join().unwrap_or_else(|_| Err(Failure::new("installing cargo-deny panicked")))?;
         // Not advisories: they change from day to day, and a lint must give the same answer tomorrow.
         command::run(program(deny).args(["--log-level", "error", "check", "bans", "licenses", "sources"]))

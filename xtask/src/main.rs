@@ -18,6 +18,7 @@ mod soak;
 mod test;
 mod up;
 mod web;
+mod words;
 
 use std::process::ExitCode;
 

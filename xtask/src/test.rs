@@ -52,6 +52,8 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
     let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", package)];
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut results: Vec<Done> = Vec::new();
+    // Those of the last run. There may be none.
+    let _ = std::fs::remove_file(second_tries());
     web::build()?;
     std::thread::scope(|scope| {
         // The program is compiled first in any case, and its images are made while the others are at work.
@@ -95,6 +97,9 @@ fn summarise(results: &[Done]) -> Outcome {
             Err(failure) => println!("{name:<12} FAILED in {:.0} s: {failure}", took.as_secs_f64()),
         }
     }
+    let again = std::fs::read_to_string(second_tries()).unwrap_or_default();
+    println!("second tries: {}", again.lines().count());
+    again.lines().for_each(|name| println!("  {name}"));
     let failed = results.iter().filter(|(_, outcome, _)| outcome.is_err()).count();
     let seconds: f64 = results.iter().map(|(.., took)| took.as_secs_f64()).sum();
     if failed == 0 {
@@ -105,12 +110,19 @@ fn summarise(results: &[Done]) -> Outcome {
     Err(Failure::new("not everything passed"))
 }
 
-/// The crates' own tests. Those of a run that failed get a second try, since they race with everything that the machine does
-/// besides; what needs it is a defect all the same.
+/// The file with the names of tests that needed a second try in this run.
+fn second_tries() -> PathBuf {
+    target_dir().join("second-tries.txt")
+}
+
+/// Runs the crates' own tests. A failed run gets one second try, since other work on the host can disturb timing; a test that
+/// needs it still has a defect.
 fn crates() -> Outcome {
     let tests = || command::run(cargo().args(["test", "--workspace", "--profile", "checked", "--quiet", "--no-fail-fast"]));
     tests().or_else(|failure| {
         eprintln!("\n{failure}\nA SECOND TRY: what passes now failed above, and is to be mended");
+        let log = second_tries();
+        std::fs::write(&log, "the crates' own tests\n").attempt(|| format!("could not write {}", log.display()))?;
         tests()
     })
 }
@@ -148,6 +160,7 @@ impl Prepared {
         let mut pytest = program(&self.python);
         pytest.current_dir(repository().join("tests")).args(["-m", "pytest"]).args(args);
         pytest.env("ARENITE_BIN", &self.arenite).env("ARENITE_TEST_DATA", &self.data_dir);
+        pytest.env("ARENITE_SECOND_TRIES", second_tries());
         if let Some((_, file)) = host::extra_ca() {
             pytest.env("ARENITE_TEST_EXTRA_CA", file);
         }

@@ -2,7 +2,7 @@
 //!
 //! Owns what is kept of every call: who, where, what, with which arguments, what came back, when, and how it ended.
 //! Never knows a dialect: it is handed steps, and exports read bodies by their shape. Never sees headers, so no secret of a header can be recorded; query strings
-//! go through [`redact`]; what stands in bodies is the agent's data and stays.
+//! go through [`mod@redact`]; what stands in bodies is the agent's data and stays.
 //!
 //! # A step's life
 //!

@@ -99,7 +99,7 @@ pub struct Intent {
     pub sandbox_name: String,
     /// The wire format it came in, such as `aio`, `agent_sandbox` or `inside`.
     pub dialect: &'static str,
-    /// Method and path, or a tool's name. Pass query strings through [`crate::redact`] first.
+    /// Method and path, or a tool's name. Pass query strings through [`mod@crate::redact`] first.
     pub action: String,
     /// A JSON body or query that is already at hand; none when it will be streamed through the request tap.
     pub arguments: Option<Value>,
