@@ -132,6 +132,15 @@ class TestPeople:
         exported = api.get(f"/api/v1/trajectories/{live.id}/export").text
         assert [json.loads(line)["action"] for line in exported.splitlines()] == ["POST /v1/bash/exec"]
 
+    def test_watching_a_desktop_is_no_step(self, server: Server, api: httpx.Client, sandbox: Callable[..., LiveSandbox], person: Page) -> None:
+        live = sandbox(image="browser")
+        person.goto(f"{server.url}/sandbox/{live.name}/index.html")
+        with person.expect_websocket(lambda socket: "websockify" in socket.url):
+            person.click("#tab-browser")
+        # The viewer exchanges what both sides support, the clipboard among it.
+        person.wait_for_timeout(3000)
+        assert [step["action"] for step in steps(api, live)] == ["POST /api/v1/sandbox"]
+
     @pytest.mark.timeout(400)
     def test_beside_a_person_an_agents_calls_are_exported_and_run_again(
         self, server: Server, sandbox: Callable[..., LiveSandbox], person: Page, arenite: Run

@@ -163,6 +163,8 @@ impl Desktop {
                 4 => (8, at(1) != 0),
                 // The buttons that are down.
                 5 => (6, at(1) != 0),
+                6 if held.len() < 12 && (held.len() < 8 || at(4) & 0x80 != 0) => return false,
+                6 => clipboard(held),
                 248 if held.len() < 9 => return false,
                 248 => (9 + at(8), false),
                 255 if held.len() < 2 => return false,
@@ -189,6 +191,17 @@ impl Desktop {
         };
         acts
     }
+}
+
+/// Bytes of a message of the clipboard, and whether it offers or brings a text. A negative length marks the extended form, whose
+/// flags follow: viewers announce what they support by it as soon as they connect, and ask for what a program has copied.
+fn clipboard(held: &[u8]) -> (usize, bool) {
+    const CAPABILITIES: u32 = 1 << 24;
+    const NOTIFY_OR_PROVIDE: u32 = 3 << 27;
+    let number = |at: usize| held.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let length = number(4).cast_signed();
+    let acts = length >= 0 || (number(8) & CAPABILITIES == 0 && number(8) & NOTIFY_OR_PROVIDE != 0);
+    ((length.unsigned_abs() as usize).saturating_add(8), acts)
 }
 
 #[cfg(test)]
@@ -257,12 +270,18 @@ mod tests {
             binary(&[3, 1, 0, 0, 0, 0, 5, 0, 3, 0]),
             binary(&[5, 0, 0, 9, 0, 9]),
             binary(&[4, 0, 0, 0, 0, 0, 0, 65]),
+            // What the viewer supports of the extended clipboard, and a request for a text that was copied inside.
+            binary(&[6, 0, 0, 0, 255, 255, 255, 248, 0x1f, 0, 0, 1, 0, 0, 0, 0]),
+            binary(&[6, 0, 0, 0, 255, 255, 255, 252, 2, 0, 0, 1]),
             binary(&[5, 1, 0, 9, 0, 9]),
             binary(&[4, 1, 0, 0, 0, 0, 0, 65]),
             binary(&[255, 0, 0, 1, 0, 0, 0, 65, 0, 0, 0, 30]),
-            binary(&[6, 0, 0, 0, 0, 0, 0, 0]),
+            binary(&[6, 0, 0, 0, 0, 0, 0, 1, 65]),
+            binary(&[6, 0, 0, 0, 255, 255, 255, 252, 8, 0, 0, 1]),
+            binary(&[5, 0, 0, 9, 0, 9]),
+            binary(&[6, 0, 0, 0, 255, 255, 255, 248, 16, 0, 0, 1, 1, 2, 3, 4]),
         ];
-        let wanted = [false, false, false, false, false, false, false, true, true, true, true];
+        let wanted = [[false; 9].as_slice(), &[true, true, true, true, true, false, true]].concat();
         assert_eq!(acts("/websockify", &frames), wanted);
         // A password is asked for, or it is no RFB: nothing is taken for looking.
         assert_eq!(acts("/websockify", &[binary(b"RFB 003.008\n"), binary(&[2]), binary(&[0; 16])]), [false, true, true]);
