@@ -29,11 +29,16 @@ pub(crate) fn run(args: &ImageArgs) -> Outcome {
     build(&binary::build(Profile::Release)?, &args.name, &args.data_dir)
 }
 
-/// Builds it; steps that an earlier build did are not done again, so an image that is up to date costs a second.
+/// Builds an image. Steps of an earlier build are not repeated, so an image that is up to date takes a second.
 pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
+    if name == VM && is_built(arenite, name, data_dir) { Ok(()) } else { build(arenite, name, data_dir) }
+}
+
+/// Whether the data directory has an image of this name, maybe from an older Imagefile.
+pub(crate) fn is_built(arenite: &Path, name: &str, data_dir: &Path) -> bool {
     let mut inspect = command::program(arenite);
     inspect.args(["image", "inspect", name, "--json", "--data-dir"]).arg(data_dir);
-    if name == VM && command::succeeds(&mut inspect) { Ok(()) } else { build(arenite, name, data_dir) }
+    command::succeeds(&mut inspect)
 }
 
 /// Copies images with the layers that the other data directory lacks: that takes seconds, and building them minutes.

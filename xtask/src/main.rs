@@ -12,6 +12,7 @@ mod host;
 mod image;
 mod lint;
 mod openapi;
+mod pictures;
 mod python;
 mod server;
 mod soak;
@@ -35,6 +36,8 @@ struct Cli {
 enum Task {
     /// Prepare this host, build everything and start the server; the second time takes seconds
     Up(up::UpArgs),
+    /// Stop the server that `up` started; its sandboxes keep running
+    Down(up::DownArgs),
     /// Prepare this host and run every test
     Test(test::TestArgs),
     /// Check format, clippy and dependencies
@@ -49,13 +52,16 @@ enum Task {
     Web,
     /// Build an image into the data directory
     Image(image::ImageArgs),
-    /// Compare the OpenAPI documents and other golden files, or write them anew
+    /// Take the README's pictures from a running server
+    Pictures(pictures::PicturesArgs),
+    /// Compare the OpenAPI documents and other golden files, or rewrite them
     Openapi(openapi::OpenapiArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Up(args) => up::run(&args),
+        Task::Down(args) => up::down(&args),
         Task::Test(args) => test::run(&args),
         Task::Lint => lint::run(),
         Task::Fmt => fmt::run(),
@@ -63,6 +69,7 @@ fn main() -> ExitCode {
         Task::Soak(args) => soak::run(&args),
         Task::Web => web::build(),
         Task::Image(args) => image::run(&args),
+        Task::Pictures(args) => pictures::run(&args),
         Task::Openapi(args) => openapi::run(&args),
     };
     match outcome {

@@ -76,17 +76,44 @@ impl Started {
     }
 }
 
-/// Starts a server that lives on when this task has ended, and waits until it is ready.
+/// Starts a server that outlives this task, and waits until it is ready.
 pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) -> Outcome {
+    let mut child = spawn(binary, arguments, &[], log)?;
+    wait_ready(&mut child, port, log)?;
+    write_note(&child, binary, port, arguments)
+}
+
+/// Starts a server in place of another one on the same data directory. No connection is refused meanwhile.
+pub(crate) fn replace(old: &Started, binary: &Path, port: u16, arguments: &[String], log: &Path) -> Outcome {
+    let mut child = spawn(binary, arguments, &["--take-over"], log)?;
+    // Until the old server has stopped, it is the one that says that it is ready.
+    let begun = Instant::now();
+    while old.runs() {
+        if let Some(status) = child.try_wait().attempt(|| "could not watch the server".into())? {
+            return Err(Failure::new(format!("the new server ended ({status}):\n{}", tail(log))));
+        }
+        if begun.elapsed() > STOP_LIMIT {
+            terminate(&mut child, STOP_LIMIT);
+            return Err(Failure::new(format!("the server (pid {}) didn't stop within {STOP_LIMIT:?}", old.pid)));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    wait_ready(&mut child, port, log)?;
+    write_note(&child, binary, port, arguments)
+}
+
+fn spawn(binary: &Path, arguments: &[String], more: &[&str], log: &Path) -> Result<Child, Failure> {
     let file =
         std::fs::File::options().create(true).append(true).open(log).attempt(|| format!("could not open {}", log.display()))?;
     let again = file.try_clone().attempt(|| "could not open the log twice".into())?;
     let mut command = program(binary);
-    command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(file).stderr(again);
+    command.arg("serve").args(arguments).args(more).stdin(Stdio::null()).stdout(file).stderr(again);
     // A group of its own: Ctrl-C in this terminal is not meant for it.
     command.process_group(0);
-    let mut child = command.spawn().attempt(|| format!("could not start {}", binary.display()))?;
-    wait_ready(&mut child, port, log)?;
+    command.spawn().attempt(|| format!("could not start {}", binary.display()))
+}
+
+fn write_note(child: &Child, binary: &Path, port: u16, arguments: &[String]) -> Outcome {
     let started = Started { pid: child.id(), build: Build::from_binary(binary)?, arguments: arguments.to_vec() };
     let text = serde_json::to_vec(&started).attempt(|| "could not write down the server's pid".into())?;
     std::fs::write(note(port), text).attempt(|| "could not write down the server's pid".into())

@@ -11,12 +11,15 @@ use crate::failure::{Failure, Outcome};
 use crate::server::{self, Build, Started};
 use crate::{binary, command, host, image};
 
+/// The image that is built first. The server answers from it while a larger one is being built.
+const BASE: &str = "base";
+
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Port of the server on 127.0.0.1
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Image to have ready, and to make sandboxes of: `base` is the quick way, `aio` has all
+    /// Image of new sandboxes: `base` is built in a minute, `aio` has all tools
     #[arg(long, default_value = "aio")]
     image: String,
     /// The server's data directory
@@ -35,17 +38,26 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     host::prepare(&[host::TO_RUN])?;
     let arenite = binary::build(Profile::Release)?;
     doctor(&arenite, &args.data_dir)?;
-    image::ensure(&arenite, &args.image, &args.data_dir)?;
-    let how = serve(&arenite, args)?;
     let port = args.port;
+    image::ensure(&arenite, BASE, &args.data_dir)?;
+    if args.image != BASE && Started::find(port).is_none() && !image::is_built(&arenite, &args.image, &args.data_dir) {
+        let how = serve(&arenite, args, BASE)?;
+        let took = begun.elapsed().as_secs_f64();
+        println!(
+            "\nArenite {how} at http://127.0.0.1:{port} ({took:.1} s) with image {BASE}; building image {} now\n",
+            args.image
+        );
+    }
+    image::ensure(&arenite, &args.image, &args.data_dir)?;
+    let how = serve(&arenite, args, &args.image)?;
     println!("\nArenite {how} at http://127.0.0.1:{port} ({:.1} s)\n", begun.elapsed().as_secs_f64());
     println!("  console        http://127.0.0.1:{port}/");
     println!("  dashboard      http://127.0.0.1:{port}/index.html");
     println!("  API document   http://127.0.0.1:{port}/v1/docs");
     println!("  MCP            http://127.0.0.1:{port}/mcp");
     println!("  log            {}", log(port).display());
-    if let Some(started) = Started::find(port) {
-        println!("  stop it with   kill {}", started.pid);
+    if Started::find(port).is_some() {
+        println!("  stop it with   cargo xtask down{}", if port == 8080 { String::new() } else { format!(" --port {port}") });
     }
     println!("\nA first call:\n");
     println!("  curl -s http://127.0.0.1:{port}/v1/shell/exec -H 'Content-Type: application/json' \\");
@@ -66,6 +78,24 @@ pub(crate) fn run(args: &UpArgs) -> Outcome {
     Ok(())
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct DownArgs {
+    /// Port of the server on 127.0.0.1
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+}
+
+/// Stops the server that [`run`] started.
+pub(crate) fn down(args: &DownArgs) -> Outcome {
+    let port = args.port;
+    let Some(started) = Started::find(port) else {
+        return Err(Failure::new(format!("no server that `cargo xtask up` started runs on port {port}")));
+    };
+    started.stop()?;
+    println!("stopped the server on port {port}; its sandboxes keep running until the next start re-adopts them");
+    Ok(())
+}
+
 /// Has the host checked; shows the table only when something is missing.
 pub(crate) fn doctor(arenite: &Path, data_dir: &Path) -> Outcome {
     let mut check = command::program(arenite);
@@ -82,30 +112,33 @@ fn log(port: u16) -> PathBuf {
     command::target_dir().join(format!("server-{port}.log"))
 }
 
-/// Makes sure that this build serves on the port, and says how it came to.
-fn serve(arenite: &Path, args: &UpArgs) -> Result<&'static str, Failure> {
+/// Makes sure that this build serves on the port with this default image, and says how it came to.
+fn serve(arenite: &Path, args: &UpArgs, image: &str) -> Result<&'static str, Failure> {
     let port = args.port;
     let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{port}")];
     arguments.extend(["--data-dir".to_owned(), args.data_dir.display().to_string()]);
-    if args.image != "base" {
-        arguments.extend(["--default-image".to_owned(), args.image.clone()]);
+    if image != BASE {
+        arguments.extend(["--default-image".to_owned(), image.to_owned()]);
     }
     if let Some((variable, file)) = host::extra_ca() {
         eprintln!("{variable} is set here: sandboxes will trust the authorities of {file} too");
         arguments.extend(["--extra-ca".to_owned(), file]);
     }
     let other = |what: &str| Err(Failure::new(format!("{what} on port {port}; stop it, or use --port")));
-    let mut how = "runs";
     match (Started::find(port), server::get(port, "/api/v2/info")) {
         (Some(started), Some(_)) if started.build == Build::from_binary(arenite)? && started.arguments == arguments => {
             return Ok("runs already, the same build,");
         }
         (Some(started), _) => {
-            eprintln!(
-                "the server on port {port} is of another build or was started otherwise: restarting it; its sandboxes live on"
-            );
-            started.stop()?;
-            how = "was restarted";
+            eprintln!("the server on port {port} has another build or other settings: replacing it; its sandboxes keep running");
+            // The first four name the address and the data directory, which a successor must share.
+            if started.arguments.get(..4) == arguments.get(..4) {
+                server::replace(&started, arenite, port, &arguments, &log(port))?;
+            } else {
+                started.stop()?;
+                server::start(arenite, port, &arguments, &log(port))?;
+            }
+            return Ok("was restarted");
         }
         (None, Some((200, body))) => {
             return match serde_json::from_str::<Info>(&body) {
@@ -118,5 +151,5 @@ fn serve(arenite: &Path, args: &UpArgs) -> Result<&'static str, Failure> {
         (None, None) => {}
     }
     server::start(arenite, port, &arguments, &log(port))?;
-    Ok(how)
+    Ok("runs")
 }

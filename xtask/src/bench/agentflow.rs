@@ -250,7 +250,7 @@ fn temporary(port: u16, report: &mut Report) -> Outcome {
     let took = begun.elapsed().as_secs_f64();
     done.into_iter().collect::<Outcome>()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let name = "AgentFlow execute of bash:run true in a sandbox of its own, each second and core";
+    let name = "AgentFlow execute of bash:run true in a separate sandbox, each second and core";
     report.push(Row::at_least(name, TEMPORARY as f64 / took / cores, "/s", 20.0));
     Ok(())
 }
@@ -267,7 +267,7 @@ fn together(port: u16, report: &mut Report) -> Outcome {
     });
     let took = begun.elapsed().as_secs_f64();
     made.into_iter().collect::<Outcome>()?;
-    report.push(Row::at_most("AgentFlow: 4 workers whose sessions take 2 s to begin, all of them", took, "s", 2.2));
+    report.push(Row::at_most("AgentFlow: 4 workers with sessions that take 2 s to begin, all of them", took, "s", 2.2));
     Ok(())
 }
 
