@@ -1,7 +1,7 @@
 //! A backend for Arenite: a counter in each session.
 //!
 //! Requests come one a line on standard input, answers go one a line to standard output, and what goes to standard
-//! error is the log. Each call here takes microseconds, so one after the other will do. A backend whose calls take
+//! error is the log. Each call here takes microseconds, so one after the other will do. A backend with calls that take
 //! longer answers from threads, in any order, and heeds `cancel`.
 
 #![forbid(unsafe_code)]
