@@ -12,7 +12,7 @@ fn main() -> io::Result<()> {
     let of_cargo = |name| env::var_os(name).ok_or_else(|| io::Error::other("cargo runs this"));
     let web = Path::new(&of_cargo("CARGO_MANIFEST_DIR")?).join("../../web");
     let (built, out) = (web.join("dist"), of_cargo("OUT_DIR")?);
-    // A file that is not there would have everything built anew each time.
+    // A file that is not there would have everything rebuilt each time.
     let watched = if built.is_dir() { &built } else { &web };
     println!("cargo:rerun-if-changed={}", watched.display());
     for page in ["console", "dashboard", "viewer"] {

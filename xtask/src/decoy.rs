@@ -25,7 +25,7 @@ pub(crate) struct Decoy {
 }
 
 impl Decoy {
-    /// Starts it in a data directory of its own. None when another server is on a default port already.
+    /// Starts it in a separate data directory. None when another server is on a default port already.
     pub(crate) fn start(arenite: &Path, images: &Path, data_dir: &Path) -> Result<Option<Self>, Failure> {
         if let Some(port) = [PORT, AGENTFLOW_PORT].into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err()) {
             eprintln!("port {port} is in use, so no decoy is started there; the tests leave the program on that port alone");

@@ -14,7 +14,7 @@ pub(crate) fn run() -> Outcome {
     web::check()?;
     words::check()?;
     std::thread::scope(|scope| {
-        // It has a build folder of its own.
+        // It has a separate build folder.
         let deny = scope.spawn(cargo_deny);
         // The profile is the tests': what C code and macros compile to is there once, then.
         let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];

@@ -1,6 +1,6 @@
 //! `cargo xtask openapi`: the golden files that others depend on: OpenAPI documents, help texts, error bodies.
 //!
-//! They are compared by tests with `golden` in their names, which write them anew when `ARENITE_BLESS` is set.
+//! They are compared by tests with `golden` in their names, which rewrite them when `ARENITE_BLESS` is set.
 
 use clap::Args;
 
@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 
 #[derive(Debug, Args)]
 pub(crate) struct OpenapiArgs {
-    /// Write the golden files anew; look at the difference before you commit it
+    /// Rewrite the golden files; look at the difference before you commit it
     #[arg(long)]
     bless: bool,
 }

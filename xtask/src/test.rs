@@ -34,7 +34,7 @@ const LONGEST_DATA_DIR: usize = 58;
 const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
 const END_TO_END: &str = "end-to-end";
 /// The folder of the end-to-end tests whose tests run beside those of the others, since most of them wait most of their time.
-/// Each of the two lanes has a server and a data directory of its own.
+/// Each of the two lanes has its own server and data directory.
 const FIRST_LANE: &str = "aio";
 /// The folder that comes after the others: its tests fill the host, and look at what it holds.
 const ALONE: &str = "isolation";

@@ -444,7 +444,7 @@ pub(crate) struct BuildArgs {
     /// Directory that COPY takes from [default: the Imagefile's]
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,
-    /// Build every step anew
+    /// Rebuild every step
     #[arg(long)]
     pub(crate) no_cache: bool,
     /// Show the output of every step

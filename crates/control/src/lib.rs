@@ -25,7 +25,7 @@
 //! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
 //!   is up, or for [`ControlConfig::lost_keep`]. The next call removes a `default` in such a state and creates another.
 //!
-//! One lock for each sandbox owns all changes of its state, and each change runs as a task of its own, so that a client
+//! One lock for each sandbox owns all changes of its state, and each change runs as a separate task, so that a client
 //! that leaves never leaves one half done. Readers get snapshots and take no such lock.
 //!
 //! # After a crash

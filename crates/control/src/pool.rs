@@ -151,7 +151,7 @@ impl Core {
                 continue;
             };
             if !wait.is_zero() {
-                // Who takes one meanwhile makes the quiet begin anew.
+                // Who takes one meanwhile makes the quiet start over.
                 drop(timeout(wait, self.pool.taken.notified()).await);
                 continue;
             }

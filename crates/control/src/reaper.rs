@@ -23,7 +23,7 @@ const BUSY: Duration = Duration::from_secs(1);
 /// The longest sleep: timers reach two years, life times any number of seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// When to look at which sandbox. A time may be too early, never too late: whoever looks computes it anew, so that a call
+/// When to look at which sandbox. A time may be too early, never too late: whoever looks recomputes it, so that a call
 /// need not move it.
 #[derive(Default)]
 pub(crate) struct Deadlines {

@@ -39,7 +39,7 @@ async fn a_sandbox_is_made_paused_woken_and_deleted_and_its_name_is_free_again()
     assert!(made.stages.iter().any(|(stage, _)| stage == "fake"));
     let taken = control.create(&tenant(), named("demo")).await.unwrap_err();
     assert_eq!(taken.code(), ErrorCode::AlreadyExists);
-    // Another tenant has names of its own.
+    // Another tenant has its own names.
     let other = "other".parse().unwrap();
     control.create(&other, named("demo")).await.unwrap();
     assert_eq!(control.list(&tenant()).await.unwrap().len(), 1);
@@ -477,7 +477,7 @@ async fn sandboxes_are_reaped_by_life_time_and_by_idleness_and_not_before() {
     assert_eq!(at("short").await, Some(Running));
     sleep(2).await; // 101
     assert_eq!(at("short").await, None);
-    // A call wakes it, and its idle time starts anew.
+    // A call wakes it, and its idle time starts over.
     drop(control.lease(&tenant(), &name("sleepy")).await.unwrap());
     sleep(59).await; // 160
     assert_eq!(at("sleepy").await, Some(Running));

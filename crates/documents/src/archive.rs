@@ -71,7 +71,7 @@ pub fn unpack(archive: impl Read + Seek, directory: &Path) -> Result<(), UnpackE
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
-        // Made anew: an entry that is there twice, or a file where a directory should be, fails here.
+        // Recreated: an entry that is there twice, or a file where a directory should be, fails here.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path).map_err(failed)?;
         let entry = archive.by_index(index).map_err(malformed)?;
         room -= copy(entry, &mut file, room).map_err(|e| e.unwrap_or_else(failed))?;

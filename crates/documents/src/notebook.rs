@@ -9,7 +9,7 @@ use crate::{DocumentError, Metadata, text};
 /// The most lines of one output that are shown.
 const MAX_OUTPUT_LINES: usize = 1_000;
 
-/// The cells of a range, each under a heading of its own if asked for.
+/// The cells of a range, each under its own heading if asked for.
 pub(crate) fn read(
     bytes: &[u8],
     range: Option<Range>,

@@ -12,7 +12,7 @@ use crate::{DocumentError, MAX_PROPERTY_CHARS, Metadata};
 /// The most pages that are counted.
 const MAX_PAGES: usize = 100_000;
 
-/// The text of a range of pages, each under a heading of its own if asked for.
+/// The text of a range of pages, each under its own heading if asked for.
 pub(crate) fn read(
     bytes: &[u8],
     range: Option<Range>,

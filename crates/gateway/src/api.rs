@@ -402,7 +402,7 @@ pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> V
     })
 }
 
-/// Where its services are: `path` below this server's own address, `host` on an origin of its own.
+/// Where its services are: `path` below this server's own address, `host` on its own origin.
 pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> Value {
     let base = context.base_url.as_str();
     json!({

@@ -218,7 +218,7 @@ fn is_sibling(config: &GatewayConfig, origin: &str, host: &Host) -> bool {
     check(config, authority).is_ok_and(|of| matches!(of.kind, HostKind::Preview { id: other, .. } if other == *id))
 }
 
-/// Whether a browser opens it as a page of its own.
+/// Whether a browser opens it as a separate page.
 pub(crate) fn is_navigation(parts: &Parts) -> bool {
     matches!(parts.method, Method::GET | Method::HEAD)
         && word(&parts.headers, "sec-fetch-mode") == Some("navigate")

@@ -1,6 +1,6 @@
 //! Creating, deleting, pausing, resuming and starting again as steps of the sandbox's own trajectory, whichever dialect asks.
 //!
-//! Each runs as a task of its own: a client that leaves never leaves an act without its record. So a create goes on
+//! Each runs as a separate task: a client that leaves never leaves an act without its record. So a create goes on
 //! without its client, even one that still waits for its turn.
 
 use std::future::Future;

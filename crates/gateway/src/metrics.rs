@@ -43,14 +43,14 @@ const BUCKETS: [u64; 16] = [
     30_000_000,
     120_000_000,
 ];
-/// Statuses that have a series of their own; all others share one.
+/// Statuses that have a separate series; all others share one.
 const STATUSES: [u16; 28] = [
     101, 200, 201, 202, 204, 206, 304, 307, 400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 416, 421, 422, 424, 429, 431, 500,
     501, 502, 504,
 ];
 /// The most routes counted apart; routes are words of this program, so the bound is a seat belt.
 const MAX_ROUTES: usize = 512;
-/// The most sandboxes with series of their own: those that were called last.
+/// The most sandboxes with separate series: those that were called last.
 const MAX_SANDBOXES: usize = 100;
 
 /// The dialect that a request was answered in, and its route.

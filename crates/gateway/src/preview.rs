@@ -150,7 +150,7 @@ impl Preview {
         lead(StatusCode::PERMANENT_REDIRECT, &format!("{}{}/{}", context.outer_path(), self.prefix, query(parts)))
     }
 
-    /// A page of its own is opened by a path: leads to the port's own host, where it has an origin of its own, and all that
+    /// A page is opened by a path: leads to the port's own host, where it has its own origin, and all that
     /// pages may have with it. None where there are no such hosts, and for programs.
     pub(crate) fn to_own_host(
         &self,

@@ -215,7 +215,7 @@ impl Sandboxes for WorkerSandboxes {
             head = head.header(CONTENT_TYPE, kind);
         }
         let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
-        // The program is spoken to as on a host of its own: nothing is redirected or put into its pages.
+        // The program is spoken to as on a separate host: nothing is redirected or put into its pages.
         let (path, prefix) = (request.path.to_owned(), String::new());
         let preview = Preview { port: request.port, sandbox_ref, path, prefix, origin: preview::PreviewOrigin::Port };
         let (host, who) = asks(caller);

@@ -211,7 +211,7 @@ async fn one_that_dies_at_its_start_is_heard() {
     assert!(page.text.contains("<pre>starting\n&lt;script&gt;alert('last words')&lt;/script&gt;</pre>"), "{}", page.text);
     assert!(!page.text.contains("<script") && !page.text.contains('\u{1b}'));
     assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
-    // The next request starts it anew, and it may be well by then.
+    // The next request starts it again, and it may be well by then.
     mode(&guest, "");
     get(&guest, "/code-server/").await.pid();
 }
@@ -255,7 +255,7 @@ async fn hostile_answers_are_errors_of_their_request_alone() {
         assert_eq!(answer.status, StatusCode::FAILED_DEPENDENCY, "{path}");
         assert!(answer.json()["message"].as_str().unwrap().contains(said), "{}", answer.text);
     }
-    // Cut off in the midst of its body: so is the client's.
+    // Cut off during its body: so is the client's.
     let request = Request::get("/code-server/half").header("host", "x").body(Body::empty()).unwrap();
     assert!(guest.send(request).await.into_body().collect().await.is_err());
     assert_eq!(get(&guest, "/code-server/").await.pid(), pid, "it goes on");

@@ -216,7 +216,7 @@ async fn the_upstream_gets_the_credentials_and_nobody_else_does() {
     assert!(proxied.ask(&tunnel).await.contains("answered 407"));
     assert_eq!(proxied.diagnose(&format!("https://far.test:{}/", server.port)).await["target_reachable"], false);
 
-    // Credentials that a command tells, and tells anew when they have changed.
+    // Credentials that a command tells, and tells again when they have changed.
     let file = proxied.guest.dir.join("token");
     std::fs::write(&file, "me:sekrit\n").unwrap();
     let server_text = format!("127.0.0.1:{}", upstream.port);

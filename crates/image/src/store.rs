@@ -185,7 +185,7 @@ impl ImageStore {
         self.drop_unreferenced(&lock, own, in_use)
     }
 
-    /// Removes all layers that no image has and no sandbox uses: those of images that were built anew or removed while in
+    /// Removes all layers that no image has and no sandbox uses: those of images that were rebuilt or removed while in
     /// use, and of builds that failed, which were kept to be reused.
     pub fn prune(&self, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
@@ -304,7 +304,7 @@ impl ImageStore {
         self.storage.create(&dir).map_err(ImageError::io("could not make", &dir))?;
         let layer = OpenLayer { dir };
         for part in [layer.files(), layer.work()] {
-            // Set again: the process may have a umask of its own.
+            // Set again: the process may have its own umask.
             DirBuilder::new()
                 .mode(0o755)
                 .create(&part)

@@ -113,7 +113,7 @@ impl Counters {
     fn text(&self, wanted: Counter) -> Option<String> {
         let (_, file) = self.0.iter().find(|(counter, _)| *counter == wanted)?;
         let mut bytes = vec![0; MAX_BYTES];
-        // From the beginning: each reading asks the kernel anew.
+        // From the beginning: each reading asks the kernel again.
         let read = file.read_at(&mut bytes, 0).ok()?;
         bytes.truncate(read);
         String::from_utf8(bytes).ok()

@@ -1,4 +1,4 @@
-//! A sandbox's `/dev`: a file system of its own.
+//! A sandbox's `/dev`: a separate file system.
 //!
 //! Device nodes that sandboxes share would be one file for all of them: a lock on it, or a watch of it, in one sandbox would
 //! be felt in the others. Only the host's root can make nodes, so the launcher makes them for each sandbox.

@@ -1,7 +1,7 @@
 //! Acting on files as another user, inside one process.
 //!
 //! The guest runs as the sandbox's root, and most calls must have the rights of the sandbox's user. Linux keeps an
-//! identity per thread, so a call gets a thread of its own, which takes the user's file identity, gives up every capability
+//! identity per thread, so a call gets a separate thread, which takes the user's file identity, gives up every capability
 //! and ends with the call: no thread goes back to root, and so none can forget to. Only the *file* ids change. The real
 //! ones stay root's, or processes of that user could signal and trace the thread, and by it the whole guest.
 

@@ -10,7 +10,7 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// Makes a network namespace and runs `set_up` inside, on a thread of its own, with a descriptor that keeps it alive.
+/// Makes a network namespace and runs `set_up` inside, on a separate thread, with a descriptor that keeps it alive.
 /// Blocks until that is done. Within `set_up`, sockets and `/proc/sys/net` are the new namespace's.
 ///
 /// # Errors
@@ -29,7 +29,7 @@ where
     })
 }
 
-/// Runs `visit` inside a network namespace, on a thread of its own. Blocks until that is done.
+/// Runs `visit` inside a network namespace, on a separate thread. Blocks until that is done.
 pub fn enter<T, E>(namespace: BorrowedFd<'_>, visit: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
 where
     T: Send,

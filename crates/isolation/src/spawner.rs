@@ -6,7 +6,7 @@
 //!        └──────────────── SIGCHLD, wait ◄──────────────── command (cgroup "work")
 //! ```
 //!
-//! Why a process of its own: a command must be born in the workload's cgroup, since moving one there costs milliseconds
+//! Why a separate process: a command must be born in the workload's cgroup, since moving one there costs milliseconds
 //! on cgroup v1, and it must be born without copying the guest's memory or running code between fork and exec in a
 //! process with threads. `CLONE_PARENT` makes the guest the command's parent, so that the guest reaps it.
 

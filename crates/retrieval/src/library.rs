@@ -1,4 +1,4 @@
-//! Corpora that are served: opened when they are first asked, shared by all who ask, and opened anew when they have changed.
+//! Corpora that are served: opened when they are first asked, shared by all who ask, and opened again when they have changed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! An agent's process: one for each attempt, in a directory and a process group of its own.
+//! An agent's process: one for each attempt, in its own directory and process group.
 
 use std::collections::HashSet;
 use std::io;

@@ -42,7 +42,7 @@ pub struct Fault {
     pub why: String,
 }
 
-/// Every fault on a line of its own.
+/// Every fault on a separate line.
 fn shown(faults: &[Fault], more: usize) -> String {
     let mut lines: Vec<_> = faults.iter().map(|fault| format!("  line {}: {}", fault.line, fault.why)).collect();
     if more > 0 {

@@ -30,7 +30,7 @@ pub struct Batch {
 }
 
 impl Synthesis {
-    /// Runs a batch, each of its actions as a call of its own.
+    /// Runs a batch, each of its actions as its own call.
     pub async fn execute_batch(
         self: &Arc<Self>,
         caller: &Caller,

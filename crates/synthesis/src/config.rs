@@ -193,7 +193,7 @@ pub enum Isolation {
     /// As a process of the server.
     #[default]
     Process,
-    /// In a sandbox of its own.
+    /// In a separate sandbox.
     Sandbox,
 }
 
@@ -335,7 +335,7 @@ impl Config {
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
         // The first session of a worker makes the sandbox for all that may follow.
         workers.sandbox_request = workers.parts.iter().fold(self.arenite.sandbox.clone(), |sandbox_request, part| match part {
-            // Its sessions have sandboxes of their own.
+            // Its sessions have separate sandboxes.
             Part::Ours(backend) if backend.default_config().get("sandbox") == Some(&"own".into()) => sandbox_request,
             Part::Ours(backend) => {
                 backend.sandbox_request(&Map::new()).map_or(sandbox_request.clone(), |needed| sandbox_request.over(&needed))

@@ -97,7 +97,7 @@ impl Session {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins its time anew; answers when it will be over.
+    /// Restarts its time; answers when it will be over.
     pub(crate) fn refresh(&self) -> Timestamp {
         let now = Timestamp::now();
         let mut times = self.times();

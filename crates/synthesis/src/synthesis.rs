@@ -206,7 +206,7 @@ impl Synthesis {
     pub(crate) fn worker(&self, tenant: &TenantId, worker: &str) -> Arc<Worker> {
         let mut workers = self.workers();
         if workers.len() >= MAX_WORKERS {
-            // Their numbers begin anew. Their sessions' ids differ all the same.
+            // Their numbers start over. Their sessions' ids differ all the same.
             workers.retain(|_, worker| worker.count() > 0 || Arc::strong_count(worker) > 1);
         }
         let key = (tenant.clone(), worker.to_owned());
@@ -284,7 +284,7 @@ impl Synthesis {
     }
 
     /// The worker's session of this type, made and made ready if there is none. One that could not be made ready before is
-    /// made anew.
+    /// recreated.
     ///
     /// # Errors
     /// When the worker has too many.
@@ -309,7 +309,7 @@ impl Synthesis {
         Ok(Created { session, new })
     }
 
-    /// Waits until the session is ready, or known to be unusable. The work is a task of its own: a client that leaves in the
+    /// Waits until the session is ready, or known to be unusable. The work is a separate task: a client that leaves in the
     /// middle of it leaves nothing half done.
     pub(crate) async fn make_ready(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) {
         if session.ready.initialized() {
@@ -464,7 +464,7 @@ impl Synthesis {
         ended.then_some(session)
     }
 
-    /// The same as a task of its own, which goes on without the client.
+    /// The same as a separate task, which goes on without the client.
     async fn detached_end(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) -> bool {
         let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
@@ -508,7 +508,7 @@ impl Synthesis {
         (sessions.iter().map(|session| session.facts.resource_type.clone()).collect(), Value::Object(told))
     }
 
-    /// Begins the time of one session, or of all, anew: their types, ids, and when they are over.
+    /// Restarts the time of one session, or of all: their types, ids, and when they are over.
     pub fn refresh(&self, tenant: &TenantId, worker: &str, resource_type: Option<&str>) -> Vec<(String, String, String)> {
         let wanted = |session: &&Arc<Session>| resource_type.is_none_or(|wanted| session.facts.resource_type == wanted);
         let refreshed =

@@ -157,7 +157,7 @@ impl BlobStore for FileBlobs {
                 return;
             }
             let _alone = self.shared.sweeping.write().unwrap_or_else(PoisonError::into_inner);
-            // Looked at again: it may have been met anew since the directory was read.
+            // Looked at again: it may have been met since the directory was read.
             let Ok(meta) = path.metadata() else { return };
             let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
             if age.is_none_or(|age| age < grace) {

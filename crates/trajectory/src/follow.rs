@@ -73,7 +73,7 @@ pub enum News {
     Steps,
     /// The sandbox is gone, and all its steps were read with their outcomes. Nothing comes after it.
     End,
-    /// More changed than was read: whoever wants to go on follows anew, from [`Follow::complete`].
+    /// More changed than was read: whoever wants to go on starts over, from [`Follow::complete`].
     Behind,
 }
 

@@ -499,7 +499,7 @@ fn whatever_is_changed_on_disk_is_found_and_never_answered_as_recorded() {
     let mut out = Vec::new();
     recorder.export(&tenant(), "s1", (true, &Filter::default()), &mut out).unwrap();
     assert!(!String::from_utf8(out).unwrap().contains(&"y".repeat(10)));
-    // The same body again is kept anew.
+    // The same body again is stored again.
     bytes[1000] ^= 1;
     assert!(observed_blob(&recorder, "s2", &bytes).kept);
     assert!(recorder.verify(&tenant(), "s1").unwrap().problems.is_empty());

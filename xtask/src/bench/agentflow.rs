@@ -191,7 +191,7 @@ fn batches(port: u16, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Batches whose tool is Python's: a plugin in a process of its own, next to a server that runs it in its own process and loop.
+/// Batches whose tool is Python's: a plugin in a separate process, next to a server that runs it in its own process and loop.
 fn plugin_batches(port: u16, in_process: &Floor, report: &mut Report) -> Outcome {
     let action = json!({ "action": "demo:incr", "params": { "by": 1 } });
     for (parallel, how) in [(false, "one after the other"), (true, "at once")] {

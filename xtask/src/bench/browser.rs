@@ -121,7 +121,7 @@ fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Repor
     let program = work.join("screen");
     let source = repository().join("bench/floors/screen.c").display().to_string();
     let output = program.display().to_string();
-    // Of one piece: the sandbox has libraries of its own.
+    // Of one piece: the sandbox has its own libraries.
     let libraries = ["-lX11", "-lxcb", "-lXau", "-lXdmcp", "-lpng", "-lz", "-lm"];
     quietly("cc", &[&["-O2", "-Wall", "-static", "-o", &output, &source][..], &libraries].concat(), work)?;
     api.create_of(NAME, "browser")?;
@@ -148,7 +148,7 @@ fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Repor
     Ok(())
 }
 
-/// Clicks by REST and by Playwright, each in a browser of its own.
+/// Clicks by REST and by Playwright, each in a separate browser.
 fn clicks(port: u16, rounds: usize, report: &mut Report) -> Outcome {
     const OURS: &str = "bench-click";
     const THEIRS: &str = "bench-playwright";

@@ -39,7 +39,7 @@ pub(crate) struct VmSettings {
     /// Don't boot it now; each sandbox then boots its own
     #[arg(long)]
     pub(crate) cold: bool,
-    /// Build every step anew
+    /// Rebuild every step
     #[arg(long)]
     pub(crate) no_cache: bool,
     /// Show the output of every step

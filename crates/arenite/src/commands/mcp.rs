@@ -1,7 +1,7 @@
 //! `mcp`: what MCP clients say on standard input, said to a server, and its answers on standard output.
 //!
 //! One message in each line, as clients of desktop programs speak. The session with the server is this process's; when the
-//! server was restarted meanwhile, it is begun anew with the client's own first message.
+//! server was restarted meanwhile, the session starts over with the client's own first message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ struct Relay {
     path: String,
     out: mpsc::Sender<Bytes>,
     session: Mutex<Session>,
-    /// The client's first message, to begin anew with.
+    /// The client's first message, to start over with.
     hello: std::sync::OnceLock<Bytes>,
 }
 

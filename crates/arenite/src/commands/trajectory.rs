@@ -1,4 +1,4 @@
-//! `trajectory ls|show|export`: the recorded steps. `replay` is in a folder of its own.
+//! `trajectory ls|show|export`: the recorded steps. `replay` is in a separate folder.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -186,7 +186,7 @@ settings! {
     /// Seconds that a ticket is good for [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
-    /// Domain under which each sandbox has a host of its own ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN), besides
+    /// Domain under which each sandbox has a separate host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN), besides
     /// localhost
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,

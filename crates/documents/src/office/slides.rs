@@ -50,7 +50,7 @@ pub(crate) fn read(bytes: &[u8], range: Option<Range>, limit: usize) -> Result<(
     Ok((out, metadata))
 }
 
-/// What a shape is in the slide's layout; none for one of its own.
+/// What a shape is in the slide's layout; none for a shape without one.
 fn placeholder(shape: &Element) -> Option<&str> {
     let holder = shape.at(&["nvSpPr", "nvPr", "ph"])?;
     Some(holder.attribute("type").unwrap_or("body"))

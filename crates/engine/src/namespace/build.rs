@@ -1,4 +1,4 @@
-//! RUN steps of image builds, each in a sandbox of its own: the host's network, and nothing else of the host.
+//! RUN steps of image builds, each in a separate sandbox: the host's network, and nothing else of the host.
 
 use std::fs;
 use std::io::{self, Read};

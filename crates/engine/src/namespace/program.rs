@@ -1,6 +1,6 @@
 //! This program's own file, held from the start of the server: an update may replace or remove it meanwhile.
 //!
-//! A sandbox runs it on an overlay of its own, and an overlay is made of directories. So the data directory has one, in which
+//! A sandbox runs it on its own overlay, and an overlay is made of directories. So the data directory has one, in which
 //! the file has another name.
 
 use std::fs::{self, File};

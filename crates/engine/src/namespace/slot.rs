@@ -238,7 +238,7 @@ impl LaunchFailure {
 
 impl Host {
     /// Has the launcher make the namespaces and the first process, and answers it with the server's end of its control
-    /// socket. What it makes in vain ends when that socket closes: each try has one of its own.
+    /// socket. What it makes in vain ends when that socket closes: each try has its own.
     fn launch(
         &self,
         request: Prepare,

@@ -17,7 +17,7 @@ pub(crate) const PRIVATE: [&str; 6] = ["10.77.0.1", "169.254.169.254", "172.16.5
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 
-/// Runs a test in a host of its own. The thread's children, the runtime's and the commands', are in it too.
+/// Runs a test in a separate host. The thread's children, the runtime's and the commands', are in it too.
 pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Outside) -> F + Send) {
     let (_host, passed) = netns::create(|host| {
         let outside = Outside::connect(host)?;

@@ -1,6 +1,6 @@
 //! Sandboxes' networks on the real kernel. Needs root, iproute2 and nftables.
 //!
-//! Each test has a host of its own: a network namespace that plays the host, with an "outside" behind it, so that the real
+//! Each test has a separate host: a network namespace that plays the host, with an "outside" behind it, so that the real
 //! host's network is not touched and tests run side by side.
 //!
 //! ```text

@@ -76,7 +76,7 @@ pub(crate) async fn serve(
     if !is_default {
         target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     }
-    // Its turn ends here: the call that it makes of it takes one of its own.
+    // Its turn ends here: the call that it makes of it takes its own.
     let (bytes, _) = match parts.method {
         Method::POST => proxy::read_whole(gateway, &parts, body).await?,
         _ => Default::default(),

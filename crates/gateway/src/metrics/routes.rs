@@ -7,7 +7,7 @@ use arenite_guest::api;
 
 use crate::dialect::agentflow;
 
-/// What a path without a name of its own is counted as.
+/// What a path without its own name is counted as.
 const OTHER: &str = "other";
 /// Routes of this server itself.
 const OURS: [&str; 30] = [

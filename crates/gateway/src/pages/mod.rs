@@ -30,7 +30,7 @@ struct Page {
     html: &'static str,
     css: &'static [&'static str],
     script: &'static [&'static str],
-    /// Its script makes styles of its own.
+    /// Its script makes its own styles.
     styled_by_script: bool,
     /// Pages of its own origin may show it in a frame: the dashboard does.
     framed: bool,

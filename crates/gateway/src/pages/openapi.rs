@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// What clients are generated from changes only on purpose: ARENITE_BLESS=1 writes it anew.
+    /// What clients are generated from changes only on purpose: ARENITE_BLESS=1 rewrites it.
     #[test]
     fn golden_document() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/openapi.json");

@@ -5,7 +5,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The one media type of an answer, written anew. Browsers take the last of several types, others the first: so several, by
+/// The one media type of an answer, rewritten. Browsers take the last of several types, others the first: so several, by
 /// lines or by commas, and what is malformed become plain bytes.
 pub(super) fn canonical(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut given = headers.get_all(CONTENT_TYPE).iter();

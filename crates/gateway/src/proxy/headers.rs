@@ -61,7 +61,7 @@ impl Shown {
     }
 }
 
-/// The head that goes to the guest. `cookies`: they are those of a website on a host of its own, and ours is off them.
+/// The head that goes to the guest. `cookies`: they are those of a website on a separate host, and ours is off them.
 pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str, upgrade: bool, cookies: bool) -> HeaderMap {
     let named = named_in_connection(from_client);
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);

@@ -1,6 +1,6 @@
 //! What of a head passes between a client and a program that listens on a port of a sandbox.
 //!
-//! On a host of its own the program is a website like any other: its cookies, its authentication and its policies pass.
+//! On a separate host the program is a website like any other: its cookies, its authentication and its policies pass.
 //! Below a path it shares a host with the routes that control sandboxes, and has none of these.
 
 use http::header::{

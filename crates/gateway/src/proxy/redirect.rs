@@ -14,7 +14,7 @@ pub(super) struct Redirected<'a> {
     pub(super) origin: &'a str,
     /// The path under which a trusted proxy serves this server; mostly none.
     pub(super) outer: &'a str,
-    /// On a host that all routes share: whether a path is the sandbox's. None on a host of its own.
+    /// On a host that all routes share: whether a path is the sandbox's. None on a separate host.
     pub(super) owns: Option<&'a dyn Fn(&str) -> bool>,
     /// The client sends a key in a header.
     pub(super) keyed: bool,

@@ -5,7 +5,7 @@
 //!                          ├─ cdp: our own connection to it
 //!                          ├─ automation: another one, which knows tabs and what is in them
 //!                          │    └─ page, tabs, cookies, state, network: what agents do there
-//!                          └─ relay: connections of clients, each with one of its own to Chromium
+//!                          └─ relay: connections of clients, each with its own to Chromium
 //!  actions ─► desktop: mouse and keyboard as a person would use them
 //! ```
 //!

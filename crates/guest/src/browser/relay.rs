@@ -1,5 +1,5 @@
 //! The DevTools protocol for clients from outside: `/cdp/json/*` and `/json/*`, with addresses that lead back here, and
-//! WebSockets below `/cdp/devtools/`, each with a connection of its own to the browser.
+//! WebSockets below `/cdp/devtools/`, each with a separate connection to the browser.
 //!
 //! The browser's name in `/cdp/devtools/browser/{name}` is not looked at: an address that was told once stays good when
 //! another browser has taken the place of the first.

@@ -227,7 +227,7 @@ impl BrowserService {
         }
     }
 
-    /// Connects anew, or ends the browser and starts another.
+    /// Connects again, or ends the browser and starts another.
     pub async fn restart(&self, guest: &SharedGuest, request: &RestartRequest) -> Result<(), BrowserError> {
         let lists = [&request.url_blocklist, &request.url_allowlist];
         if lists.into_iter().flatten().any(|list| list.len() > MAX_PATTERNS) {
@@ -241,7 +241,7 @@ impl BrowserService {
         self.get(guest).await.map(drop)
     }
 
-    /// The rules of the forward proxy have changed: a running browser reads its policy anew.
+    /// The rules of the forward proxy have changed: a running browser reads its policy again.
     pub(crate) fn proxy_changed(&self, guest: &SharedGuest) {
         if self.port.load(Ordering::Relaxed) != 0
             && let Err(error) = lock(&self.policy).write(guest)

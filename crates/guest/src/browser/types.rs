@@ -105,7 +105,7 @@ pub struct Resolution {
 #[serde(rename_all = "lowercase")]
 #[schema(default = "hard")]
 pub enum RestartMode {
-    /// Connects to the browser anew; its tabs stay.
+    /// Connects to the browser again; its tabs stay.
     Soft,
     /// Ends the browser and starts another, with the same profile.
     #[default]

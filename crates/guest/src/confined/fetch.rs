@@ -3,7 +3,7 @@
 //! What a caller names on loopback is fetched, as any program in the sandbox could, except from the ports of the guest and the
 //! browser. Redirects from the internet don't lead there, nor do names that resolve to loopback.
 //!
-//! Every address that a name leads to is looked at right before it is dialled, at each redirect anew: what a name led to when
+//! Every address that a name leads to is looked at right before it is dialled, at each redirect too: what a name led to when
 //! it was checked, and what it leads to a moment later, are the same here. Behind a proxy the proxy resolves names; then
 //! only addresses and names that are known to be private are refused, and the rest is the proxy's to judge.
 

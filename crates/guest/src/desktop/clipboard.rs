@@ -1,5 +1,5 @@
 //! The clipboard. X11 has no place for it: whoever copied something gives it to whoever pastes. So what is copied here
-//! is given by a thread with a connection of its own, until a program copies something else.
+//! is given by a thread with a separate connection, until a program copies something else.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};

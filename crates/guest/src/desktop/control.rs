@@ -228,7 +228,7 @@ impl OnDesktop {
             return Err(ScreenError::NoCharacter(character).into());
         }
         let characters: Vec<char> = text.replace("\r\n", "\n").chars().collect();
-        // Each piece is a job of its own, with the time that a job has.
+        // Each piece is its own job, with the time that a job has.
         for piece in characters.chunks(MAX_TYPED) {
             let piece: String = piece.iter().collect();
             self.desktop.run(move |screen| screen.type_text(&piece)).await?;

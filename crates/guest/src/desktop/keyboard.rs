@@ -97,7 +97,7 @@ impl Screen {
         }
         if changed {
             // A key that comes before the program knows its new meaning has the old one for it, or none. Toolkits learn of it over
-            // connections of their own, which have their turn when there is nothing more to read on the first.
+            // separate connections, which have their turn when there is nothing more to read on the first.
             self.connection.sync()?;
             self.caught_up()?;
             for _ in 0..TURNS {

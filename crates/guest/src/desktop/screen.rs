@@ -1,4 +1,4 @@
-//! The connection to the X server: a thread of its own does one job after the other, since each waits for answers.
+//! The connection to the X server: a separate thread does one job after the other, since each waits for answers.
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

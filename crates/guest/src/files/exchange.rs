@@ -35,7 +35,7 @@ pub struct FileUploadResult {
 /// A file on its way in. Dropped before [`Upload::finish`], nothing of it is left.
 #[derive(Debug)]
 pub struct Upload {
-    /// The request's path; none: a file of its own name in the default directory.
+    /// The request's path; none: a new file in the default directory.
     path: Option<String>,
     name: Option<String>,
     draft: Draft,

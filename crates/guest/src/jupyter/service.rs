@@ -24,7 +24,7 @@ use crate::sessions::{SessionError, Sessions, Turns};
 pub(super) const MAX_SESSIONS: usize = 10;
 /// A session that executes nothing ends after this time.
 pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Single executions at a time, each in a kernel of its own; the others wait in order.
+/// Single executions at a time, each in its own kernel; the others wait in order.
 const MAX_SINGLE: usize = 4;
 /// Single executions that wait.
 const MAX_SINGLE_WAITING: usize = 64;
@@ -132,7 +132,7 @@ impl JupyterService {
         Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_owned()), restarted })
     }
 
-    /// Executes code in a kernel of its own that ends with it, or when the caller leaves. Lines are told as they are printed.
+    /// Executes code in its own kernel that ends with it, or when the caller leaves. Lines are told as they are printed.
     pub(crate) async fn execute_once(
         &self,
         guest: &SharedGuest,

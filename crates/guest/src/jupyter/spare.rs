@@ -17,7 +17,7 @@ use crate::SharedGuest;
 pub(super) const SPARE_TIME: Duration = Duration::from_secs(300);
 /// How long it may take to adapt it.
 const ADAPT: Duration = Duration::from_secs(10);
-/// What a program reads once, when it starts: with another value it must be started anew.
+/// What a program reads once, when it starts: with another value it must be restarted.
 const READ_AT_START: [&str; 8] = ["PYTHON", "LD_", "IPYTHON", "JUPYTER", "LC_", "LANG", "TZ", "HOME"];
 
 /// A started kernel and what it was started with.

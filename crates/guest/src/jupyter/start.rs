@@ -1,6 +1,6 @@
 //! From a kernel's description to a process that answers.
 //!
-//! Its sockets stand in a directory of its own, which nobody but the user may enter; TCP ports could be anyone's.
+//! Its sockets stand in a separate directory, which nobody but the user may enter; TCP ports could be anyone's.
 
 use std::io;
 use std::path::Path;

@@ -150,7 +150,7 @@ impl Connection {
             }
         };
         leaving.call = None;
-        // What was said right before the answer may be on its way still, since each has a task of its own.
+        // What was said right before the answer may be on its way still, since each has a separate task.
         tokio::task::yield_now().await;
         while let Some(Some(progress)) = told.next().now_or_never() {
             tell(news, progress).await;

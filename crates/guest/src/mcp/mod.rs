@@ -5,10 +5,10 @@
 //! ```text
 //!  named ──first call──► starting ──handshake──► connected ──its end──► named
 //!    ▲                      │                        │
-//!    └── failed, told ──────┘      new configuration ┘ (ended, then started anew by the next call)
+//!    └── failed, told ──────┘      new configuration ┘ (ended, then restarted by the next call)
 //! ```
 //!
-//! Which servers there are is read anew for each call: from the image's file, the environment over it. A server is
+//! Which servers there are is reread for each call: from the image's file, the environment over it. A server is
 //! started by the first call that needs it, as the sandbox's user, and stays until it ends or its configuration changes.
 //! A call that was under way when a server died is not repeated: nobody knows how far it came.
 

@@ -158,7 +158,7 @@ impl NodeProcess {
             None => (process::dev_null().map_err(at("its input"))?, None),
         };
         let mode = if mode == Mode::Once { "once" } else { "session" };
-        // In a function of its own: what a script declares at its top would be in the way of the code's own names.
+        // In its own function: what a script declares at its top would be in the way of the code's own names.
         let driver = format!("(() => {{\n{DRIVER}}})()");
         let argv = [&*runtime.program.to_string_lossy(), "-e", &driver, &*socket.to_string_lossy(), mode].map(str::to_owned);
         let child = guest

@@ -107,7 +107,7 @@ impl NodeService {
         self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
     }
 
-    /// Executes code in a process or a session of its own, or in one that is there.
+    /// Executes code in a process or a separate session, or in one that is there.
     pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         if id.is_none() && request.stateful != Some(true) {
@@ -150,7 +150,7 @@ impl NodeService {
         Ok(Executed { response, ended, restarted })
     }
 
-    /// Executes code in a process of its own that ends with it, or when the caller leaves. Lines are told as they are printed.
+    /// Executes code in a separate process that ends with it, or when the caller leaves. Lines are told as they are printed.
     pub(crate) async fn execute_once(
         &self,
         guest: &SharedGuest,

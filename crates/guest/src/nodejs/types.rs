@@ -29,7 +29,7 @@ pub struct NodeJSExecuteRequest {
     pub stateful: Option<bool>,
     /// The session to use; one that is not there is made.
     pub session_id: Option<String>,
-    /// The directory of execution. Absent: a new one of its own, or the session's.
+    /// The directory of execution. Absent: a new directory, or the session's.
     pub cwd: Option<String>,
     /// `node24` or `24`, if that is installed.
     pub version: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  off ──start──► guardrail or capture ──stop, or its time is over──► off, and (capture) a report
-//!                     │ a sample each interval, by a thread of its own
+//!                     │ a sample each interval, by a separate thread
 //!                     └─► a file in the runtime directory ──export──► a report (gzip, JSON lines)
 //! ```
 //!

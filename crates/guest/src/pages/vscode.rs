@@ -34,7 +34,7 @@ fn settings() -> String {
 }
 
 pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
-    // Without a file of its own it would make one, with a password.
+    // Without a separate file it would make one, with a password.
     let config = dir.join("config.yaml");
     std::fs::write(&config, "auth: none\n")?;
     let data = home(guest).join(".local/share/code-server");

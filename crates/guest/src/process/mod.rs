@@ -359,7 +359,7 @@ impl Processes {
         loop {
             {
                 let mut table = self.lock();
-                // Of any child: commands lead process groups of their own.
+                // Of any child: each command leads a process group.
                 while let Ok(Some((pid, status))) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                     let exit = match (status.exit_status(), status.terminating_signal()) {
                         (Some(code), _) => Exit::Code(code),

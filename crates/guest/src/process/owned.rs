@@ -11,7 +11,7 @@ use super::{Child, Exit, ScratchDir, Signal, kill_members};
 /// How long a killed process may take to be gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A process with a directory of its own. Dropped, it is killed with all that it started.
+/// A process with a separate directory. Dropped, it is killed with all that it started.
 #[derive(Debug)]
 pub struct OwnedProcess {
     child: Child,

@@ -14,7 +14,7 @@ pub type Members = Vec<i32>;
 
 /// How often members are looked for, since one may fork between being listed and being killed.
 const KILL_ROUNDS: usize = 8;
-/// How often, and after how long, those are looked at again that were in the midst of an exec, when they show no environment:
+/// How often, and after how long, those are looked at again that were executing another program, when they show no environment:
 /// on a busy machine that may last.
 const EXEC_ROUNDS: usize = 40;
 const EXEC_PAUSE: Duration = Duration::from_millis(5);
@@ -175,7 +175,7 @@ fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
     }
 }
 
-/// None: it can't be told, since it is in the midst of an exec and has no environment yet.
+/// None: it can't be told, since it is executing another program and has no environment yet.
 fn is_marked(pid: i32, mark: &[u8]) -> Option<bool> {
     let read = || std::fs::read(format!("/proc/{pid}/environ"));
     // One that may not be read is none of a command's.

@@ -1,6 +1,6 @@
 //! AIO's `sandbox` service: what this sandbox is and what is installed in it.
 //!
-//! Owns the versions of programs that it has asked for, until the programs change. Reads everything else anew for each
+//! Owns the versions of programs that it has asked for, until the programs change. Reads everything else again for each
 //! call, since whoever works in the sandbox may have installed or started something.
 
 mod packages;

@@ -18,7 +18,7 @@ use crate::process::{self, Command, Exit, Signal};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How much it may say, in bytes.
 const MAX_OUTPUT: u64 = 4 << 10;
-/// The most versions that are kept; at the bound all are asked for anew.
+/// The most versions that are kept; at the bound all are asked for again.
 const MAX_KEPT: usize = 64;
 
 /// A program, as found: its names, and the file that they lead to.

@@ -1,4 +1,4 @@
-//! One command on a terminal of its own, for as long as somebody looks: what `arenite exec` uses on a terminal.
+//! One command on its own terminal, for as long as somebody looks: what `arenite exec` uses on a terminal.
 //!
 //! `WS /v1/shell/ws?once=true` with, if wanted, `command` (a line for bash; absent: an interactive bash), `exec_dir`,
 //! `cols` and `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close.

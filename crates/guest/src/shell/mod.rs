@@ -1,6 +1,6 @@
 //! AIO's `shell` service: interactive shells that last.
 //!
-//! A session is one bash on a terminal of its own (a PTY) and one task that owns both. Everything else sends that task
+//! A session is one bash on its own terminal (a PTY) and one task that owns both. Everything else sends that task
 //! messages, so commands of one session run one after another, each with its own output:
 //!
 //! ```text

@@ -21,7 +21,7 @@ pub(super) enum Means {
     /// To every process of the command.
     Terminate,
     Kill,
-    /// The shell itself, which for example ignores ^C in a loop of its own.
+    /// The shell itself, which for example ignores ^C in its own loop.
     KillShell,
 }
 

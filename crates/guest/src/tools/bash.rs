@@ -11,7 +11,7 @@ use crate::shell::{ShellCommandResult, ShellCreateSessionRequest, ShellError, Sh
 
 /// The session that calls share which don't ask for another.
 const SHARED: &str = "mcp";
-/// Commands under way at a time; further calls wait. Each may have a shell of its own.
+/// Commands under way at a time; further calls wait. Each may have a separate shell.
 const MAX_COMMANDS: usize = 48;
 static TURNS: Semaphore = Semaphore::const_new(MAX_COMMANDS);
 /// What stands for the keys that stop a command.
@@ -24,7 +24,7 @@ pub(super) fn tools() -> Vec<Tool> {
 /// Runs a bash command in the sandbox and returns its output (stdout and stderr together) and exit code.
 ///
 /// Directory and variables last from call to call, in one shared session. While a command still runs there, the next call
-/// gets a session of its own. A command that takes longer than `timeout` goes on: call again with its `session_id` and an
+/// gets a separate session. A command that takes longer than `timeout` goes on: call again with its `session_id` and an
 /// empty `cmd` to wait for the rest of it, or with `cmd` "C-c" to stop it.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ExecuteBash {

@@ -15,7 +15,7 @@ use crate::http::ApiError;
 use crate::shell::ShellCreateSessionRequest;
 use crate::util;
 
-/// A tool that is another one with a part of its arguments, under names of its own.
+/// A tool that is another one with a part of its arguments, under its own names.
 struct Part {
     name: &'static str,
     title: &'static str,

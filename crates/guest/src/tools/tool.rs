@@ -112,7 +112,7 @@ impl Tool {
         Self { name, description, call: Box::new(call) }
     }
 
-    /// One that `forward` does, with a description and a schema of its own.
+    /// One that `forward` does, with its own description and schema.
     pub(super) fn forwarding<F>(
         name: &'static str,
         title: &str,

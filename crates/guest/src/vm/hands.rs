@@ -14,7 +14,7 @@ const MAX_TURNS: u64 = 200;
 /// Steps of a drag: programs follow the way, and miss a jump.
 const DRAG_STEPS: i64 = 12;
 /// Between two strokes, turns of the wheel or steps. The devices keep some events and drop the next ones, and a VM without
-/// a processor of its own takes its time; nothing tells that it has taken them.
+/// its own processor takes its time; nothing says that it has taken them.
 const PAUSE: Duration = Duration::from_millis(15);
 /// Between a button's way down and up, and before a second click.
 const CLICK_PAUSE: Duration = Duration::from_millis(30);

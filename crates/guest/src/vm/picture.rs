@@ -13,7 +13,7 @@ const MAX_SIDE: usize = 8192;
 
 /// Has QEMU write down its screen, in a directory that it may write to.
 pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, VmError> {
-    // Each has a file of its own: several may look at once.
+    // Each has a separate file: several may look at once.
     let place = dir.join(format!("screen-{}", crate::random_id()));
     let name = place.display().to_string();
     let taken = qmp.execute("screendump", json!({"filename": name})).await;

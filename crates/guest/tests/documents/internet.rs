@@ -5,7 +5,7 @@ use crate::standalone::Guest;
 
 const ADDRESS: &str = "93.184.215.14";
 
-/// A server of pages at the address, over TLS and without, with a certificate of an authority of its own.
+/// A server of pages at the address, over TLS and without, with a certificate of an authority made for the test.
 const SERVER: &str = r#"
 ip addr add 93.184.215.14/32 dev lo
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj "/CN=Test authority" 2>/dev/null

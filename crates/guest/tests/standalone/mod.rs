@@ -1,4 +1,4 @@
-//! A real guest in a process of its own, driven over its socket.
+//! A real guest in a separate process, driven over its socket.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -38,7 +38,7 @@ impl Guest {
         Self::start_under(Command::new(env!("CARGO_BIN_EXE_guest-standalone")), user, variables).await
     }
 
-    /// One in a network of its own, of which nothing but loopback is up. `script` is run in it first, by a shell in the
+    /// One in its own network, of which nothing but loopback is up. `script` is run in it first, by a shell in the
     /// guest's directory. For root alone.
     pub async fn start_apart(script: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("unshare");

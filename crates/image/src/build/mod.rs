@@ -3,7 +3,7 @@
 //! A step's digest is taken over the digest of the layer below and all that the step's outcome depends on, as far as it can
 //! be known beforehand: for RUN the command, environment, user and directory; for COPY the content of its sources; for a
 //! fresh Debian its suite and our recipe. A layer of that digest is reused. What a RUN fetches from the network is not known
-//! beforehand: [`BuildRequest::use_cache`] off makes every layer anew.
+//! beforehand: [`BuildRequest::use_cache`] off makes every layer, even one that exists.
 
 mod accounts;
 mod steps;
@@ -108,7 +108,7 @@ pub enum BuildEvent<'a> {
         digest: &'a str,
         took: Duration,
         size_bytes: u64,
-        /// How many of the steps made a layer anew.
+        /// How many of the steps made a layer instead of reusing one.
         built: usize,
     },
 }

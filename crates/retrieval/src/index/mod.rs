@@ -8,7 +8,7 @@
 //!
 //! A generation never changes once it is current. A change links the files that stay into a new generation, writes what is new,
 //! and makes it current when all of it is on disk; cut off at any moment, the old one is still there. Who has the old one open
-//! goes on reading it. What is replaced or removed keeps its ordinal until so much is gone that all is written anew.
+//! goes on reading it. What is replaced or removed keeps its ordinal until so much is gone that all is rewritten.
 
 mod dense;
 mod manifest;

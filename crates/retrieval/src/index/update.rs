@@ -18,7 +18,7 @@ use crate::{Error, Passage, Result};
 const BATCH: usize = 256;
 /// Generations have at most so many segments …
 const MAX_SEGMENTS: usize = 8;
-/// … and at least this part of the passages is there still; else all is written anew.
+/// … and at least this part of the passages is there still; else all is rewritten.
 const LEAST_ALIVE: f64 = 0.7;
 
 /// What a change is about, for who watches.
@@ -30,7 +30,7 @@ pub enum Phase {
     Merging,
     /// Of so many vectors, so many are in the graph.
     Linking { done: u64, of: u64 },
-    /// All is written anew without what is gone.
+    /// All is rewritten without what is gone.
     Compacting,
 }
 
@@ -301,7 +301,7 @@ impl Update {
         Ok(())
     }
 
-    /// Writes all anew, with what is there alone. Vectors are copied, not made again.
+    /// Writes all again, with what is there alone. Vectors are copied, not made again.
     fn compact(mut self) -> Result<u64> {
         (self.watch)(Phase::Compacting);
         let old = Index::open(&self.dir)?;

@@ -1,4 +1,4 @@
-//! Search by words: BM25 over tantivy's inverted index, in a directory of its own.
+//! Search by words: BM25 over tantivy's inverted index, in a separate directory.
 //!
 //! Nothing is stored but postings, lengths and ordinals. Passages lie in the order of their ordinals, within a segment and across
 //! segments, and every merge keeps it so. That is what makes ties exact without looking at more than is needed, and a set of
@@ -206,7 +206,7 @@ impl Shared {
     }
 }
 
-/// Makes `to` an index of its own with what `from` holds, at the cost of directory entries. Nobody may write to `from` meanwhile.
+/// Makes `to` its own index with what `from` holds, at the cost of directory entries. Nobody may write to `from` meanwhile.
 ///
 /// Locks are left behind: they belong to the file, not to its name, and a copy would share them.
 pub fn copy_links(from: &Path, to: &Path) -> Result<()> {

@@ -251,7 +251,7 @@ fn damage_is_told_and_never_a_panic() {
             fs::write(path, bad).unwrap();
             tried(path).is_ok()
         };
-        // It names files that may be removed, and is made anew.
+        // It names files that may be removed, and is recreated.
         let managed = path.ends_with(".managed.json");
         assert!(!keeps(&[]) && !keeps(&bytes[..bytes.len() / 2]) && !keeps(&vec![0xA5; bytes.len()]), "{}", path.display());
         assert!(!keeps(&bytes[..bytes.len() - 2]), "{}", path.display());

@@ -96,7 +96,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
-/// A file in the making, under a name of its own. It gets its right name when it is complete and on the disk, and else is removed.
+/// A file in the making, under its own name. It gets its right name when it is complete and on the disk, and else is removed.
 pub(crate) struct Writer {
     path: PathBuf,
     part: PathBuf,

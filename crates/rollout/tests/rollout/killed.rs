@@ -1,4 +1,4 @@
-//! Runners that are killed, as processes of their own.
+//! Runners that are killed, as separate processes.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -21,7 +21,7 @@ fn start(options: &Options) -> Child {
         .unwrap()
 }
 
-/// Not a test of its own: the runner that another test kills.
+/// Not a test by itself: the runner that another test kills.
 #[tokio::test]
 async fn runner_that_gets_killed() {
     let Ok(arguments) = std::env::var("KILLED_RUNNER") else { return };

@@ -193,7 +193,7 @@ async fn the_infrastructures_failures_are_retried_and_the_agents_are_not() {
     assert_eq!(rows[0]["worker_ids"].as_array().unwrap().len(), 3);
     assert!(rows[2]["error_message"].as_str().unwrap().contains("absolute paths"));
 
-    // What the infrastructure failed says nothing of the agent: the next runner tries it anew, and nothing else.
+    // What the infrastructure failed says nothing of the agent: the next runner tries it again, and nothing else.
     ran(run_dir.options(&server, &agent)).await.unwrap();
     assert_eq!((counts(0), counts(1), counts(2)), (6, 1, 1));
 
@@ -208,7 +208,7 @@ async fn the_infrastructures_failures_are_retried_and_the_agents_are_not() {
 async fn a_timeout_ends_the_whole_process_group_and_who_left_it() {
     let server = FakeServer::start().await;
     let run_dir = RunDir::new(1);
-    // One in the group that minds no polite word, one in a session of its own, and both keep the output open.
+    // One in the group that minds no polite word, one in another session, and both keep the output open.
     let agent = "(trap '' TERM; echo $$ >> ../ids; while :; do sleep 1; done) & setsid sh -c 'echo $$ >> ../ids; exec sleep 600' & \
                  echo $! >> ../ids; wait";
     let mut options = run_dir.options(&server, agent);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::process::Process;
 use super::{FAREWELL, Launch, PROTOCOL};
 
-/// Started by the first call, and anew after it broke.
+/// Started by the first call, and again after it broke.
 pub(crate) struct Aside {
     process: Process,
 }

@@ -1,4 +1,4 @@
-//! Backends and tools that are processes of their own, in any language: see docs/PLUGINS.md for what is spoken.
+//! Backends and tools that are separate processes, in any language: see docs/PLUGINS.md for what is spoken.
 //!
 //! ```text
 //!  started ──► described ──► calls ──► ended by itself or us
@@ -57,7 +57,7 @@ pub struct Launch {
     /// Variables that hold folders of the host.
     pub paths: Vec<(String, Vec<PathBuf>)>,
     pub dir: Option<PathBuf>,
-    /// In a sandbox of its own, and of this kind.
+    /// In a separate sandbox, and of this kind.
     pub sandbox: Option<SandboxRequest>,
 }
 
@@ -135,7 +135,7 @@ struct Described {
     hidden: bool,
 }
 
-/// A backend in a process of its own.
+/// A backend in a separate process.
 pub struct Plugin {
     name: String,
     kind: Kind,

@@ -120,7 +120,7 @@ pub(super) struct Process {
 struct State {
     lives: u64,
     started: Option<Instant>,
-    /// What a process that was started anew is told first.
+    /// What a process that was restarted is told first.
     first: Option<Value>,
 }
 
@@ -141,7 +141,7 @@ impl Process {
         alive.clone().filter(|running| !running.of.dead.is_cancelled())
     }
 
-    /// The process, started anew if it died.
+    /// The process, restarted if it died.
     pub(super) async fn running(&self) -> Result<Running, String> {
         if let Some(running) = self.alive() {
             return Ok(running);

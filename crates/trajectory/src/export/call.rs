@@ -129,7 +129,7 @@ pub(crate) fn is_envelope(value: &Value) -> bool {
 }
 
 /// The tool that an action names: `bash:run` as it is, `POST /v1/bash/exec?x` as `bash_exec`, and a tool that was called over
-/// a route of its own by its name.
+/// a separate route by its name.
 pub fn tool(action: &str) -> String {
     let Some((method, place)) = action.split_once(' ').filter(|(_, place)| place.starts_with('/')) else {
         return action.to_owned();

@@ -80,7 +80,7 @@ impl ReplayTarget {
         while let Some(event) = events.front().is_some_and(|event| event.after < step.step).then(|| events.pop_front()).flatten()
         {
             let known = sessions.get(&event.resource_type);
-            // Told of again by a server that was started anew, where it goes on.
+            // Told of again by a server that was restarted, where it goes on.
             if event.event == SessionChange::Begin && known.is_some_and(|id| id.as_ref() == Some(&event.id)) {
                 continue;
             }
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(needs("vm:click", json!("vm_1"), false), Wanted::Nothing);
         assert_eq!(needs("bash:run", json!("bash_1"), false), Wanted::First("bash".to_owned()));
         assert_eq!(needs("bash:run", json!("bash_1"), false), Wanted::Nothing);
-        // Destroyed and made anew by calls that are no steps.
+        // Destroyed and recreated by calls that are no steps.
         assert_eq!(needs("bash:run", json!("bash_2"), false), Wanted::Another("bash".to_owned()));
         assert_eq!(needs("code:execute", json!("code_1"), true), Wanted::Nothing);
         assert_eq!(needs("ds_run_python", Value::Null, false), Wanted::Nothing);

@@ -1,6 +1,6 @@
 //! Answers sandboxes' questions for names by passing them to the host's resolvers, which sandboxes could not reach.
 //!
-//! Queries go on as they are, each from a port and under an id of its own, and an answer counts only when it comes from
+//! Queries go on as they are, each from a port and under its own id, and an answer counts only when it comes from
 //! the resolver that was asked, under that id, to that question. Nothing is remembered between queries. The forwarder runs
 //! in the server: while that is down, sandboxes resolve no names.
 //!

@@ -9,7 +9,7 @@
 //!
 //! - The namespace belongs to the host's user namespace: a sandbox's root can read its network but not change it, nor send
 //!   packets of its own making. Ports below 1024 and `ping` work all the same, by two settings of the namespace.
-//! - Each sandbox has a link of its own to the host; there is no shared segment on which one could hear or impersonate
+//! - Each sandbox has its own link to the host; there is no shared segment on which one could hear or impersonate
 //!   another. Both ends know each other's hardware address, so there is no ARP.
 //! - Out goes IPv4 only. A sandbox has `::1` and no other IPv6, and what speaks IPv6 on its link is dropped.
 //! - What a sandbox may reach is said by [`NetworkConfig`]; the host itself and other sandboxes it never may, but for

@@ -198,7 +198,7 @@ fn is_mounted(root: &Path, image: &File) -> Result<bool> {
 }
 
 fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
-    // It may be attached but not mounted here: a server in a mount namespace of its own went, and its sandboxes stayed.
+    // It may be attached but not mounted here: a server in a separate mount namespace went, and its sandboxes stayed.
     // A second device on the same file would corrupt it.
     let found = loopdev::LoopDevice::find(file).map_err(StorageError::io("look through the loop devices"))?;
     let device = match found {

@@ -2,7 +2,7 @@
 //! lead to the same.
 //!
 //! Differences, all named: bodies that are not JSON are 400 and JSON where the original broke; errors tell no paths of the
-//! server; sessions that exist tell their status, and one that failed is made anew; a session's own `ttl` and `auto_extend`
+//! server; sessions that exist tell their status, and one that failed is recreated; a session's own `ttl` and `auto_extend`
 //! count; `trace_id` of a request is kept; a worker that names itself in `X-Worker-ID` alone is known; other sites' pages may
 //! call only from origins that the configuration names.
 

@@ -6,7 +6,7 @@
 //!  operations ──calls──► a Tab's session, and wait for what the pump notes
 //! ```
 //!
-//! It is made by the first operation that works in pages, and anew when its connection broke or fell behind. Only tabs of the
+//! It is made by the first operation that works in pages, and again when its connection broke or fell behind. Only tabs of the
 //! person's own profile are known: those that other clients open in contexts of theirs are theirs. Tabs are attached to one
 //! by one. An attachment by the browser itself (`Target.setAutoAttach`) would hold up the windows that pages open.
 //!

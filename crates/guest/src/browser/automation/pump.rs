@@ -18,7 +18,7 @@ const MAX_ANSWERS: usize = 32;
 /// Frames of a tab that are looked into.
 const MAX_FRAMES: usize = 512;
 
-/// Notes events until the connection ends, or falls behind: what is known would be wrong then, and is made anew.
+/// Notes events until the connection ends, or falls behind: what is known would be wrong then, and is recreated.
 pub(super) async fn run(mut events: Events, automation: Weak<Automation>) {
     while let Ok(event) = events.next().await {
         let Some(automation) = automation.upgrade() else { return };

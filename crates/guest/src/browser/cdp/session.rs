@@ -78,7 +78,7 @@ impl Event {
 /// Why there is no next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The listener was too slow: look at the state anew, then go on listening.
+    /// The listener was too slow: look at the state again, then go on listening.
     #[error("{0} events of the browser were missed")]
     Behind(u64),
     #[error("the browser has ended")]

@@ -91,7 +91,7 @@ impl Network {
         let done = change(&mut rules)?;
         *self.rules.lock() = Arc::new(rules);
         if let Err(error) = self.apply(&mut interception, port, path).await {
-            // The next call makes it anew, with the rules as they were.
+            // The next call recreates it, with the rules as they were.
             *self.rules.lock() = before;
             *interception = None;
             return Err(error.into());
@@ -149,7 +149,7 @@ async fn enable(client: &Client, rules: &Rules) -> Result<(), CdpError> {
 }
 
 /// Brings the rules to pages that are loaded. What they load through was made before the browser was asked to hold anything;
-/// it is made anew when a page itself is asked to, even if for nothing.
+/// it is recreated when a page itself is asked to, even if for nothing.
 async fn refresh(client: &Client) {
     let tell = |target: Target| async move {
         let session = client.attach(&target.target_id).await?;
@@ -187,7 +187,7 @@ async fn listen(client: &Client, mut events: Events, rules: &Current) {
                 });
             }
             Ok(_) => {}
-            // Of some that are held we know nothing: the browser lets go of all, and begins anew.
+            // Of some that are held we know nothing: the browser lets go of all, and starts over.
             Err(Lost::Behind(missed)) => {
                 tracing::warn!(missed, "requests came faster than rules for them were looked at");
                 if let Err(error) = again(client, rules).await {

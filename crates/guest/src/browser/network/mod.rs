@@ -5,8 +5,8 @@
 //!         ─► traffic: what pages asked for, noted by the automation's pump ─► har: as a file
 //! ```
 //!
-//! Rules are for the whole browser and outlive it: one that is started anew has them again. What is known of requests is of
-//! the tabs that operations can work in, and of the automation's connection: one that is made anew begins with nothing.
+//! Rules are for the whole browser and outlive it: one that is restarted has them again. What is known of requests is of
+//! the tabs that operations can work in, and of the automation's connection: one that is recreated begins with nothing.
 
 mod events;
 mod har;

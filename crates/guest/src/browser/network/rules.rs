@@ -10,7 +10,7 @@ use super::headers::Headers;
 use super::pattern::Pattern;
 use super::{NetworkError, RouteResponseModel};
 
-/// Origins with headers of their own.
+/// Origins with separate headers.
 const MAX_ORIGINS: usize = 100;
 const MAX_ROUTES: usize = 200;
 /// Bytes of a route's body.

@@ -1,6 +1,6 @@
 //! What is known of the pages' requests.
 //!
-//! Requests stand in the order in which they began. Where a redirect leads is a request of its own with the same id: all of
+//! Requests stand in the order in which they began. Where a redirect leads is another request with the same id: all of
 //! an id are a chain. Headers as they went over the wire are told apart from the rest, before or after it, and are
 //! put to a chain's requests one after the other.
 

@@ -85,7 +85,7 @@ pub(crate) struct Work {
     done: AtomicBool,
 }
 
-/// Does `operation` in the tab that operations work in. A page that crashed before is loaded anew first.
+/// Does `operation` in the tab that operations work in. A page that crashed before is reloaded first.
 pub(crate) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
 where
     F: Future<Output = Result<T, PageError>>,

@@ -165,7 +165,7 @@ async fn forward(State(guest): State<SharedGuest>) -> Reply<Value> {
     acted(guest, "Went forward".to_owned(), |work| async move { Ok(json!(work.history(1).await?)) }).await
 }
 
-/// Loads the page anew.
+/// Loads the page again.
 #[utoipa::path(post, path = "/v1/browser/page/reload", tag = "browser", operation_id = "reload_v1_browser_page_reload_post",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn reload(State(guest): State<SharedGuest>) -> Reply<Value> {

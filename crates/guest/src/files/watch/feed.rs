@@ -49,7 +49,7 @@ pub(super) struct Page {
     pub(super) events: Vec<FileEvent>,
     /// The number of the last event that the reader has now.
     pub(super) cursor: u64,
-    /// Events after the reader's cursor were lost: look at the files anew.
+    /// Events after the reader's cursor were lost: look at the files again.
     pub(super) overflow: bool,
     /// What was watched is gone, or the watcher was stopped: nothing comes any more.
     pub(super) closed: bool,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A watcher is one task of the runtime. What needs the user's rights (opening, looking, watching) it has done on a thread
-//! of [`super::worker`]. Of inotify a watcher has an instance of its own, so that a flood in one makes no other one lose
+//! of [`super::worker`]. Of inotify a watcher has its own instance, so that a flood in one makes no other one lose
 //! events.
 
 mod changes;

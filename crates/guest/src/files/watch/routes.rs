@@ -91,7 +91,7 @@ async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreateWatc
 
 /// Events after a cursor.
 ///
-/// `overflow` says that events after the cursor were lost: look at the files anew and go on with the answer's cursor.
+/// `overflow` says that events after the cursor were lost: look at the files again and go on with the answer's cursor.
 /// `closed` says that nothing will come any more, since what was watched is gone.
 #[utoipa::path(post, path = "/v1/file/watch/{watcher_id}/poll", tag = "file-watch",
     operation_id = "poll_events_v1_file_watch__watcher_id__poll_post", params(("watcher_id" = String, Path)),

@@ -139,7 +139,7 @@ impl Tree {
         Ok((tree, selection))
     }
 
-    /// Forgets all directories, to enter them anew after events were lost.
+    /// Forgets all directories, to enter them again after events were lost.
     pub(super) fn clear(&mut self) {
         self.directories.clear();
     }

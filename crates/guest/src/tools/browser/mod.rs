@@ -77,7 +77,7 @@ fn target(selector: Option<String>, index: Option<i64>) -> Result<Target, ApiErr
     Target::new(selector, index).map_err(|error| failed(error, LIST_ELEMENTS))
 }
 
-/// A failure in words for agents, and what to do: `hint`, unless what went wrong has an answer of its own.
+/// A failure in words for agents, and what to do: `hint`, unless what went wrong has its own answer.
 fn failed(error: PageError, hint: &str) -> ApiError {
     let own = match error {
         PageError::Crashed | PageError::Cdp(_) | PageError::Browser(_) => return error.into(),

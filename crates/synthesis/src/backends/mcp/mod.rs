@@ -1,6 +1,6 @@
 //! `mcp:*`: tools of MCP servers that speak on their standard input and output, run inside the worker's sandbox.
 //!
-//! Servers are asked for their tools: when the backend is warmed up, in a sandbox of its own that is removed afterwards.
+//! Servers are asked for their tools: when the backend is warmed up, in a separate sandbox that is removed afterwards.
 
 mod definitions;
 mod workspace;

@@ -4,7 +4,7 @@
 //!  wanted ──► a sandbox is made ──► its desktop starts, its setup is done ──► ready ──► a session's own ──► removed
 //! ```
 //!
-//! A session never gets a VM that another had: what is taken is made anew, in the background. A VM that breaks on the
+//! A session never gets a VM that another had: what is taken is recreated, in the background. A VM that breaks on the
 //! way is removed; the next take, or warmup, tries again.
 
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 //!                 └───► ended or too slow: removed, with its last words in the error
 //! ```
 //!
-//! A reset is a container made anew: the disk is only read, and what the VM writes is in the container.
+//! A reset recreates the container: the disk is only read, and what the VM writes is in the container.
 
 mod socket;
 

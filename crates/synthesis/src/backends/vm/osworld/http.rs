@@ -83,7 +83,7 @@ impl Http for InSandbox {
     }
 }
 
-/// One request and its answer over a connection of its own.
+/// One request and its answer over a separate connection.
 pub(in crate::backends::vm) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     host: &str,
