@@ -218,7 +218,11 @@ pub struct HostCapacity {
 #[derive(Debug, Error)]
 pub enum EngineError {
     #[error("image {image:?} is not built here")]
-    NoImage { image: String },
+    NoImage {
+        image: String,
+        /// An image is being built on this host now, maybe this one.
+        is_building: bool,
+    },
     #[error("there is no volume {name:?}")]
     NoVolume { name: String, known: Vec<String> },
     #[error("there is no sandbox {id}")]
@@ -272,7 +276,10 @@ impl EngineError {
 
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NoImage { image } => {
+            Self::NoImage { is_building: true, .. } => {
+                Some("an image is being built on this host now; try again in a few minutes, or see what is there with: arenite image ls".to_owned())
+            }
+            Self::NoImage { image, .. } => {
                 let build = match image.as_str() {
                     "base" => "sudo arenite image build base".to_owned(),
                     "code" | "browser" | "aio" => format!("cargo xtask image {image} in Arenite's sources"),

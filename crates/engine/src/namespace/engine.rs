@@ -21,7 +21,7 @@ use super::data_dir::write_shared_file;
 use super::record::{Record, boot_id};
 use super::recovery::Occupied;
 use super::slot::{Slot, cgroup, kill, start_time, wait_end};
-use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, recovery, restart, volumes};
+use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptors, kvm, lock, recovery, restart, volumes};
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
@@ -315,7 +315,10 @@ impl EngineShared {
     /// The image that a spec names, as it is now.
     pub(super) fn image(&self, spec: &SandboxSpec) -> Result<Image, EngineError> {
         self.host.images.get(&spec.image).map_err(|error| match error.code() {
-            arenite_model::ErrorCode::NotFound => EngineError::NoImage { image: spec.image.to_string() },
+            arenite_model::ErrorCode::NotFound => EngineError::NoImage {
+                image: spec.image.to_string(),
+                is_building: lock::is_building(&self.host.config.data_dir),
+            },
             _ => at("image", io::Error::other(error)),
         })
     }

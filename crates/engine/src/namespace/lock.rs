@@ -81,6 +81,12 @@ pub(super) fn for_build(data_dir: &Path) -> Result<File, EngineError> {
     Ok(file)
 }
 
+/// Whether an image is being built in a data directory now.
+pub(super) fn is_building(data_dir: &Path) -> bool {
+    let file = File::open(data_dir.join("build.lock"));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+}
+
 fn open(data_dir: &Path, name: &str) -> Result<(File, PathBuf), EngineError> {
     let path = data_dir::open(data_dir)?.join(name);
     let file = File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(cannot_lock(&path))?;
