@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from arenite_server import Server, binary, free_port
+from small import tiny_image
 
 
 def host_objects(data_dir: Path) -> dict[str, list[str]]:
@@ -194,3 +196,62 @@ def test_sockets_of_a_service_manager_are_kept_over_a_restart(own_server: Callab
         finally:
             process.terminate()
             assert process.wait(30) == 0
+
+
+def reset(server: Server, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [str(binary()), "reset", "--data-dir", str(server.data_dir), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+def test_a_reset_leaves_the_host_as_it_was(own_server: Callable[..., Server]) -> None:
+    before = marked(set())
+    server = own_server()
+    server.start()
+    tiny_image(server.data_dir / "pool")
+    httpx.post(f"{server.url}/api/v2/sandboxes", json={"name": "kept", "image": "tiny"}, timeout=60).raise_for_status()
+    assert marked(before) and host_objects(server.data_dir)["mounts"]
+
+    listed = reset(server)
+    assert listed.returncode == 0, listed.stderr
+    assert f"pid {server.pid}" in listed.stdout and "control.sqlite" in listed.stdout and "mounted" in listed.stdout
+    assert "nothing was changed" in listed.stderr
+    unasked = reset(server, "--all")
+    assert unasked.returncode == 1 and "--force" in unasked.stderr, unasked.stderr
+    assert httpx.get(f"{server.url}/ready").status_code == 200
+
+    done = reset(server, "--all", "--force")
+    assert done.returncode == 0, done.stderr
+    assert server.process is not None and server.process.wait(10) == 0
+    server.process = None
+    assert not server.data_dir.exists()
+    assert host_objects(server.data_dir) == {"loop devices": [], "mounts": []}
+    assert not marked(before)
+    again = reset(server, "--all")
+    assert again.returncode == 0 and "nothing of" in again.stderr, again.stderr
+
+
+def test_a_reset_removes_what_a_killed_server_and_a_deleted_directory_left(own_server: Callable[..., Server]) -> None:
+    before = marked(set())
+    server = own_server()
+    server.start()
+    tiny_image(server.data_dir / "pool")
+    httpx.post(f"{server.url}/api/v2/sandboxes", json={"name": "left", "image": "tiny"}, timeout=60).raise_for_status()
+    server.kill()
+    for path in server.data_dir.iterdir():
+        if path.name != "pool":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert marked(before) and host_objects(server.data_dir)["mounts"]
+    done = reset(server, "--all", "--force")
+    assert done.returncode == 0, done.stderr
+    assert not server.data_dir.exists() and not marked(before)
+    assert host_objects(server.data_dir) == {"loop devices": [], "mounts": []}
+
+
+def test_a_reset_refuses_a_directory_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "letter").touch()
+    refused = subprocess.run(
+        [str(binary()), "reset", "--all", "--force", "--data-dir", str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 1 and "data directory of Arenite" in refused.stderr, refused.stderr
+    assert (tmp_path / "letter").exists()

@@ -113,6 +113,8 @@ pub(crate) enum Command {
     Mcp(McpArgs),
     /// Mount a storage pool again that an error of the disk made read-only
     RecoverStorage(RecoverStorageArgs),
+    /// Show or remove everything that Arenite has on this host
+    Reset(ResetArgs),
     /// Check what this host can do
     Doctor(DoctorArgs),
     /// Run the server inside a sandbox; started by Arenite itself
@@ -400,6 +402,27 @@ it is.
 Example:
   sudo arenite recover-storage")]
 pub(crate) struct RecoverStorageArgs {
+    #[command(flatten)]
+    pub(crate) data_dir: DataDir,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --all the command lists what it would remove: the server, sandboxes with their processes and networks, the storage
+pool, and the data directory with images, trajectories and corpora. Other data directories of this host stay, and so do
+kernel settings that the server changed (docs/OPERATIONS.md lists them).
+
+Examples:
+  sudo arenite reset
+  sudo arenite reset --all
+  sudo arenite reset --all --force --data-dir /srv/arenite         in scripts")]
+pub(crate) struct ResetArgs {
+    /// Stop the server and remove everything; asks first
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Ask nothing
+    #[arg(long, short, requires = "all")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
 }

@@ -61,6 +61,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             serve::run(*args, matches)
         }
         Command::RecoverStorage(args) => commands::storage::recover(&args),
+        Command::Reset(args) => commands::reset::reset(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Image(ImageCommand::Build(args)) => commands::image::build(&args),
         Command::Image(ImageCommand::Ls(args)) => commands::image::ls(&args),

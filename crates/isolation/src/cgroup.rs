@@ -111,6 +111,11 @@ impl Cgroups {
         Ok(cgroups)
     }
 
+    /// Those of an installation that may be gone. Makes nothing ready.
+    pub fn existing(layout: Layout, prefix: &str) -> Self {
+        Self { layout, prefix: prefix.to_owned() }
+    }
+
     /// The host directories of one sandbox, by controller. On version 2 there is one.
     fn dirs(&self, id: &str) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = match &self.layout {

@@ -8,6 +8,7 @@ pub(crate) mod mcp;
 pub(crate) mod quarantine;
 pub(crate) mod rag;
 mod replay;
+pub(crate) mod reset;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
 pub(crate) mod storage;

@@ -7,19 +7,30 @@ use std::path::{Path, PathBuf};
 
 use crate::EngineError;
 
-/// What is only found in a data directory.
-const MARKS: [&str; 10] = [
-    "server.lock",
-    "build.lock",
-    "control.sqlite",
-    "pool.img",
+/// Files and directories of a data directory that tell it from others.
+const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
+/// The others.
+const OTHERS: [&str; 17] = [
+    "control.sqlite-shm",
+    "control.sqlite-wal",
+    "handover.sock",
+    "kvm.json",
+    "kvm.json.new",
     "plain",
-    "subvolumes",
-    "run",
-    "trajectories",
+    "pool",
+    "pool.img.new",
+    "pool.made",
+    "program",
+    "records",
     "retrieval",
+    "run",
+    "subvolumes",
     "synthesis",
+    "trajectories",
+    "control.sqlite-journal",
 ];
+/// Stores that could not be read, with a time in their names.
+const UNREADABLE: &str = "control.sqlite.unreadable-";
 
 /// Makes the directory, or closes one that is there to all other users, and returns its path.
 ///
@@ -43,7 +54,7 @@ pub(super) fn open(dir: &Path) -> Result<PathBuf, EngineError> {
     if about.mode() & 0o077 == 0 && about.uid() == user {
         return Ok(dir);
     }
-    let is_ours = MARKS.iter().any(|mark| dir.join(mark).exists());
+    let is_ours = MARKS.iter().chain(&OTHERS).any(|name| dir.join(name).exists());
     if !is_ours && fs::read_dir(&dir).map_err(failed("read"))?.next().is_some() {
         return Err(EngineError::Unsupported {
             what: format!("the data directory {}", dir.display()),
@@ -55,6 +66,28 @@ pub(super) fn open(dir: &Path) -> Result<PathBuf, EngineError> {
         .map_err(failed("close"))?;
     tracing::info!(dir = %dir.display(), "the data directory is now closed to other users");
     Ok(dir)
+}
+
+/// The names of what Arenite keeps in a data directory, sorted; none for a directory that is missing.
+pub(super) fn entries(dir: &Path) -> io::Result<Vec<String>> {
+    let listed = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in listed {
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        if MARKS.contains(&name.as_str()) || OTHERS.contains(&name.as_str()) || name.starts_with(UNREADABLE) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether these entries show that a directory is a data directory.
+pub(super) fn has_mark(entries: &[String]) -> bool {
+    entries.iter().any(|name| MARKS.contains(&name.as_str()))
 }
 
 /// Makes a directory that users of a sandbox may enter, whatever the server's umask.

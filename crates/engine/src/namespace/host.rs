@@ -270,19 +270,24 @@ impl Host {
     }
 
     fn remove_cgroups(&self, id: &str) -> io::Result<()> {
-        // A cgroup stays busy for a moment after its last process has ended.
-        let mut removed = self.cgroups.remove(id);
-        for _ in 0..100 {
-            match &removed {
-                Err(error) if error.source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
-                    std::thread::sleep(Duration::from_millis(5));
-                    removed = self.cgroups.remove(id);
-                }
-                _ => break,
-            }
-        }
-        removed.map_err(io::Error::other)
+        remove_cgroups(&self.cgroups, id)
     }
+}
+
+/// Removes a sandbox's cgroups, after its processes have ended.
+pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &str) -> io::Result<()> {
+    // A cgroup stays busy for a moment after its last process has ended.
+    let mut removed = cgroups.remove(id);
+    for _ in 0..100 {
+        match &removed {
+            Err(error) if error.source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+                std::thread::sleep(Duration::from_millis(5));
+                removed = cgroups.remove(id);
+            }
+            _ => break,
+        }
+    }
+    removed.map_err(io::Error::other)
 }
 
 /// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.

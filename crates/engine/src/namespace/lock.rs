@@ -53,6 +53,22 @@ impl ServerLock {
         }
     }
 
+    /// The server that has the lock now; its process id is 0 when it has not written one.
+    pub fn holder(data_dir: &Path) -> Result<Option<LockHolder>, EngineError> {
+        let path = data_dir.join("server.lock");
+        let mut file = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(cannot_lock(&path))?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(None),
+            Err(fs::TryLockError::WouldBlock) => {
+                Ok(Some(read_holder(&mut file).unwrap_or(LockHolder { pid: 0, addresses: Vec::new() })))
+            }
+            Err(fs::TryLockError::Error(source)) => Err(cannot_lock(&path)(source)),
+        }
+    }
+
     /// Waits until the server that has the lock has ended. Blocks the thread.
     pub fn wait(data_dir: &Path) -> Result<Self, EngineError> {
         let (file, path) = open(data_dir, "server.lock")?;
@@ -79,6 +95,18 @@ pub(super) fn for_build(data_dir: &Path) -> Result<File, EngineError> {
     }
     file.lock().map_err(cannot_lock(&path))?;
     Ok(file)
+}
+
+/// The same without waiting.
+pub(super) fn try_for_build(data_dir: &Path) -> Result<File, EngineError> {
+    let (file, path) = open(data_dir, "build.lock")?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(EngineError::Storage { reason: format!("an image is being built in {}", data_dir.display()), hint: None })
+        }
+        Err(fs::TryLockError::Error(source)) => Err(cannot_lock(&path)(source)),
+    }
 }
 
 /// Whether an image is being built in a data directory now.

@@ -215,7 +215,7 @@ impl Network {
         self.forwarder.stop().await;
         if remove_table {
             let shared = self.shared.clone();
-            if let Err(error) = blocking(move || shared.remove_all()).await {
+            if let Err(error) = blocking(move || remove(&shared.tag)).await {
                 tracing::warn!(%error, "something of the network stays on the host; the next start uses it again");
             }
         }
@@ -311,15 +311,6 @@ impl Shared {
         if self.opens_host { set(&format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1") } else { Ok(()) }
     }
 
-    fn remove_all(&self) -> Result<()> {
-        self.remove_links(|_| true)?;
-        let mut host = host_netlink()?;
-        if let Some(link) = find(&mut host, &gateway_name(&self.tag))? {
-            delete(&mut host, &link)?;
-        }
-        rules::remove(&self.tag)
-    }
-
     /// Removes the links whose index `unwanted` says.
     fn remove_links(&self, unwanted: impl Fn(u32) -> bool) -> Result<Vec<String>> {
         let mut host = host_netlink()?;
@@ -332,6 +323,28 @@ impl Shared {
             }
         }
         Ok(removed)
+    }
+}
+
+/// The host's interfaces of a data directory's network.
+pub(super) fn interfaces(tag: &str) -> Result<Vec<String>> {
+    let links = host_netlink()?.links().map_err(NetworkError::netlink("list the host's links"))?;
+    let prefix = interface_prefix(tag);
+    Ok(links.into_iter().map(|link| link.name).filter(|name| name.starts_with(&prefix)).collect())
+}
+
+/// Removes all that a data directory's network has on the host. Sandboxes that live lose their network.
+pub(super) fn remove(tag: &str) -> Result<()> {
+    let mut host = host_netlink()?;
+    for name in interfaces(tag)? {
+        if let Some(link) = find(&mut host, &name)? {
+            delete(&mut host, &link)?;
+        }
+    }
+    match rules::remove(tag) {
+        // Without the program there can be no table.
+        Err(NetworkError::Program { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 

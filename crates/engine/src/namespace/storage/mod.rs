@@ -512,6 +512,38 @@ pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
     pool::detach(data_dir)
 }
 
+/// Takes the pool of `data_dir` off the host for good, also one with a missing image. What was done, in words.
+pub(super) fn remove_pool_mount(data_dir: &Path) -> Result<Vec<String>> {
+    if pool::image(data_dir).exists() { detach(data_dir) } else { pool::unmount_all(data_dir) }
+}
+
+pub(super) fn is_pool_mounted(data_dir: &Path) -> bool {
+    pool::is_anything_mounted(data_dir)
+}
+
+/// Data directories with a pool on a loop device.
+pub(super) fn mounted_data_dirs() -> Vec<PathBuf> {
+    pool::data_dirs()
+}
+
+/// Removes a file, a link or a directory with all that sandboxes left in it. Links are not followed.
+pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return fs::remove_file(path);
+    }
+    // On a btrfs of the host's: a read-only snapshot can't be emptied.
+    for parent in ["uppers", "snapshots"].map(|name| path.join(name)) {
+        let Ok(directory) = File::open(&parent) else { continue };
+        for entry in fs::read_dir(&parent)?.flatten() {
+            if let Some(name) = entry.file_name().to_str() {
+                // What is no subvolume is removed below.
+                let _ = btrfs::delete_subvolume(directory.as_fd(), name);
+            }
+        }
+    }
+    tree::remove(path)
+}
+
 fn join_users(data_dir: &Path) -> Result<File> {
     let path = data_dir.join("pool.lock");
     let what = || format!("lock {}", path.display());

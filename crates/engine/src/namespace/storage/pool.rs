@@ -226,17 +226,21 @@ pub(super) fn unmount(root: &Path) -> Result<()> {
         .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
 }
 
+/// Files that are still open keep the file system and not the mount point.
+fn unmount_or_detach(root: &Path) -> Result<()> {
+    unmount(root).or_else(|_| {
+        rustix::mount::unmount(root, UnmountFlags::DETACH)
+            .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
+    })
+}
+
 /// Unmounts the pool from wherever this process can reach it, and waits until nothing uses the image's loop device.
 pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
     let (path, root) = (image(data_dir), data_dir.join("pool"));
     let file = File::open(&path).map_err(StorageError::io(format!("open {}", path.display())))?;
     let mut done = Vec::new();
     while is_mounted(&root, &file)? {
-        // Files that are still open keep the file system and not the mount point.
-        if unmount(&root).is_err() {
-            rustix::mount::unmount(&root, UnmountFlags::DETACH)
-                .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))?;
-        }
+        unmount_or_detach(&root)?;
         done.push(format!("unmounted {}", root.display()));
     }
     let begun = Instant::now();
@@ -250,6 +254,28 @@ pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Unmounts what is on the pool's mount point.
+pub(super) fn unmount_all(data_dir: &Path) -> Result<Vec<String>> {
+    let root = data_dir.join("pool");
+    let mut done = Vec::new();
+    while mounted_device(&root).is_some() {
+        unmount_or_detach(&root)?;
+        done.push(format!("unmounted {}", root.display()));
+    }
+    Ok(done)
+}
+
+pub(super) fn is_anything_mounted(data_dir: &Path) -> bool {
+    mounted_device(&data_dir.join("pool")).is_some()
+}
+
+/// Data directories with a pool image on a loop device of this host.
+pub(super) fn data_dirs() -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let images = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    images.filter_map(|image| Some(Path::new(image.trim_end().strip_suffix("/pool.img")?).to_owned())).collect()
 }
 
 /// Processes that have the device mounted in a mount namespace of theirs.
