@@ -3,6 +3,7 @@
 mod quarantine;
 mod rag;
 mod rollout;
+mod service;
 mod trajectory;
 mod vm;
 
@@ -19,6 +20,7 @@ pub(crate) use rag::{
     RagCommand, RagEmbedArgs, RagEvalArgs, RagIndexArgs, RagLsArgs, RagRmArgs, RagSearchArgs, SearchMode, VectorPrecision,
 };
 pub(crate) use rollout::{ResultFormat, RolloutCommand, RolloutRunArgs};
+pub(crate) use service::{CompletionsArgs, ManArgs, ServiceCommand, ServiceInstallArgs, ServiceUninstallArgs};
 pub(crate) use trajectory::{
     TrajectoryCommand, TrajectoryExportArgs, TrajectoryLsArgs, TrajectoryReplayArgs, TrajectoryShowArgs, TrajectoryVerifyArgs,
 };
@@ -115,8 +117,16 @@ pub(crate) enum Command {
     RecoverStorage(RecoverStorageArgs),
     /// Show or remove everything that Arenite has on this host
     Reset(ResetArgs),
+    /// Run the server as a service of systemd
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Check what this host can do
     Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write manual pages; packages are built with it
+    #[command(hide = true)]
+    Man(ManArgs),
     /// Run the server inside a sandbox; started by Arenite itself
     #[command(hide = true)]
     Guest,

@@ -62,6 +62,9 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         }
         Command::RecoverStorage(args) => commands::storage::recover(&args),
         Command::Reset(args) => commands::reset::reset(&args),
+        Command::Service(command) => commands::service::run(&command),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Image(ImageCommand::Build(args)) => commands::image::build(&args),
         Command::Image(ImageCommand::Ls(args)) => commands::image::ls(&args),

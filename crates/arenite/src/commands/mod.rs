@@ -11,6 +11,8 @@ mod replay;
 pub(crate) mod reset;
 pub(crate) mod rollout;
 pub(crate) mod sandbox;
+pub(crate) mod service;
+pub(crate) mod shell;
 pub(crate) mod storage;
 pub(crate) mod terminal;
 pub(crate) mod trajectory;
