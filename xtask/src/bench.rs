@@ -72,7 +72,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     host::must_be_root("bench")?;
-    host::prepare(&[host::TO_RUN, host::TO_BENCH])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_BENCH])?;
     let arenite = match &args.binary {
         Some(path) => path.clone(),
         None => binary::build(Profile::Release)?,

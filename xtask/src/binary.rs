@@ -1,11 +1,11 @@
 //! Building `arenite`.
 
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use crate::command::{cargo, program, shown};
+use crate::command::{cargo, program, repository, shown, target_dir};
 use crate::failure::{Attempt, Failure};
 use crate::web;
 
@@ -26,8 +26,10 @@ struct Target {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Profile {
-    /// As users get it.
+    /// As it is started from a clone.
     Release,
+    /// The same for others to install: it holds no path of this machine, and is built apart from the first.
+    Dist,
     /// With assertions and checks of overflows, and what is our own in it not optimised: done in minutes less.
     Checked,
 }
@@ -36,8 +38,11 @@ pub(crate) enum Profile {
 pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     web::build()?;
     let mut command = cargo();
+    if matches!(profile, Profile::Dist) {
+        hide_paths(&mut command);
+    }
     let profile = match profile {
-        Profile::Release => "release",
+        Profile::Release | Profile::Dist => "release",
         Profile::Checked => "checked",
     };
     command.args(["build", "--profile", profile, "--package", "arenite", "--message-format", "json-render-diagnostics"]);
@@ -55,6 +60,21 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
         message.executable.filter(|_| ours)
     });
     built.ok_or_else(|| Failure::new("cargo built no program called arenite"))
+}
+
+/// Replaces paths of this machine in what Rust and C compilers write, which panics and assertions would show.
+fn hide_paths(command: &mut Command) {
+    let target = target_dir().join("dist-build");
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let mut paths = vec![(repository(), "/arenite"), (target.clone(), "/target")];
+    paths.extend(home.map(|home| (home, "/cargo")));
+    // Flags of the environment replace those of .cargo/config.toml, so these are repeated.
+    let mut rust = vec!["-Ctarget-feature=+crt-static".to_owned(), "-Crelocation-model=static".to_owned()];
+    rust.extend(paths.iter().map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display())));
+    let c: Vec<String> = paths.iter().map(|(path, name)| format!("-ffile-prefix-map={}={name}", path.display())).collect();
+    command.env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
+    command.env("CFLAGS", c.join(" ")).env("CXXFLAGS", c.join(" "));
 }
 
 /// The commit that is checked out, for the program to say; none outside a clone.

@@ -44,7 +44,6 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     if status.success() { Ok(()) } else { Err(Failure::new(format!("{words} failed ({status})"))) }
 }
 
-/// Whether it succeeds. Says nothing, and neither does it.
 /// Runs a program that has to succeed, and answers what it printed.
 pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     let done = command.output().attempt(|| format!("could not start {}", shown(command)))?;
@@ -54,6 +53,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     Err(Failure::new(format!("{} failed ({}): {}", shown(command), done.status, String::from_utf8_lossy(&done.stderr))))
 }
 
+/// Whether it succeeds. Says nothing, and neither does it.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())

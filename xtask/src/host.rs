@@ -36,12 +36,16 @@ impl Present {
     }
 }
 
-/// To build and run the server.
-pub(crate) const TO_RUN: &[Need] = &[
+/// To build the server.
+pub(crate) const TO_BUILD: &[Need] = &[
     Need { present: Present::AnyOf(&["cc"]), package: "gcc", why: "the embedded database is compiled" },
     Need { present: Present::File("/usr/include/stdlib.h"), package: "libc6-dev", why: "programs are linked" },
     Need { present: Present::AnyOf(&["node"]), package: "nodejs", why: "the console and the dashboard are built with it" },
     Need { present: Present::AnyOf(&["npm"]), package: "npm", why: "it brings what builds them" },
+];
+
+/// To run it, besides.
+pub(crate) const TO_RUN: &[Need] = &[
     Need { present: Present::AnyOf(&["debootstrap"]), package: "debootstrap", why: "the base image begins with it" },
     Need { present: Present::AnyOf(&["mkfs.btrfs"]), package: "btrfs-progs", why: "the storage pool is made with it" },
     Need { present: Present::AnyOf(&["nft"]), package: "nftables", why: "sandboxes are kept from private addresses" },

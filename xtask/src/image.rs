@@ -25,7 +25,7 @@ pub(crate) struct ImageArgs {
 
 pub(crate) fn run(args: &ImageArgs) -> Outcome {
     host::must_be_root("image")?;
-    host::prepare(&[host::TO_RUN])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN])?;
     build(&binary::build(Profile::Release)?, &args.name, &args.data_dir)
 }
 

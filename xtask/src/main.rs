@@ -6,6 +6,7 @@ mod bench;
 mod binary;
 mod command;
 mod decoy;
+mod dist;
 mod failure;
 mod fmt;
 mod host;
@@ -54,6 +55,8 @@ enum Task {
     Image(image::ImageArgs),
     /// Take the README's pictures from a running server
     Pictures(pictures::PicturesArgs),
+    /// Build what users install: a tarball, a Debian package, checksums and a bill of materials
+    Dist(dist::DistArgs),
     /// Compare the OpenAPI documents and other golden files, or rewrite them
     Openapi(openapi::OpenapiArgs),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Task::Web => web::build(),
         Task::Image(args) => image::run(&args),
         Task::Pictures(args) => pictures::run(&args),
+        Task::Dist(args) => dist::run(&args),
         Task::Openapi(args) => openapi::run(&args),
     };
     match outcome {

@@ -15,7 +15,7 @@ pub(crate) struct PicturesArgs {
 
 pub(crate) fn run(args: &PicturesArgs) -> Outcome {
     host::must_be_root("pictures")?;
-    host::prepare(&[host::TO_RUN, host::TO_TEST])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
     let mut script = program(python::environment()?);
     script.current_dir(repository().join("tests")).args(["pictures.py", "--server", &args.server, "--out"]);
     command::run(script.arg(repository().join("docs/pictures")))

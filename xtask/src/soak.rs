@@ -16,7 +16,7 @@ pub(crate) struct SoakArgs {
 
 pub(crate) fn run(args: &SoakArgs) -> Outcome {
     host::must_be_root("soak")?;
-    host::prepare(&[host::TO_RUN, host::TO_TEST])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
     let soak = ["vm", "retrieval", "soak", "-m", "soak"].map(str::to_owned);
     let prepared = Prepared::make(Profile::Release)?;
     command::run(&mut prepared.pytest(&[&soak[..], &args.pytest].concat()))

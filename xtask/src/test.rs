@@ -48,7 +48,7 @@ type Done = (&'static str, Outcome, Duration);
 
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     host::must_be_root("test")?;
-    host::prepare(&[host::TO_RUN, host::TO_TEST])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN, host::TO_TEST])?;
     let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", package)];
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut results: Vec<Done> = Vec::new();

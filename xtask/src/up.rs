@@ -35,7 +35,7 @@ struct Info {
 pub(crate) fn run(args: &UpArgs) -> Outcome {
     let begun = Instant::now();
     host::must_be_root("up")?;
-    host::prepare(&[host::TO_RUN])?;
+    host::prepare(&[host::TO_BUILD, host::TO_RUN])?;
     let arenite = binary::build(Profile::Release)?;
     doctor(&arenite, &args.data_dir)?;
     let port = args.port;
