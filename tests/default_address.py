@@ -1,8 +1,8 @@
-"""A network namespace in which AgentFlow's default address leads to the server under test.
+"""A network namespace in which default addresses lead to the server under test.
 
-On the host that address may belong to a server of the user's, which tests must not reach.
-Run as a program, this is the forwarder: `default_address.py NAMESPACE PORT` listens on the default address inside the
-namespace and passes connections on to the port outside.
+On the host these addresses may belong to a server of the user's, which tests must not reach.
+Run as a program, this is the forwarder: `default_address.py NAMESPACE PORT DEFAULT...` listens on the default ports of
+127.0.0.1 inside the namespace and passes connections on to the port outside.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DEFAULT = ("127.0.0.1", 18890)
+#: Where AgentFlow's clients look.
+DEFAULT = 18890
 CLONE_NEWNET = 0x40000000
 
 _numbers = itertools.count()
 
 
 @contextmanager
-def default_address(port: int) -> Iterator[list[str]]:
-    """Yields the words to put before a command that should run inside the namespace."""
+def default_address(port: int, *defaults: int) -> Iterator[list[str]]:
+    """Default ports are AgentFlow's unless others are given. Yields the words to put before a command that should run inside the namespace."""
     name = f"arenite-test-{os.getpid()}-{next(_numbers)}"
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        forwarder = subprocess.Popen([sys.executable, __file__, name, str(port)], stdout=subprocess.PIPE, text=True)
+        forwarder = subprocess.Popen(
+            [sys.executable, __file__, name, *map(str, (port, *(defaults or (DEFAULT,))))], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert forwarder.stdout is not None and forwarder.stdout.readline() == "listening\n", "the forwarder did not start"
             yield ["nsenter", f"--net=/run/netns/{name}"]
@@ -47,18 +50,18 @@ def enter(file: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def listen_inside(name: str) -> socket.socket:
-    """A socket stays in the namespace that it was made in, also when its process leaves."""
+def listen_inside(name: str, defaults: list[int]) -> list[socket.socket]:
+    """Sockets stay in the namespace that they were created in, also when their process leaves."""
     outside = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     inside = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
     enter(inside)
     try:
-        listener = socket.create_server(DEFAULT, backlog=128)
+        listeners = [socket.create_server(("127.0.0.1", port), backlog=128) for port in defaults]
     finally:
         enter(outside)
         os.close(inside)
         os.close(outside)
-    return listener
+    return listeners
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +71,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.write_eof()
 
 
-async def forward(name: str, port: int) -> None:
+async def forward(name: str, port: int, defaults: list[int]) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -83,10 +86,10 @@ async def forward(name: str, port: int) -> None:
             onward_writer.close()
             writer.close()
 
-    server = await asyncio.start_server(serve, sock=listen_inside(name))
+    servers = [await asyncio.start_server(serve, sock=listener) for listener in listen_inside(name, defaults)]
     print("listening", flush=True)
-    await server.serve_forever()
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
 if __name__ == "__main__":
-    asyncio.run(forward(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(forward(sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]))
