@@ -77,7 +77,7 @@ async fn every_scalar_may_be_a_text() {
         }
     }
     assert!(tried > 60, "{tried}");
-    // The actions on the screen, which are told apart by a field.
+    // The actions on the screen, which are distinguished by a field.
     for action in [
         json!({"action_type": "MOVE_TO", "x": "1", "y": "2.5"}),
         json!({"action_type": "CLICK", "x": "1", "y": "2", "num_clicks": "2"}),

@@ -22,7 +22,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 const PAGE: (&str, &str) = ("accept", "text/html,*/*;q=0.8");
 
-/// A guest in whose image these programs seem to be.
+/// A guest with an image that seems to have these programs.
 async fn with(programs: &[&str], variables: &[(&str, &str)]) -> Guest {
     let path = [("PATH", "{dir}/bin:/usr/local/bin:/usr/bin:/bin")];
     let guest = Guest::start_with("root", &[&path[..], variables].concat()).await;

@@ -27,7 +27,7 @@ pub(super) fn router() -> Router<SharedGuest> {
     Router::new().route("/v1/browser/cookies", get(get_all).post(set).delete(clear))
 }
 
-/// A cookie as it is told, and as it is kept in a file.
+/// A cookie, as callers and state files have it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Cookie {

@@ -1,4 +1,4 @@
-//! AIO's `browser` service: the sandbox's one Chromium, on the desktop, so that whoever looks sees what an agent does.
+//! AIO's `browser` service: the sandbox's one Chromium, on the desktop, so that viewers see what an agent does.
 //!
 //! ```text
 //!  routes ─► service ─► browser: Chromium's process, started by `start` as the sandbox's user on the desktop's screen

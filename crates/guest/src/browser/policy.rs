@@ -1,4 +1,4 @@
-//! What the browser is told by policy, which it reads at its start and whenever the file changes.
+//! The browser's policies, which it reads at start and whenever the file changes.
 
 use std::io;
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Policy {
     fn values(&self, guest: &Guest) -> Map<String, Value> {
         let config = guest.config();
         let env = |name: &str| config.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-        // Nobody is asked anything, and nothing is told to anybody.
+        // The browser shows no prompts and sends no reports.
         let mut values = json!({
             "AutofillAddressEnabled": false,
             "AutofillCreditCardEnabled": false,

@@ -78,7 +78,7 @@ async fn list(state: State<SharedGuest>, request: Request) -> Result<Response, A
     json(state, Path(String::new()), request).await
 }
 
-/// Asks the browser, and puts our address in the place of its own.
+/// Asks the browser, and replaces its address with ours.
 async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, request: Request) -> Result<Response, ApiError> {
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let uri = format!("/json/{}{query}", path.trim_end_matches('/'));

@@ -36,7 +36,7 @@ const FIRST_WINDOW: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 /// Width and height of what is looked at of a window's bars, in pixels.
 const BARS: (u32, u32) = (200, 80);
-/// The page that a browser starts with, unless it is told another.
+/// The page that a browser starts with, unless another is configured.
 pub(super) const EMPTY: &str = "about:blank";
 /// Entries of a list of blocked or allowed pages: the browser takes no more.
 const MAX_PATTERNS: usize = 1000;
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl BrowserService {
-    /// The browser, started if it is not there. Whoever calls at the same time waits for the same one.
+    /// Returns the browser, which is started if it is not running. Concurrent callers share one start.
     pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
         let browser = self.answering(guest).await?;
         browser.first_tab().await?;
@@ -160,7 +160,7 @@ impl BrowserService {
     pub async fn shown(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, BrowserError> {
         let browser = self.get(guest).await?;
         browser.painted.get_or_try_init(|| browser.first_window()).await?;
-        // The browser may be fine on a desktop whose window manager ended.
+        // The browser may be fine on a desktop without its window manager.
         Ok(guest.desktop.get(guest).await?)
     }
 

@@ -69,7 +69,7 @@ pub(super) async fn start(guest: &SharedGuest, display: &str, policy: &Policy) -
         if let Some(address) = find_address(text)
             && let Some(announce) = announce.take()
         {
-            // Whoever waited may have left.
+            // The receiver may have been dropped.
             drop(announce.send(address));
         }
     }));
@@ -142,7 +142,7 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
     let env = |name: &str| config.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
     let mut arguments = vec![program, format!("--user-data-dir={}", profile.display())];
     let fixed = [
-        // Sandboxes may make no namespaces, which its own sandbox is made of: see docs/THREATS.md.
+        // Sandboxes can't create namespaces, which Chromium's own sandbox needs: see docs/THREATS.md.
         "--no-sandbox",
         "--start-maximized",
         "--no-first-run",
@@ -161,7 +161,7 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
         "--disable-site-isolation-trials",
         // And no suggestions that are pages of the browser's own: two are loaded at each start, for as much work as all the rest.
         "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,BackForwardCache,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
-        // A process of its own would keep nothing from the browser's here, and is one more to start.
+        // A separate process would not isolate anything from the browser's here, and is one more to start.
         "--enable-features=NetworkServiceInProcess2",
         // Without a GPU: drawn by the processor, WebGL too.
         "--disable-gpu",

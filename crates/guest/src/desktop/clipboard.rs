@@ -1,5 +1,5 @@
-//! The clipboard. X11 has no place for it: whoever copied something gives it to whoever pastes. So what is copied here
-//! is given by a thread with a separate connection, until a program copies something else.
+//! The clipboard. X11 does not store its content: the program that copied sends it to the program that pastes. So a thread with a
+//! separate connection serves what is copied here, until a program copies something else.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn answer(connection: &RustConnection, names: &Names, request: &SelectionRequest
         place
     } else if texts.contains(&request.target) {
         connection.change_property8(PropMode::REPLACE, request.requestor, place, request.target, &[])?;
-        // It is told of when it is whole, so nobody sees the pieces.
+        // The program is notified after the last piece, so it never sees a part.
         for piece in text.as_bytes().chunks(PIECE) {
             connection.change_property8(PropMode::APPEND, request.requestor, place, request.target, piece)?;
         }

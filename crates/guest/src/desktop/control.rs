@@ -1,5 +1,5 @@
-//! Hands and eyes on the desktop: what a person could do there and see, for whoever acts in a person's place. Routes,
-//! the browser's actions and tools all do it by this.
+//! Input and screenshots on the desktop: what a person could do and see there, for callers that act in a person's place. Routes,
+//! the browser's actions, and tools all use it.
 //!
 //! Looking twice does no harm, so what only looks is done once more when the desktop broke under it. What hands do is
 //! done once: half of it may have happened.
@@ -188,7 +188,7 @@ impl Control {
         self.windowed()?.desktop.run(move |screen| screen.close(id)).await
     }
 
-    /// Whose windows are known here.
+    /// The desktop with windows; a VM's screen has none that are known here.
     fn windowed(&self) -> Result<&OnDesktop, DesktopError> {
         match self {
             Self::Desktop(on) => Ok(on),
@@ -210,7 +210,7 @@ impl Control {
         picture.encoded(format).await
     }
 
-    /// What programs say that they show: all of them, or one window. At most so many nodes, so many levels below the root.
+    /// The accessibility tree of all programs, or of one window, with at most `nodes` nodes and `depth` levels below the root.
     pub async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
         match self {
             Self::Desktop(on) => on.accessibility(window, depth, nodes).await,
@@ -258,7 +258,7 @@ impl OnDesktop {
         }
     }
 
-    /// What programs say that they show: all of them, or one window. At most so many nodes, so many levels below the root.
+    /// The accessibility tree of all programs, or of one window, with at most `nodes` nodes and `depth` levels below the root.
     async fn accessibility(&self, window: Option<u32>, depth: u32, nodes: u32) -> Result<AccessibilityTree, DesktopError> {
         let window = match window {
             Some(id) => Some(self.look(move |screen| screen.window(id)).await?),

@@ -13,7 +13,7 @@
 //! Nothing of it runs before the first call. The X server listens on sockets' files alone, never on a port. One that
 //! ended, or stands still, is replaced at the next call; one that nobody uses ends.
 //!
-//! In a sandbox whose image has a VM, `control` does the same on the VM's screen, and no X server is started.
+//! If the sandbox's image has a VM, `control` works on the VM's screen instead, and no X server is started.
 
 mod accessibility;
 mod bus;

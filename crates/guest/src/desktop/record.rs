@@ -114,7 +114,7 @@ pub(super) enum Recording {
 impl DesktopService {
     /// Whether a recording runs.
     pub(crate) fn is_recording(&self) -> bool {
-        // Whoever holds it is a call.
+        // If the lock is held, a call is running.
         let Ok(mut recording) = self.recording.try_lock() else { return false };
         match &mut *recording {
             Recording::Running { process, .. } => !process.has_ended(),
@@ -216,7 +216,7 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
 /// What is recorded.
 struct Source {
     size: (u16, u16),
-    /// What ffmpeg is told of it.
+    /// ffmpeg's input arguments.
     input: Vec<String>,
     screen: Recorded,
 }

@@ -139,7 +139,7 @@ struct DisplayScreenshotQuery {
     quality: Option<i64>,
 }
 
-/// A number whose bounds were looked at when it was read.
+/// Converts a number with bounds that were checked when it was parsed.
 fn checked(number: i64) -> u32 {
     u32::try_from(number).unwrap_or_default()
 }
@@ -291,7 +291,7 @@ fn usual_depth() -> i64 {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct AccessibilityQuery {
-    /// The window whose tree is wanted. Absent: those of all programs.
+    /// Only the tree of this window. Absent: those of all programs.
     #[serde(default, deserialize_with = "optional_within::<_, 0, MAX_ID>")]
     #[param(minimum = 0, maximum = 4_294_967_295_u32)]
     window: Option<i64>,

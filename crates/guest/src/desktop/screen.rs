@@ -170,7 +170,7 @@ impl Hands {
         let (ready, made) = oneshot::channel();
         let work = move || match Screen::over(stream) {
             Ok(screen) => {
-                // Whoever asked may have left; then the queue is closed already.
+                // If the receiver was dropped, the queue is already closed.
                 let _ = ready.send(Ok(()));
                 work(screen, &queue);
             }
@@ -184,7 +184,7 @@ impl Hands {
     /// Whether the X server has closed the connection: it tells of a killed one sooner than its process does.
     pub(super) fn is_cut(&self) -> bool {
         let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
-        // Asked without waiting, it is told only that.
+        // Without requested events, `poll` reports only hang-ups and errors.
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 

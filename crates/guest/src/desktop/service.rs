@@ -125,13 +125,13 @@ pub struct Desktop {
 }
 
 impl DesktopService {
-    /// The desktop, started if it is not there. Whoever calls at the same time waits for the same one.
+    /// Returns the desktop, which is started if it is not running. Concurrent callers share one start.
     pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
         self.get_telling(guest, oneshot::channel().0).await
     }
 
-    /// The same. `display` is told the name of the display as soon as programs can be started on it, if that is before it is ready:
-    /// they find their bus, and wait for the X server. It may yet fail, and they with it, or become another display.
+    /// Like `get`. `display` receives the display's name as soon as programs can start on it, if that is before it is ready: they
+    /// find their bus and wait for the X server. The start may still fail, and the programs with it, or use another display.
     pub async fn get_telling(&self, guest: &SharedGuest, display: oneshot::Sender<String>) -> Result<Arc<Desktop>, DesktopError> {
         self.touch();
         let mut current = self.current.lock().await;

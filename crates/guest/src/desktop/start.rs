@@ -21,7 +21,7 @@ use crate::sandbox::programs;
 
 /// How long the X server may take until it serves. Alone it takes some 20 ms.
 const START: Duration = Duration::from_secs(30);
-/// The display that programs are told of in `DISPLAY`, unless the sandbox's environment names another.
+/// The display that programs get in `DISPLAY`, unless the sandbox's environment names another.
 const DISPLAY: u32 = 99;
 /// How many displays are tried: a program may have taken the first ones for itself.
 const DISPLAYS: u32 = 10;
@@ -85,8 +85,8 @@ fn is_taken(number: u32) -> bool {
     std::path::Path::new(&format!("/tmp/.X{number}-lock")).exists()
 }
 
-/// Starts an X server. `bound` is told as soon as programs can be started on its display, [`usual_display`]: they wait for the server
-/// then. It is told nothing where that can't be, and programs that were started fail when the server can't take them up.
+/// Starts an X server. `bound` fires as soon as programs can start on its display, [`usual_display`]: they wait for the server
+/// then. It does not fire where that is impossible. Programs that started fail if the server can't serve them.
 pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Sender<()>) -> Result<Server, DesktopError> {
     let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
@@ -99,7 +99,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
     if let Some(listener) = listen(guest, first) {
         let inode = || std::fs::symlink_metadata(socket(&first.to_string())).map(|file| file.ino());
         let before = inode();
-        // Whoever waited for it may have left.
+        // The receiver may have been dropped.
         let _ = bound.send(());
         let server = one_server(guest, &program, first, size, Some(listener.into())).await;
         // One that can't take a socket up has made another, and who came before waits at the first.

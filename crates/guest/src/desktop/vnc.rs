@@ -77,7 +77,7 @@ async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
                     Ok(n @ 1..) => Frame::Binary(Bytes::copy_from_slice(&buffer[..n])),
                     _ => return,
                 },
-                // Whoever watches uses the desktop.
+                // A viewer counts as use of the desktop.
                 _ = pings.tick() => {
                     guest.desktop.touch();
                     Frame::Ping(Bytes::new())

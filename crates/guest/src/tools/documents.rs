@@ -13,7 +13,7 @@ pub(super) fn tools() -> Vec<Tool> {
     vec![Tool::new("sandbox_convert_to_markdown", "Convert to Markdown", Effect::Fetches, convert)]
 }
 
-/// Callable, and not listed: who has skills is told of them, and of this, elsewhere.
+/// Callable, but not listed: agents with skills learn of them, and of this tool, elsewhere.
 pub(super) fn hidden_tools() -> Vec<Tool> {
     vec![Tool::new("sandbox_load_skill", "Load a skill", Effect::Reads, load_skill)]
 }

@@ -1,8 +1,8 @@
 //! The tools of this sandbox, for agents: what MCP's hub lists and calls, one description and one function each.
 //!
-//! A tool translates: its arguments are read into a type whose doc comments are the schema's descriptions, a service does the
-//! work, and the answer is made of text, structured content and images. Names are those of AIO's hub; names that it once
-//! had, or has elsewhere, are aliases: callable and not listed.
+//! A tool translates: its arguments are read into a type with doc comments that are the schema's descriptions, a service does the
+//! work, and the answer consists of text, structured content, and images. Names are those of AIO's hub; names that it once had,
+//! or has elsewhere, are aliases: callable and not listed.
 //!
 //! | file | its tools |
 //! | --- | --- |
@@ -32,7 +32,7 @@ mod tool;
 pub(crate) use registry::{Group, registry};
 pub(crate) use tool::{Caller, Progress, Tool};
 
-/// How the tools of every sandbox are described, for whoever lists them without one.
+/// The descriptions of every sandbox's tools, for clients that list them without a sandbox.
 pub fn descriptions() -> Vec<rmcp::model::Tool> {
     registry().list().map(|tool| tool.description.clone()).collect()
 }

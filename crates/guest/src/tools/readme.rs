@@ -119,7 +119,7 @@ impl Part {
     }
 }
 
-/// `known` are the tools that these are made of.
+/// `known` has the tools that these forward to.
 pub(super) fn hidden_tools(known: &BTreeMap<&'static str, Tool>) -> Vec<Tool> {
     let parts = PARTS.iter().filter_map(|part| Some(part.tool(known.get(part.of)?)));
     let own = [

@@ -41,7 +41,7 @@ impl Progress {
     /// Tells a line, or several at once; waits while the caller does not listen.
     pub(crate) async fn tell(&self, text: impl Into<String>) {
         if let Some(sender) = &self.0 {
-            // Whoever does not listen any more is about to be gone.
+            // If the receiver was dropped, the call is about to be dropped too.
             drop(sender.send(text.into()).await);
         }
     }
@@ -166,7 +166,7 @@ pub(super) fn text(text: impl Into<String>) -> ToolResult {
     Ok(CallToolResult::success(vec![ContentBlock::text(text.into())]))
 }
 
-/// A description of the tool, and a JSON Schema of its arguments without references, whose optional arguments may be left out.
+/// Returns a tool's description, and a JSON Schema of its arguments: no references, and optional arguments may be left out.
 fn schema<A: JsonSchema>() -> (String, Arc<JsonObject>) {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;

@@ -1,4 +1,4 @@
-//! Mouse and keyboard of a VM. Places are told to QEMU as parts of the whole screen, in 32,768ths.
+//! Mouse and keyboard of a VM. QEMU takes positions as fractions of the whole screen, in 32,768ths.
 
 use std::time::Duration;
 

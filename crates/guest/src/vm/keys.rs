@@ -1,5 +1,5 @@
-//! Keys of a VM: QEMU names them by where they are on a keyboard, so what they type is the layout's of whoever runs in the
-//! VM. A US layout is taken for granted.
+//! Keys of a VM: QEMU names them by their position on a keyboard, so the layout in the VM decides what they type. A US layout is
+//! assumed.
 
 use crate::desktop::{ScreenError, character_keysym, keysym};
 

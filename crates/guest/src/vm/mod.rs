@@ -31,5 +31,5 @@ pub(crate) use service::{keep_ready, probe_kvm};
 
 /// As a RUN's first word: boots the image's VM and keeps its state. What follows tells one such step from another.
 pub const KEEP_READY: &str = "arenite-vm-ready";
-/// As a RUN's first word, then a number of seconds: tries whether the image's VM boots with KVM within so many.
+/// As a RUN's first word, then a number of seconds: tests whether the image's VM boots with KVM within that time.
 pub const PROBE_KVM: &str = "arenite-vm-probe-kvm";

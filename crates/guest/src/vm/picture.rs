@@ -1,4 +1,4 @@
-//! The VM's screen as pixels: QEMU writes a PPM file, whose pixels are as ours.
+//! The VM's screen as pixels: QEMU writes a PPM file, which has the same pixel format as `Picture`.
 
 use std::path::Path;
 

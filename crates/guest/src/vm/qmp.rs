@@ -1,5 +1,5 @@
-//! QEMU's monitor: a line of JSON each way. Commands carry a number, by which their answers are told apart; what has none is
-//! an event.
+//! QEMU's monitor: one line of JSON per message, in both directions. An answer carries the number of its command; a message
+//! without a number is an event.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +78,7 @@ impl Qmp {
                 hear(message, &heard, &told);
             }
             ended.cancel();
-            // Whoever waits finds its sender gone.
+            // Dropping the senders wakes the waiting calls.
             heard.lock().unwrap_or_else(PoisonError::into_inner).clear();
         });
         let qmp = Self { writer: tokio::sync::Mutex::new(Box::new(writer)), waiting, next: AtomicU64::new(1), events, closed };
@@ -148,7 +148,7 @@ fn hear(message: Value, waiting: &Waiting, events: &broadcast::Sender<Event>) {
         Some(error) => Err(error.get("desc").and_then(Value::as_str).unwrap_or("it did not say why").to_owned()),
         None => Ok(message.get("return").cloned().unwrap_or_default()),
     };
-    // Whoever asked may have left.
+    // The caller may have given up.
     let _ = sender.send(outcome);
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Film {
 }
 
 impl Film {
-    /// What the recorder is told of what it reads.
+    /// The recorder's input arguments.
     pub(crate) fn input(&self) -> Vec<String> {
         let (width, height) = self.size;
         let size = format!("{width}x{height}");

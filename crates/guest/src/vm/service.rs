@@ -128,7 +128,7 @@ pub struct Vm {
     /// The time that it took; set once it is ready.
     ready: OnceCell<Duration>,
     position: Mutex<Position>,
-    /// Whoever uses mouse and keyboard does so alone.
+    /// Held while mouse and keyboard are used: one caller at a time.
     pub(super) hands: tokio::sync::Mutex<()>,
 }
 
@@ -170,7 +170,7 @@ impl VmService {
 
     /// Has the VM be ready, when this port of the loopback is the one that leads into it.
     pub(crate) async fn ready_for(&self, guest: &SharedGuest, port: u16) -> Result<(), VmError> {
-        // What is wrong with its settings is told to who asks for the VM itself.
+        // Errors in the settings are reported to callers of the VM itself.
         if let Ok(Some(settings)) = Settings::read(&guest.config().env)
             && settings.agent_port == port
         {
@@ -251,7 +251,7 @@ pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, VmError> {
     Ok(vm.ready.get().map_or(0.0, Duration::as_secs_f64))
 }
 
-/// Boots the image's VM with KVM, which leaves nothing; the answer is the seconds that it took. An error: not within so many.
+/// Boots the image's VM with KVM and keeps nothing. Returns the seconds that it took. Fails if it takes more than `seconds`.
 pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, VmError> {
     let (settings, state) = prepare(guest)?;
     if !settings.has_kvm() {

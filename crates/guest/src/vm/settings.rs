@@ -1,4 +1,4 @@
-//! What the VM is made of: the image's file, and the sandbox's environment over it.
+//! The VM's settings: the image's file, overridden by the sandbox's environment.
 
 use std::collections::BTreeMap;
 use std::fs::File;

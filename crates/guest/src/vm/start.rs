@@ -59,7 +59,7 @@ impl StateDir {
         self.0.join("overlay.qcow2")
     }
 
-    /// What the VM was made of when its state was kept in the disk.
+    /// The file that records the settings of the kept state.
     fn ready(&self) -> PathBuf {
         self.0.join("ready.json")
     }

@@ -6,7 +6,7 @@ use crate::markdown::convert;
 use crate::samples::{package, row, workbook};
 use crate::standalone::{Guest, eventually};
 
-/// A spreadsheet that claims to have so many texts that room for them is made at once.
+/// A spreadsheet that claims `count` texts, so that a naive reader allocates room for them all.
 fn liar(count: u64) -> Vec<u8> {
     let plain = workbook(&[("S", &row(1, &["x"]))]);
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(plain)).unwrap();

@@ -100,7 +100,7 @@ async fn the_kernels_own_trees_are_passed_over_and_a_walk_ends_with_its_caller()
     assert_eq!(data["files"], json!([]));
     let data = guest.file("find", json!({"path": "/proc", "glob": "self/status"})).await;
     assert_eq!(data["files"], json!(["/proc/self/status"]));
-    // More walks than may go on at once, whose callers leave: the next one finds a free place.
+    // More walks than may run at once, with callers that leave: the next one still gets a slot.
     let endless = dir.path("endless");
     fs::File::create(&endless).unwrap().set_len(1 << 40).unwrap();
     let body = json!({"file": endless, "start_line": 10}).to_string();

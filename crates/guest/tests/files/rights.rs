@@ -111,7 +111,7 @@ async fn what_the_user_makes_is_the_users_and_what_it_may_write_stays_whose_it_w
     assert_eq!(dir.names("closed"), ["own"]);
 }
 
-/// A file system of its own, 1 MiB large.
+/// A separate file system of 1 MiB.
 struct Small(Scratch);
 
 impl Small {

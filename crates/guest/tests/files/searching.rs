@@ -305,7 +305,7 @@ async fn memory_and_time_are_bounded() {
     let status = fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
     assert!(peak.parse::<u64>().unwrap() < 64 << 10, "peak memory {peak} KiB");
-    // The slowest kind of pattern, on text made for it: whoever leaves takes the work along.
+    // The slowest kind of pattern, on matching text: a caller that leaves stops the work.
     tree(&dir, &[("bomb", &format!("{}\n", "1".repeat(400)).repeat(200_000))]);
     let bomb = json!({"path": dir.path("bomb"), "pattern": "[01]*1[01]{5000}x", "max_file_size": "1G"});
     let call = guest.post("/v1/file/grep", &bomb.to_string()).await;

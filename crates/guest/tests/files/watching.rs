@@ -148,7 +148,7 @@ async fn excluded_and_other_files_are_not_told_of() {
     assert!(!told.iter().any(|t| t.contains("pyc") || t.contains("node_modules") || t.contains(".git")), "{told:?}");
     until(&guest, &own, "create end").await;
     let told = until(&guest, &own, "create sub/f.py").await;
-    // What `exclude` replaces is told of.
+    // Events about what `exclude` replaces are sent.
     assert!(told.contains(&"create a.py".to_owned()), "{told:?}");
     let told = until(&guest, &own, "create node_modules/x/d.py").await;
     assert!(!told.iter().any(|t| t.contains("logs") || t.contains("tmp") || t.ends_with("sub")), "{told:?}");

@@ -24,7 +24,7 @@ pub struct Guest {
 const MARK: &str = "ARENITE_TEST_DIR";
 
 impl Guest {
-    /// One whose home and default directory are `dir`, empty but for what the guest's socket needs.
+    /// A guest with `dir` as home and default directory, which is empty except for what the guest's socket needs.
     pub async fn start() -> Self {
         Self::start_as("root").await
     }
@@ -33,7 +33,7 @@ impl Guest {
         Self::start_with(user, &[]).await
     }
 
-    /// One whose commands have these variables too. In values `{dir}` is the guest's directory.
+    /// Like `start`, with these variables for commands. In values, `{dir}` is the guest's directory.
     pub async fn start_with(user: &str, variables: &[(&str, &str)]) -> Self {
         Self::start_under(Command::new(env!("CARGO_BIN_EXE_guest-standalone")), user, variables).await
     }
@@ -123,7 +123,7 @@ impl Guest {
         status
     }
 
-    /// Living processes of this guest whose command line holds `text`.
+    /// Living processes of this guest with a command line that contains `text`.
     pub fn processes(&self, text: &str) -> Vec<i32> {
         let mark = format!("{MARK}={}", self.dir.display());
         marked(&mark)

@@ -98,7 +98,7 @@ impl Tab {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(PageError::Cdp(error)) => return error,
-                // Whoever polls this hears of it by itself.
+                // The operation that polls this gets the same error from the tab.
                 Err(_) => return std::future::pending().await,
             };
             if let Err(CdpError::Closed) = self.close_dialog(dialog, wanted).await {

@@ -89,7 +89,7 @@ impl Downloads {
         lock(&self.all).iter().cloned().collect()
     }
 
-    /// The first one that ended and that nobody was told of: it is told now.
+    /// The first finished download that was not reported yet. Marks it as reported.
     pub(in crate::browser) fn ended(&self) -> Option<Download> {
         let mut all = lock(&self.all);
         let ended = all.iter_mut().find(|download| !download.told && download.progress != Progress::Running)?;

@@ -232,7 +232,7 @@ impl Tab {
         self.session.get_or_try_init(|| self.client.attach(&self.target)).await
     }
 
-    /// Waits until what happens in it is known. Whoever calls at the same time waits for the same.
+    /// Waits until the tab's events are recorded. Concurrent callers share one setup.
     pub(super) async fn ready(&self) -> Result<(), PageError> {
         let ready = self.set_up.get_or_try_init(|| self.set_up());
         tokio::select! {
@@ -252,7 +252,7 @@ impl Tab {
         };
         // They go out in this order, at once.
         tokio::try_join!(call("Page.enable", json!({})), tree, call("Inspector.enable", json!({})))?;
-        // What comes now is told of frames that are known.
+        // From here on, events are about frames that are already recorded.
         let library = json!({"source": LIBRARY, "worldName": WORLD, "runImmediately": true});
         tokio::try_join!(
             call("Page.setLifecycleEventsEnabled", json!({"enabled": true})),
@@ -309,7 +309,7 @@ impl Tab {
     async fn superseded(&self, documents: u64) {
         match self.until(Instant::now() + EVER, |state| (state.documents != documents).then_some(())).await {
             Ok(Some(())) => sleep(LOST).await,
-            // The tab or the browser is gone, which whoever works in it hears by itself.
+            // The tab or the browser is gone; the operation gets that error by itself.
             _ => std::future::pending().await,
         }
     }

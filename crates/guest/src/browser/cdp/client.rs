@@ -21,11 +21,11 @@ use super::socket::{self, Socket};
 
 /// How long an answer is waited for unless a call says otherwise.
 pub const CALL_TIME: Duration = Duration::from_secs(30);
-/// Calls whose answer has not come; one more is refused.
+/// Maximum calls without an answer yet; further calls are refused.
 const MAX_CALLS: usize = 1024;
 /// Messages that wait to be sent; a further call waits.
 const MAX_QUEUED: usize = 64;
-/// Events that a listener may be behind; beyond it the oldest are lost to it, and it is told.
+/// Maximum events that a listener may be behind. Beyond it, the oldest are dropped and the listener is notified.
 const MAX_EVENTS: usize = 2048;
 
 #[derive(Debug, Error)]

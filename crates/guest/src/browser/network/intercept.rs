@@ -1,12 +1,12 @@
-//! How rules come to requests: the browser holds each one that they may be about, and is told what becomes of it.
+//! Applies rules to requests: the browser pauses each request that may match one, and waits for a decision.
 //!
 //! ```text
 //!  rules ──Fetch.enable──► Chromium ──Fetch.requestPaused──► listener ──► a task: decide, answer
 //! ```
 //!
-//! A connection of its own says it for the whole browser, so that rules hold in all tabs, in windows from their first request,
-//! in frames and in workers. It is there only while there are rules. When it ends, the browser lets go what it holds.
-//! WebSockets are not held.
+//! A separate connection sets this for the whole browser, so rules apply in all tabs, in windows from their first request, in
+//! frames, and in workers. It exists only while there are rules. When it ends, the browser releases the paused requests.
+//! WebSockets are not paused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use super::rules::{Request, Rules, Verdict};
 const ANSWER: Duration = Duration::from_secs(20);
 /// For pages that are there already to be told.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Pages, frames and workers that are told.
+/// Maximum pages, frames, and workers that are notified.
 const MAX_TARGETS: usize = 512;
 /// Requests that are decided at the same time.
 const MAX_HELD: usize = 16_384;
@@ -66,7 +66,7 @@ struct Interception {
 }
 
 impl Network {
-    /// Sees to it that the rules hold in a browser: one that was started now, or whose connection broke.
+    /// Ensures that the rules apply in a browser that has just started or lost its connection.
     pub(in crate::browser) async fn ensure(&self, port: u16, path: &str) -> Result<(), CdpError> {
         if self.rules.get().is_empty() {
             return Ok(());

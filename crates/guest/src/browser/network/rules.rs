@@ -46,7 +46,7 @@ pub(super) enum Action {
 pub(super) struct MockResponse {
     status: u16,
     headers: Headers,
-    /// In base64, as it is told to the browser.
+    /// Base64, as the browser expects it.
     body: Arc<str>,
 }
 

@@ -1,8 +1,8 @@
 //! What is known of the pages' requests.
 //!
-//! Requests stand in the order in which they began. Where a redirect leads is another request with the same id: all of
-//! an id are a chain. Headers as they went over the wire are told apart from the rest, before or after it, and are
-//! put to a chain's requests one after the other.
+//! Requests are in the order in which they started. The target of a redirect is another request with the same id: all requests
+//! with one id form a chain. The headers on the wire arrive in separate events, before or after the rest, and are assigned to a
+//! chain's requests in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ struct Chain {
     numbers: VecDeque<u64>,
     /// How many of its first ones are not kept any more.
     gone: usize,
-    /// Which of its requests gets the next headers that are told, by what they are of.
+    /// The request that gets the next separate headers, for request and answer.
     next: [usize; 2],
 }
 
@@ -198,7 +198,7 @@ impl Traffic {
         let _ = self.read(tab, event);
     }
 
-    /// The last requests whose URL is wanted, the newest last.
+    /// The last requests with a wanted URL, the newest last.
     pub(super) fn list(&self, wanted: impl Fn(&str) -> bool, limit: usize) -> Vec<NetworkRequest> {
         let matching: Vec<_> = self.sorted().into_iter().filter(|exchange| wanted(&exchange.url)).collect();
         matching[matching.len().saturating_sub(limit)..].iter().map(|exchange| exchange.summary()).collect()

@@ -62,7 +62,7 @@ pub(super) struct ExportHarRequest {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RequestsQuery {
-    /// Only those whose URL has this in it, or matches it as a pattern of a route.
+    /// Only requests with a URL that contains this, or matches it as a pattern of a route.
     pub(super) filter: Option<String>,
     /// The most to show: the last ones.
     #[serde(default = "usual_limit", deserialize_with = "crate::http::within::<_, 1, { i64::MAX }>")]

@@ -1,4 +1,4 @@
-//! Captchas: known ones are told of, and waited for. None is solved.
+//! Captchas: known kinds are detected and can be waited for. None is solved.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};

@@ -8,7 +8,7 @@ use super::super::service::BrowserError;
 use crate::files::Failure;
 use crate::http::ApiError;
 
-/// What is said of a call whose document went away under it.
+/// The message for a call that lost its document.
 const WENT_ON: &str = "the page went to another document before it answered";
 
 #[derive(Debug, Error)]

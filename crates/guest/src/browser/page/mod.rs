@@ -183,7 +183,7 @@ impl Work {
     /// Lets what an action has set off begin, and a page that it leads to come. Then tells where the tab is.
     async fn settled(&self) -> Result<PageLocation, PageError> {
         self.done.store(true, Ordering::Relaxed);
-        // What the action did to the page is told before the answer to this.
+        // Events about the action's effect arrive before the answer to this call.
         let turn: Result<Result<IgnoredAny, _>, _> =
             timeout(Duration::from_secs(1), self.tab.call("Runtime.evaluate", json!({"expression": "0", "returnByValue": true})))
                 .await;

@@ -99,7 +99,7 @@ impl Work {
             Some(_) if navigated.is_download => return Ok((self.location(), None)),
             Some(error) => return Err(PageError::Failed(format!("{error} at {url}"))),
         }
-        // The answer may come before what is told of the new document, and pages go on to others at once.
+        // The answer may arrive before the events of the new document, and pages can go on to others immediately.
         if navigated.loader_id.is_some() {
             let there = |state: &mut TabState| {
                 state

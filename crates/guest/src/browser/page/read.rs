@@ -14,7 +14,7 @@ use crate::confined::{self, Input, Job, JobOutput};
 
 /// Characters of a page's text or HTML that one call answers with.
 const MAX_TEXT: usize = 20 << 20;
-/// Characters of HTML that Markdown is made of.
+/// Maximum characters of HTML that are converted to Markdown.
 const MAX_CONTENT: usize = 8 << 20;
 /// Elements, and places of a text, that one call answers with.
 const MAX_FOUND: usize = 2000;

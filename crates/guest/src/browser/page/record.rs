@@ -89,7 +89,7 @@ impl Running {
 impl Recordings {
     /// Whether one runs; it may be paused.
     pub(in crate::browser) fn is_running(&self) -> bool {
-        // Whoever holds it is a call.
+        // If the lock is held, a call is running.
         self.0.try_lock().is_ok_and(|recording| matches!(&*recording, Recording::Running(running) if !running.task.is_finished()))
     }
 
@@ -191,7 +191,7 @@ async fn begin(guest: &SharedGuest, request: &RecordRequest) -> Result<Running, 
     Ok(Running { path, wanted, length: told, task: tokio::spawn(film.shoot()) })
 }
 
-/// What ffmpeg is told of the kind of file, by the ending of its name.
+/// ffmpeg's arguments for the format, by the file's extension.
 fn codec(path: &str, quality: i64) -> Result<Vec<String>, PageError> {
     let ending = Path::new(path).extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     let even = "scale=trunc(iw/2)*2:trunc(ih/2)*2";

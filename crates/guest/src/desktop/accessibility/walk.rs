@@ -80,7 +80,7 @@ struct Walk {
     is_truncated: bool,
 }
 
-/// Reads what is wanted, by the desktop's bus whose socket's file this is.
+/// Reads the wanted trees. `bus_place` is the socket file of the desktop's bus.
 pub(in crate::desktop) async fn read(
     guest: &SharedGuest,
     bus_place: &str,
@@ -277,7 +277,7 @@ impl Walk {
         Ok(slots)
     }
 
-    /// Looks at nodes, and for up to so many of their children; None for what is no node.
+    /// Inspects nodes, and up to `children` of their children in all. `None` for what is not a node.
     async fn look(&mut self, nodes: &[NodeRef], mut children: usize) -> Result<Vec<Option<Look>>, BusError> {
         let calls = nodes.iter().flat_map(|place| {
             [

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_LINE: usize = 512;
 /// Bytes of all answers to calls that are made at once; those beyond count as too long.
 const MAX_ANSWERS: usize = 8 << 20;
-/// The bus itself, as one whom calls can be for.
+/// The name of the bus itself, as a destination.
 const BUS: &str = "org.freedesktop.DBus";
 /// The error for a call of somebody who is not there and can't be started.
 const UNKNOWN: &str = "org.freedesktop.DBus.Error.ServiceUnknown";

@@ -133,7 +133,7 @@ impl Daemon {
     }
 }
 
-/// Connects to the bus whose socket's file this is.
+/// Connects to the bus with this socket file.
 pub(in crate::desktop) async fn connect(guest: &SharedGuest, place: &str) -> Result<Connection, BusError> {
     let stream = timeout(DIAL, dial::socket(guest, place)).await.map_err(|_| BusError::Gone)??;
     Connection::open(stream).await

@@ -12,7 +12,7 @@ const MAX_FIELDS: usize = 64 << 10;
 const MAX_MESSAGE: usize = 128 << 20;
 /// What each message begins with, the length of its fields being the last of it.
 const FIXED: usize = 16;
-/// No answer is wanted of whoever is not there by itself.
+/// The flag that keeps the bus from starting the destination.
 const NO_AUTO_START: u8 = 2;
 
 const CALL: u8 = 1;

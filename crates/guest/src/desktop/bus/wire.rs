@@ -55,7 +55,7 @@ pub(in crate::desktop) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Of bytes whose first one is at a multiple of 8 in the message.
+    /// The first byte must be at a multiple of 8 in the message.
     pub(super) fn new(bytes: &'a [u8], big: bool) -> Self {
         Self { bytes, at: 0, big }
     }

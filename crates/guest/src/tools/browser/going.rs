@@ -16,7 +16,7 @@ use crate::tools::tool::{Caller, ToolResult};
 const PATIENCE: f64 = 30.0;
 /// How long what belongs to it is waited for then.
 const COMPLETE: Duration = Duration::from_secs(10);
-/// Elements of a page that is opened that are told at once.
+/// Elements of an opened page that the answer lists.
 const FIRST: usize = 50;
 
 /// Opens an address in the current tab, waits for the page, and answers with its address, its title and the first elements
