@@ -1,4 +1,4 @@
-//! What a person's hands would do, by AIO's names.
+//! Mouse and keyboard actions of a person, by AIO's names.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,10 +12,10 @@ use crate::desktop::{Button, Control, DesktopError};
 use crate::http::{lenient, within};
 use crate::process;
 
-/// Seconds that one call may wait.
+/// Maximum seconds that one call may wait.
 const MAX_WAIT: f64 = 600.0;
 
-/// One action, told by `action_type`. Places are pixels of the screen; what has none happens at the pointer.
+/// One action, selected by `action_type`. Coordinates are pixels of the screen; without them, the action happens at the pointer.
 #[derive(Debug, Clone, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "action_type", rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {
@@ -117,7 +117,7 @@ pub enum Action {
         #[schemars(description = "Turns up; below 0: down.")]
         dy: i64,
     },
-    /// Types by keys, also what is on none. Long texts are pasted.
+    /// Types by keys, including characters that are on no key. Long texts are pasted.
     #[schemars(description = "Types a text into what has the focus.")]
     Typing {
         #[serde(deserialize_with = "not_empty")]
@@ -201,7 +201,7 @@ pub struct ActionData {
     pub action_performed: String,
 }
 
-/// The envelope, and its data once more beside it.
+/// The envelope, with its data repeated beside it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ActionResponse {
     pub success: bool,
@@ -235,7 +235,7 @@ impl ActionResponse {
 }
 
 impl Action {
-    /// As AIO names it.
+    /// The action's name in AIO.
     pub fn name(&self) -> &'static str {
         match self {
             Self::MoveTo { .. } => "MOVE_TO",
@@ -257,7 +257,7 @@ impl Action {
         }
     }
 
-    /// Does it on the screen that shows the browser, or that of the sandbox's VM.
+    /// Performs the action on the screen that shows the browser, or on the screen of the sandbox's VM.
     pub(crate) async fn perform(&self, guest: &SharedGuest) -> Result<(), BrowserError> {
         if let Self::Wait { duration } = self {
             wait(*duration).await;
@@ -270,7 +270,7 @@ impl Action {
         Ok(self.on(&control).await?)
     }
 
-    /// Does it on the screen as it is: no browser is started for it.
+    /// Performs the action on the screen without starting a browser.
     pub(crate) async fn perform_on_desktop(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
         if let Self::Wait { duration } = self {
             wait(*duration).await;

@@ -15,10 +15,10 @@ use super::types::Items;
 use crate::SharedGuest;
 use crate::http::{Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
-/// Cookies of one call.
+/// Maximum cookies per call.
 const MAX_COOKIES: usize = 3000;
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(get_all, set, clear))]
 pub struct CookiesApi;
@@ -46,7 +46,7 @@ pub(super) struct Cookie {
     secure: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     same_site: Option<String>,
-    /// In the place of a domain and a path, when it is set.
+    /// Replaces domain and path when a cookie is set.
     #[serde(default, skip_serializing)]
     url: Option<String>,
 }
@@ -68,7 +68,7 @@ pub(super) struct CookieSetRequest {
     pub(super) cookies: Vec<Map<String, Value>>,
 }
 
-/// All of the profile.
+/// Returns all cookies of the profile.
 pub(super) async fn all(automation: &Automation) -> Result<Vec<Cookie>, PageError> {
     #[derive(Deserialize)]
     struct CookieList {
@@ -76,13 +76,13 @@ pub(super) async fn all(automation: &Automation) -> Result<Vec<Cookie>, PageErro
     }
     let CookieList { mut cookies } = automation.client().call("Storage.getCookies", json!({})).await?;
     for cookie in &mut cookies {
-        // What browsers take a cookie for that says nothing.
+        // Browsers treat cookies without the attribute as `Lax`.
         cookie.same_site.get_or_insert_with(|| "Lax".to_owned());
     }
     Ok(cookies)
 }
 
-/// Sets all, or none when one can't be.
+/// Sets all cookies, or none if one is invalid.
 pub(super) async fn put(automation: &Automation, cookies: Vec<Cookie>) -> Result<(), PageError> {
     if cookies.len() > MAX_COOKIES {
         return Err(PageError::Bad(format!("one call sets up to {MAX_COOKIES} cookies")));
@@ -132,7 +132,7 @@ impl Cookie {
         Ok(params)
     }
 
-    /// Whether it would be sent to an address.
+    /// Whether the cookie would be sent to a URL.
     fn goes_to(&self, url: &str) -> bool {
         let Some((scheme, rest)) = url.split_once("://") else { return false };
         let place = rest.split(['?', '#']).next().unwrap_or_default();

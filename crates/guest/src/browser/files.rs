@@ -1,4 +1,4 @@
-//! Files of the sandbox that the browser's operations write and read, with the rights of its user.
+//! Files of the sandbox that the browser's operations read and write, with the rights of its user.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,13 +10,13 @@ use super::page::PageError;
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 
-/// Writes a file as a whole, and its directory if it isn't there. Its path and its size in bytes.
+/// Writes a whole file, and creates its directory if it is missing. Returns its path and its size in bytes.
 pub(super) async fn write(guest: &SharedGuest, path: &str, content: Vec<u8>) -> Result<(String, u64), PageError> {
     let path = place(guest, path)?;
     let (size, to) = (content.len() as u64, path.clone());
     let write = move |_: &_| {
         let failed = |error| Failure::io(error, &to);
-        // A pipe that nobody reads would wait for ever.
+        // Opening a pipe without a reader would block forever.
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         if let Some(directory) = Path::new(&to).parent() {
@@ -47,7 +47,7 @@ pub(super) async fn read(guest: &SharedGuest, path: &str, limit: u64) -> Result<
     Ok(guest.files.workers.run(Kind::Scan, &guest.user, read).await?)
 }
 
-/// Where a path leads.
+/// Resolves a path.
 pub(super) fn place(guest: &SharedGuest, path: &str) -> Result<String, PageError> {
     if path.trim().is_empty() {
         return Err(PageError::Bad("the path is empty".to_owned()));

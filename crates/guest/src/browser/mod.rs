@@ -9,8 +9,8 @@
 //!  actions ─► desktop: mouse and keyboard as a person would use them
 //! ```
 //!
-//! Nothing of it runs before the first call. Its profile is one for the sandbox's whole life. It listens on loopback, for
-//! what speaks its protocol in here; previews don't lead there. One that ended or hangs is replaced at the next call.
+//! Nothing of it runs before the first call. The profile lasts for the sandbox's whole life. The browser listens on loopback, for
+//! DevTools clients in the sandbox; previews don't reach it. A browser that ended or hangs is replaced at the next call.
 
 mod actions;
 mod automation;

@@ -1,8 +1,8 @@
-//! The proxy configuration that the browser is given.
+//! The browser's proxy configuration.
 
 use crate::proxy::ProxyService;
 
-/// A file that leads the browser through the sandbox's forward proxy while that has rules, and straight otherwise.
+/// A PAC file that routes the browser through the sandbox's forward proxy while that has rules, and directly otherwise.
 pub(super) fn file(proxy: &ProxyService) -> String {
     let way = match proxy.address() {
         Some(address) => format!("PROXY {address}"),

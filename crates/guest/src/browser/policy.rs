@@ -12,12 +12,12 @@ use crate::Guest;
 const DIRECTORY: &str = "/etc/chromium/policies/managed";
 const FILE: &str = "arenite.json";
 
-/// What restarts have set, on top of what the sandbox's environment says.
+/// Settings from restarts, which override the sandbox's environment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Policy {
     blocked: Vec<String>,
     allowed: Vec<String>,
-    /// None: as the environment says.
+    /// `None`: as in the environment.
     file_dialogs: Option<Option<bool>>,
     pub(super) locale: Option<String>,
 }
@@ -81,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// Writes the file, as root: the sandbox's user has no say in it.
+    /// Writes the file as root: the sandbox's user can't change it.
     pub(super) fn write(&self, guest: &Guest) -> io::Result<()> {
         std::fs::create_dir_all(DIRECTORY)?;
         let (path, next) = (Path::new(DIRECTORY).join(FILE), Path::new(DIRECTORY).join(".arenite.next"));

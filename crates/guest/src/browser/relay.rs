@@ -1,8 +1,8 @@
-//! The DevTools protocol for clients from outside: `/cdp/json/*` and `/json/*`, with addresses that lead back here, and
-//! WebSockets below `/cdp/devtools/`, each with a separate connection to the browser.
+//! The DevTools protocol for external clients: `/cdp/json/*` and `/json/*`, with addresses that lead back here, and WebSockets
+//! below `/cdp/devtools/`, each with a separate connection to the browser.
 //!
-//! The browser's name in `/cdp/devtools/browser/{name}` is not looked at: an address that was told once stays good when
-//! another browser has taken the place of the first.
+//! The browser id in `/cdp/devtools/browser/{name}` is not checked: an address stays valid when another browser replaces the
+//! first.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -30,26 +30,26 @@ use super::service::Browser;
 use crate::SharedGuest;
 use crate::http::{Address, ApiError};
 
-/// Connections of clients at a time; one more is refused.
+/// Maximum connections of clients; further ones are refused.
 const MAX_RELAYS: usize = 64;
-/// Between two pings to a client.
+/// Interval between pings to a client.
 const PING: Duration = Duration::from_secs(20);
-/// A client that sends nothing for so long, not even the answer to a ping, is gone.
+/// A client that sends nothing for this long, not even a pong, is considered gone.
 const SILENCE: Duration = Duration::from_secs(65);
-/// For a client to take one message.
+/// Timeout for a client to accept one message.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For the browser to answer a call of HTTP.
+/// Timeout for the browser to answer an HTTP request.
 const ANSWER: Duration = Duration::from_secs(15);
-/// Until the end of a browser that broke a connection off is noticed.
+/// Time until the end of a browser that closed a connection is noticed.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How often another browser is asked when one ended under a call.
+/// Number of retries with another browser when one ended during a request.
 const RETRIES: usize = 2;
-/// Bytes of such an answer: the protocol's description is the longest.
+/// Maximum bytes of such an answer: the protocol's description is the longest.
 const MAX_ANSWER: usize = 16 << 20;
 
 static RELAYS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the slots for clients.
+/// A slot for one client's connection.
 struct RelaySlot;
 
 impl RelaySlot {
@@ -90,7 +90,7 @@ async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, reques
         let (port, _) = browser.endpoint();
         match timeout(ANSWER, ask(port, request.method(), uri)).await.unwrap_or_else(|_| Err("it took too long".to_owned())) {
             Ok(answer) => break (port, answer),
-            // It ended under the call: another one is asked.
+            // It ended during the request: retry with the next browser.
             Err(_) if tries < RETRIES && has_ended(&browser).await => tries += 1,
             Err(why) => return Err(failed(why)),
         }
@@ -100,7 +100,7 @@ async fn json(State(guest): State<SharedGuest>, Path(path): Path<String>, reques
             readdress(&mut value, &Address::from_headers(request.headers()), port);
             Bytes::from(value.to_string())
         }
-        // A sentence, as `Target is closing`.
+        // Plain text, such as `Target is closing`.
         Err(_) => body,
     };
     let mut answer = (status, body).into_response();
@@ -115,7 +115,7 @@ async fn ask(port: u16, method: &Method, uri: &str) -> Result<(StatusCode, Optio
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(connection);
-    // It answers to names of this machine alone, against pages that have theirs rebound.
+    // The browser answers only to this machine's names, as a defence against DNS rebinding.
     let request = hyper::Request::builder().method(method).uri(uri).header(HOST, format!("127.0.0.1:{port}"));
     let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
     let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
@@ -124,7 +124,7 @@ async fn ask(port: u16, method: &Method, uri: &str) -> Result<(StatusCode, Optio
     Ok((status, kind, body.to_bytes()))
 }
 
-/// Puts the caller's way to here in the place of addresses on loopback.
+/// Replaces loopback addresses with the address by which the caller reaches the sandbox.
 fn readdress(value: &mut Value, address: &Address, port: u16) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(|inner| readdress(inner, address, port)),
@@ -146,7 +146,7 @@ fn readdress(value: &mut Value, address: &Address, port: u16) {
     }
 }
 
-/// A WebSocket to the browser, to a tab, or to whatever else it names.
+/// Connects a WebSocket to the browser, to a tab, or to any other target in the path.
 async fn connect(
     State(guest): State<SharedGuest>,
     Path(path): Path<String>,
@@ -178,12 +178,12 @@ async fn connect(
     }))
 }
 
-/// Whether a browser that broke off has ended, which may be told a moment later.
+/// Whether a browser that closed a connection has ended, which may be noticed slightly later.
 async fn has_ended(browser: &Browser) -> bool {
     timeout(NOTICE, browser.ended().cancelled()).await.is_ok()
 }
 
-/// Passes messages both ways until one side ends.
+/// Relays messages in both directions until one side ends.
 async fn pass(guest: &SharedGuest, browser: Arc<Browser>, client: WebSocket, socket: Socket) {
     let (mut to_client, mut from_client) = client.split();
     let (mut to_browser, mut from_browser) = socket.split();
@@ -236,7 +236,7 @@ async fn pass(guest: &SharedGuest, browser: Arc<Browser>, client: WebSocket, soc
         () = ended.cancelled() => {}
     }
     let close = CloseFrame { code: 1001, reason: Utf8Bytes::from_static("the browser or its tab has ended") };
-    // It is over either way.
+    // The connection is over either way.
     drop(timeout(Duration::from_secs(5), to_client.send(Frame::Close(Some(close)))).await);
 }
 

@@ -17,12 +17,12 @@ use crate::SharedGuest;
 use crate::desktop::{OTHER_IMAGE, picture_answer};
 use crate::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(info, screenshot, act, configure, restart, proxy_pac))]
 pub struct BrowserApi;
 
-/// Its routes: those under `/v1`, and the DevTools protocol's.
+/// The service's routes under `/v1`, and those of the DevTools protocol.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/browser/info", get(info))
@@ -42,7 +42,7 @@ pub fn router() -> Router<SharedGuest> {
 impl From<BrowserError> for ApiError {
     fn from(error: BrowserError) -> Self {
         let message = error.to_string();
-        // None is a 5xx: AIO's JavaScript client would do the same once more.
+        // No error is a 5xx: AIO's JavaScript client would retry.
         match error {
             BrowserError::Desktop(error) => error.into(),
             BrowserError::NoBrowser => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE),

@@ -24,21 +24,21 @@ use crate::desktop::{Control, Desktop, DesktopError, Format, Picture, Region, Sc
 use crate::http::Address;
 use crate::process::{Kept, told};
 
-/// One that did not have to answer for so long is asked whether it lives before it is used.
+/// A browser that has not answered for this long is checked before use.
 const CHECK: Duration = Duration::from_secs(10);
-/// How long it may take to say so.
+/// Timeout of that check.
 const ANSWER: Duration = Duration::from_secs(10);
-/// For a browser to write its profile and end.
+/// Time for a browser to write its profile and exit.
 const END: Duration = Duration::from_secs(5);
-/// How long its first window is waited for.
+/// Time to wait for its first window.
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
-/// Between two looks for it.
+/// Interval between checks for it.
 const LOOK: Duration = Duration::from_millis(5);
-/// Width and height of what is looked at of a window's bars, in pixels.
+/// Width and height of the part of a window's toolbars that is checked, in pixels.
 const BARS: (u32, u32) = (200, 80);
 /// The page that a browser starts with, unless another is configured.
 pub(super) const EMPTY: &str = "about:blank";
-/// Entries of a list of blocked or allowed pages: the browser takes no more.
+/// Maximum entries of a list of blocked or allowed pages: the browser accepts no more.
 const MAX_PATTERNS: usize = 1000;
 
 #[derive(Debug, Error)]
@@ -65,14 +65,14 @@ pub enum BrowserError {
 pub struct BrowserService {
     current: tokio::sync::Mutex<Option<Arc<Browser>>>,
     policy: Mutex<Policy>,
-    /// Rules for requests, and what brings them to the browser.
+    /// Rules for requests, and the connection that applies them.
     network: Network,
-    /// Where the last one listens or listened; 0: there was none.
+    /// The port of the running or last browser; 0: there was none.
     port: AtomicU16,
     pub(super) recordings: super::page::Recordings,
 }
 
-/// A running browser. Dropped, it ends.
+/// A running browser. It is killed on drop.
 #[derive(Debug)]
 pub struct Browser {
     process: Kept,
@@ -83,11 +83,11 @@ pub struct Browser {
     user_agent: String,
     checked: Mutex<Instant>,
     started: Instant,
-    /// Its first tab is there: it answers a moment before.
+    /// Set once its first tab exists: the browser answers slightly earlier.
     opened: OnceCell<()>,
-    /// Its first window was drawn.
+    /// Set once its first window was drawn.
     painted: OnceCell<()>,
-    /// What operations in pages go by, once there was one.
+    /// The connection for operations in pages, once it was opened.
     automation: tokio::sync::Mutex<Option<Arc<Automation>>>,
 }
 
@@ -103,14 +103,14 @@ impl BrowserService {
         Ok(browser)
     }
 
-    /// The same, perhaps before it has a tab.
+    /// Like `get`, but possibly before the browser has a tab.
     async fn answering(&self, guest: &SharedGuest) -> Result<Arc<Browser>, BrowserError> {
         let mut current = self.current.lock().await;
         guest.desktop.touch();
         if let Some(browser) = &*current
             && browser.is_fine().await
         {
-            // What brings them to the browser may have broken.
+            // The connection that applies the rules may have broken.
             self.network.ensure(browser.port, &browser.path).await?;
             return Ok(browser.clone());
         }
@@ -124,7 +124,7 @@ impl BrowserService {
 
     async fn start(&self, guest: &SharedGuest) -> Result<Browser, BrowserError> {
         let policy = lock(&self.policy).clone();
-        // It is a while before it looks for its display: so long the X server has.
+        // The browser looks for its display only after a while; the X server starts meanwhile.
         let (tell, told) = oneshot::channel::<String>();
         let early = async {
             let display = told.await.ok()?;
@@ -142,21 +142,21 @@ impl BrowserService {
         Ok(Browser { process, desktop, client, port, path, user_agent, checked, started, opened, painted, automation })
     }
 
-    /// What operations in pages go by. It is made by the first of them.
+    /// Returns the connection for operations in pages, which the first of them opens.
     pub(super) async fn automation(&self, guest: &SharedGuest) -> Result<Arc<Automation>, BrowserError> {
         let browser = self.answering(guest).await?;
         let mut automation = browser.automation.lock().await;
         if let Some(automation) = automation.as_ref().filter(|automation| !automation.is_closed()) {
             return Ok(automation.clone());
         }
-        // A browser that starts is slow to answer: nothing waits for an answer that it doesn't need.
+        // A starting browser is slow to answer: both steps run concurrently.
         let made = async { Automation::start(browser.port, &browser.path).await.map_err(BrowserError::from) };
         let (made, ()) = tokio::try_join!(made, browser.first_tab())?;
         *automation = Some(made.clone());
         Ok(made)
     }
 
-    /// The desktop, with the browser's window on it.
+    /// Returns the desktop, with the browser's window on it.
     pub async fn shown(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, BrowserError> {
         let browser = self.get(guest).await?;
         browser.painted.get_or_try_init(|| browser.first_window()).await?;
@@ -164,7 +164,7 @@ impl BrowserService {
         Ok(guest.desktop.get(guest).await?)
     }
 
-    /// Where clients of the DevTools protocol and people find the browser, and how large it is.
+    /// Returns the addresses of the browser for DevTools clients and people, and its size.
     pub(crate) async fn info(&self, guest: &SharedGuest, address: &Address) -> Result<BrowserInfoResult, BrowserError> {
         let browser = self.get(guest).await?;
         let (width, height) = browser.desktop().run(|screen| screen.size()).await?;
@@ -179,7 +179,7 @@ impl BrowserService {
         })
     }
 
-    /// A picture of the whole screen that shows the browser, or of the VM's, and its file.
+    /// Takes a picture of the whole screen that shows the browser, or of the VM's. Returns it with its file.
     pub(crate) async fn picture(&self, guest: &SharedGuest, format: Format) -> Result<(Picture, Vec<u8>), BrowserError> {
         if let Some(vm) = Control::vm(guest).await? {
             return Ok(vm.picture(View::default(), format).await?);
@@ -189,24 +189,24 @@ impl BrowserService {
         Ok(picture.encoded(format).await?)
     }
 
-    /// The files that pages had it download, the oldest first.
+    /// The downloads of pages, the oldest first.
     pub(crate) async fn downloads(&self, guest: &SharedGuest) -> Result<Vec<Download>, BrowserError> {
         Ok(self.automation(guest).await?.downloads().list())
     }
 
-    /// Where the browser listens on loopback, or did last: nothing from outside is led there.
+    /// The running or last browser's port on loopback: no external connection is routed to it.
     pub(crate) fn port(&self) -> Option<u16> {
         Some(self.port.load(Ordering::Relaxed)).filter(|port| *port != 0)
     }
 
-    /// Whether a page is recorded.
+    /// Whether a recording of a page runs.
     pub(crate) fn is_recording(&self) -> bool {
         self.recordings.is_running()
     }
 
     /// Whether pages still download files.
     pub(crate) fn downloads_run(&self) -> bool {
-        // Someone who holds one of the locks is a call.
+        // If one of the locks is held, a call is running.
         let Ok(current) = self.current.try_lock() else { return false };
         let automation = current.as_ref().and_then(|browser| browser.automation.try_lock().ok()?.clone());
         automation.is_some_and(|automation| automation.downloads().list().iter().any(|one| one.progress == Progress::Running))
@@ -220,14 +220,14 @@ impl BrowserService {
         self.port.store(port, Ordering::Relaxed);
     }
 
-    /// Ends the browser, if there is one, so that it can write its profile.
+    /// Ends the browser, if one runs, so that it can write its profile.
     pub async fn stop(&self) {
         if let Some(browser) = self.current.lock().await.take() {
             browser.close().await;
         }
     }
 
-    /// Connects again, or ends the browser and starts another.
+    /// Reconnects, or ends the browser and starts another.
     pub async fn restart(&self, guest: &SharedGuest, request: &RestartRequest) -> Result<(), BrowserError> {
         let lists = [&request.url_blocklist, &request.url_allowlist];
         if lists.into_iter().flatten().any(|list| list.len() > MAX_PATTERNS) {
@@ -241,7 +241,7 @@ impl BrowserService {
         self.get(guest).await.map(drop)
     }
 
-    /// The rules of the forward proxy have changed: a running browser reads its policy again.
+    /// Notifies the browser that the rules of the forward proxy changed: a running browser reads its policy again.
     pub(crate) fn proxy_changed(&self, guest: &SharedGuest) {
         if self.port.load(Ordering::Relaxed) != 0
             && let Err(error) = lock(&self.policy).write(guest)
@@ -252,7 +252,7 @@ impl BrowserService {
 }
 
 impl Browser {
-    /// Our connection to it.
+    /// Our connection to the browser.
     pub fn client(&self) -> Client {
         lock(&self.client).clone()
     }
@@ -265,23 +265,23 @@ impl Browser {
         &self.user_agent
     }
 
-    /// Where it listens on loopback, and the path of its WebSocket.
+    /// The port on loopback, and the path of its WebSocket.
     pub(super) fn endpoint(&self) -> (u16, &str) {
         (self.port, &self.path)
     }
 
-    /// Cancelled when it has ended.
+    /// Cancelled when the browser has ended.
     pub(super) fn ended(&self) -> tokio_util::sync::CancellationToken {
         self.process.ended()
     }
 
-    /// Whether it runs and answers.
+    /// Whether the browser runs and answers.
     async fn is_fine(&self) -> bool {
         if self.process.has_ended() || !self.desktop.is_fine() {
             return false;
         }
         if lock(&self.checked).elapsed() > CHECK || self.client().is_closed() {
-            // A connection may break without the browser.
+            // A connection may break while the browser runs.
             if self.client().is_closed() && self.reconnect().await.is_err() {
                 return false;
             }
@@ -297,12 +297,12 @@ impl Browser {
     async fn reconnect(&self) -> Result<(), BrowserError> {
         let client = Client::connect(self.port, &self.path).await?;
         *lock(&self.client) = client;
-        // The next operation in a page makes another.
+        // The next operation in a page opens another.
         *self.automation.lock().await = None;
         Ok(())
     }
 
-    /// Asks it to end, and makes sure that it does.
+    /// Asks the browser to exit, and kills it if it does not.
     async fn close(self: Arc<Self>) {
         let asked: Result<Value, _> = self.client().send(None, "Browser.close", json!({}), END).await;
         if asked.is_ok() {
@@ -311,20 +311,20 @@ impl Browser {
         self.gone().await;
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the browser, and waits until it is gone.
     async fn gone(self: Arc<Self>) {
         self.process.kill();
         drop(timeout(END, self.process.ended().cancelled()).await);
     }
 
-    /// Waits for its first tab, if nobody did.
+    /// Waits for the browser's first tab, unless that was done.
     async fn first_tab(&self) -> Result<(), BrowserError> {
         let wait = async {
             let client = self.client();
             let mut events = client.events();
             let discover = |what: Value| client.call::<IgnoredAny>("Target.setDiscoverTargets", what);
             discover(json!({"discover": true, "filter": [{"type": "page"}]})).await?;
-            // Without one it may be used all the same: what needs a tab opens it.
+            // A browser without a tab is usable: operations that need a tab open one.
             let _ = timeout(FIRST_WINDOW, async {
                 while events.next().await.is_ok_and(|event| event.method != "Target.targetCreated") {}
             })
@@ -335,15 +335,15 @@ impl Browser {
         self.opened.get_or_try_init(|| wait).await.copied()
     }
 
-    /// Waits until its first window is drawn, so that a first picture shows it.
+    /// Waits until the browser's first window is drawn, so that a first picture shows it.
     async fn first_window(&self) -> Result<(), BrowserError> {
         let deadline = self.started + FIRST_WINDOW;
-        // Of an empty page there is nothing to draw. With another the window's bars are drawn too, and what is left is a look at the screen.
+        // An empty page draws nothing. With another page, the toolbars are drawn too. The rest of the check reads the screen.
         let page = self.client();
         let drawn = async {
             let Some(target) = first_page(&page).await?.filter(|target| target.url != EMPTY) else { return Ok(()) };
             let session = page.attach(&target.target_id).await?;
-            // Tabs that are not in front are not drawn.
+            // Tabs in the background are not drawn.
             let expression = "document.hidden || new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))";
             let wait = json!({"expression": expression, "awaitPromise": true});
             let _: Value = session.call("Runtime.evaluate", wait).await?;
@@ -355,7 +355,7 @@ impl Browser {
         let managed = self.desktop.has_manager();
         while Instant::now() < deadline {
             let is_drawn = move |screen: &mut Screen| {
-                // A window manager gives the window the whole screen a moment after it is there: both ends of its bars are drawn then.
+                // A window manager maximizes the window shortly after it appears: both ends of its toolbars are drawn then.
                 let last = if managed { i32::from(screen.size()?.0) - BARS.0 as i32 } else { 0 };
                 let is_plain =
                     |x| Ok::<_, ScreenError>(screen.picture(Some(Region { x, y: 0, width: BARS.0, height: BARS.1 }))?.is_plain());
@@ -369,7 +369,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Size of the page in the tab that was opened or shown last.
+    /// The size of the page in the tab that was opened or shown last.
     pub async fn page_viewport(&self) -> Option<BrowserViewport> {
         let client = self.client();
         let session = client.attach(&first_page(&client).await.ok()??.target_id).await.ok()?;
@@ -385,7 +385,7 @@ impl Browser {
             client_height: u32,
         }
         let metrics: Result<Metrics, _> = session.call_within("Page.getLayoutMetrics", json!({}), ANSWER).await;
-        // It is over either way.
+        // The session is over either way.
         drop(session.detach().await);
         let Layout { client_width: width, client_height: height } = metrics.ok()?.css_layout_viewport;
         Some(BrowserViewport { width, height })

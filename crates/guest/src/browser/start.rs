@@ -1,4 +1,4 @@
-//! From a program of the image to a browser that answers.
+//! Starts the image's browser program and waits until it answers.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,13 +20,13 @@ use crate::desktop::locate;
 use crate::files::{Failure, Kind};
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
 
-/// How long the browser may take until it answers. Alone it takes a quarter of a second.
+/// Timeout for the browser to answer. On an idle machine it takes a quarter of a second.
 const START: Duration = Duration::from_secs(60);
-/// Where Chromium may be, the program itself before scripts that start it.
+/// Possible locations of Chromium: the program itself before scripts that start it.
 const PROGRAMS: [&str; 4] = ["/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome"];
-/// The profile, in the user's home.
+/// The profile's directory, in the user's home.
 const PROFILE: &str = ".config/browser";
-/// What comes before the WebSocket's address on the browser's output.
+/// The text before the WebSocket's address in the browser's output.
 const ANNOUNCED: &str = "DevTools listening on ws://";
 
 /// A browser that answers.
@@ -34,7 +34,7 @@ const ANNOUNCED: &str = "DevTools listening on ws://";
 pub(super) struct Started {
     pub(super) process: Kept,
     pub(super) client: Client,
-    /// Where it listens on loopback.
+    /// Its port on loopback.
     pub(super) port: u16,
     /// The path of its WebSocket, such as `/devtools/browser/…`.
     pub(super) path: String,
@@ -109,8 +109,8 @@ fn program(guest: &SharedGuest) -> Option<String> {
     })
 }
 
-/// Makes the profile's and the downloads' directory, and takes away the marks of a browser that runs: none does, and a
-/// snapshot's would be another machine's.
+/// Creates the directories of the profile and of downloads, and removes the lock files of a running browser: none runs, and those
+/// in a snapshot would be another machine's.
 async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
     let (profile, downloads) = (guest.user.home.join(PROFILE), guest.user.home.join("Downloads"));
     let dir = profile.clone();
@@ -119,7 +119,7 @@ async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
             std::fs::create_dir_all(dir).map_err(|e| Failure::io(e, &dir.display().to_string()))?;
         }
         for mark in ["SingletonLock", "SingletonSocket", "SingletonCookie"] {
-            // There is none, as a rule.
+            // Usually, there is none.
             let _ = std::fs::remove_file(dir.join(mark));
         }
         Ok(())
@@ -129,7 +129,7 @@ async fn prepare(guest: &SharedGuest) -> Result<PathBuf, BrowserError> {
     Ok(profile)
 }
 
-/// The usual one, or any when a program of the sandbox has it.
+/// Returns the default port, or any free one if a program of the sandbox uses it.
 async fn free_port() -> io::Result<u16> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, BROWSER_PORT)).await {
         Ok(listener) => Ok(listener.local_addr()?.port()),
@@ -151,22 +151,22 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
         "--hide-crash-restore-bubble",
         "--disable-breakpad",
         "--disable-crash-reporter",
-        // Nothing of it is asked for by a page.
+        // No page uses these features.
         "--disable-background-networking",
         "--disable-component-update",
         "--disable-domain-reliability",
         "--disable-sync",
-        // All frames of a page in one process: what works in pages reaches each frame over the page's own session. Without
-        // the browser's own sandbox a renderer that was taken over has the user's files anyway: see docs/THREATS.md.
+        // All frames of a page in one process: operations in pages reach each frame over the page's own session. Without
+        // Chromium's own sandbox, a compromised renderer has the user's files anyway: see docs/THREATS.md.
         "--disable-site-isolation-trials",
-        // And no suggestions that are pages of the browser's own: two are loaded at each start, for as much work as all the rest.
+        // Also disables suggestions that are pages of the browser's own: each start would load two, which doubles the work.
         "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,BackForwardCache,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
         // A separate process would not isolate anything from the browser's here, and is one more to start.
         "--enable-features=NetworkServiceInProcess2",
-        // Without a GPU: drawn by the processor, WebGL too.
+        // No GPU: the CPU draws, including WebGL.
         "--disable-gpu",
         "--enable-unsafe-swiftshader",
-        // Tabs that an agent works in are not always the one that is shown.
+        // Agents also work in tabs that are not visible.
         "--disable-background-timer-throttling",
         "--disable-backgrounding-occluded-windows",
         "--disable-renderer-backgrounding",
@@ -184,7 +184,7 @@ fn arguments(guest: &SharedGuest, program: String, profile: &std::path::Path, po
     arguments
 }
 
-/// Words of a line, with quotes as a shell has them.
+/// Splits a line into words, with a shell's quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut has_word) = (String::new(), None, false);
@@ -214,17 +214,17 @@ fn environment(guest: &SharedGuest, display: &str, policy: &Policy) -> Vec<(Stri
     let config = guest.config();
     let language = policy.locale.as_ref().or(config.env.get("CHROME_UI_LANG")).or(config.env.get("BROWSER_LANG"));
     if let Some(language) = language {
-        // On Linux the browser's own texts are in the language of the environment.
+        // On Linux, the browser's own language comes from the environment.
         extra.push(("LANGUAGE".to_owned(), language.replace('-', "_")));
     }
     guest.environment(&guest.user, &extra)
 }
 
-/// The port and path that the browser says it listens on.
+/// Finds the port and path at which the browser listens in its output.
 fn find_address(said: &[u8]) -> Option<(u16, String)> {
     let text = String::from_utf8_lossy(said);
     let (_, after) = text.rsplit_once(ANNOUNCED)?;
-    // The line may not be whole yet.
+    // The line may be incomplete.
     let (address, _) = after.split_once('\n')?;
     let (host, path) = address.trim().split_once('/')?;
     let port = host.rsplit_once(':')?.1.parse().ok()?;

@@ -1,5 +1,5 @@
-//! AIO's `browser_state` service: who is logged in where, as a file. It is Playwright's storage state, with what a tab's
-//! session storage holds added to it.
+//! AIO's `browser_state` service: saves and restores logins in a file. The format is Playwright's storage state, plus the session
+//! storage of tabs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use super::page::PageError;
 use crate::SharedGuest;
 use crate::http::{Body, Envelope, Reply, ok, whole};
 
-/// Bytes of a file that is loaded.
+/// Maximum bytes of a file that is loaded.
 const MAX_FILE: u64 = 64 << 20;
-/// Origins of one file.
+/// Maximum origins of one file.
 const MAX_ORIGINS: usize = 500;
-/// For all origins of a file to be written.
+/// Timeout for writing all origins of a file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(save, load))]
 pub struct StateApi;
@@ -74,13 +74,13 @@ struct Item {
     value: String,
 }
 
-/// Cookies of the profile, and the storage of what the tabs show.
+/// Collects the cookies of the profile, and the storage of the tabs' pages.
 async fn collect(automation: &Automation) -> Result<Stored, PageError> {
     let mut origins: BTreeMap<String, Origin> = BTreeMap::new();
     for tab in automation.list() {
         for world in tab.worlds() {
             let read = tab.storage(&world);
-            // A tab that doesn't answer, or is closed meanwhile, has nothing to say.
+            // A tab that doesn't answer, or is closed meanwhile, is skipped.
             let Ok(Ok(value)) = tokio::time::timeout(Duration::from_secs(5), tab.serve(read)).await else { continue };
             let Ok(found) = serde_json::from_value::<Origin>(value) else { continue };
             if !found.origin.starts_with("http") || (found.local_storage.is_empty() && found.session_storage.is_empty()) {
@@ -98,8 +98,8 @@ async fn collect(automation: &Automation) -> Result<Stored, PageError> {
     Ok(Stored { cookies: cookies::all(automation).await?, origins: origins.into_values().collect() })
 }
 
-/// Sets cookies and storage. Storage is set by empty pages of the origins, which the network is not asked for: in the tab that
-/// operations work in if it is empty, which has the session storage then too, else in another one.
+/// Sets cookies and storage. Storage is set by empty pages of the origins, without network requests. They open in the current tab
+/// if it is empty, which then has the session storage too, or else in another one.
 async fn restore(automation: &Automation, stored: Stored) -> Result<(), PageError> {
     if stored.origins.len() > MAX_ORIGINS {
         return Err(PageError::Bad(format!("a state can have {MAX_ORIGINS} origins")));
@@ -117,7 +117,7 @@ async fn restore(automation: &Automation, stored: Stored) -> Result<(), PageErro
         return Ok(());
     }
     let current = automation.tab().await?;
-    // What a tab's session storage holds goes with the tab: an empty one can take it along.
+    // A tab's session storage is lost with the tab; an empty current tab can keep it.
     let is_empty = current.state().url == "about:blank";
     let tab = if is_empty { current.clone() } else { automation.open("about:blank").await? };
     let written = timeout_at(Instant::now() + PATIENCE, tab.serve(write(&tab, &stored.origins))).await;

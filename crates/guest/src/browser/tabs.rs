@@ -1,4 +1,4 @@
-//! AIO's `browser_tabs` service: the tabs of the person's profile, by their place in the order of opening.
+//! AIO's `browser_tabs` service: the tabs of the person's profile, by their index in order of opening.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::types::Items;
 use crate::SharedGuest;
 use crate::http::{Body, Envelope, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(list, create, close, activate))]
 pub struct TabsApi;
@@ -27,14 +27,14 @@ pub(super) fn router() -> Router<SharedGuest> {
         .route("/v1/browser/tabs/{index}/activate", put(activate))
 }
 
-/// A tab as callers know it.
+/// A tab, as callers see it.
 #[derive(Debug, Serialize)]
 pub(crate) struct TabTold {
     pub(crate) index: usize,
     id: String,
     pub(crate) url: String,
     pub(crate) title: String,
-    /// Whether operations work in it.
+    /// Whether it is the current tab.
     pub(crate) active: bool,
 }
 
@@ -64,7 +64,7 @@ fn by_index(automation: &Automation, index: i64) -> Result<Arc<Tab>, PageError> 
     found.ok_or_else(|| PageError::Missing(format!("there is no tab {index}: there are {}, from 0", tabs.len())))
 }
 
-/// All tabs, in the order in which they were opened. There is one at least.
+/// Lists all tabs, in order of opening. There is at least one.
 pub(crate) async fn known(guest: &SharedGuest) -> Result<Vec<TabTold>, PageError> {
     let automation = guest.browser.automation(guest).await?;
     automation.tab().await?;
@@ -72,7 +72,7 @@ pub(crate) async fn known(guest: &SharedGuest) -> Result<Vec<TabTold>, PageError
     Ok(all(&automation))
 }
 
-/// Opens a tab. Operations work in it from now on.
+/// Opens a tab, which becomes the current one.
 pub(crate) async fn opened(guest: &SharedGuest, url: Option<&str>) -> Result<TabTold, PageError> {
     let automation = guest.browser.automation(guest).await?;
     let tab = super::page::open(&automation, url).await?;
@@ -80,7 +80,7 @@ pub(crate) async fn opened(guest: &SharedGuest, url: Option<&str>) -> Result<Tab
     one(&automation, &tab)
 }
 
-/// Closes a tab, or the one that operations work in. The last one is replaced by an empty one. Tells how many there are then.
+/// Closes a tab; `None` is the current one. The last one is replaced by an empty one. Returns the number of tabs afterwards.
 pub(crate) async fn closed(guest: &SharedGuest, index: Option<i64>) -> Result<usize, PageError> {
     let automation = guest.browser.automation(guest).await?;
     let tab = match index {
@@ -91,7 +91,7 @@ pub(crate) async fn closed(guest: &SharedGuest, index: Option<i64>) -> Result<us
     Ok(automation.list().len())
 }
 
-/// Shows a tab. Operations work in it from now on.
+/// Shows a tab, which becomes the current one.
 pub(crate) async fn shown(guest: &SharedGuest, index: i64) -> Result<TabTold, PageError> {
     let automation = guest.browser.automation(guest).await?;
     let tab = by_index(&automation, index)?;

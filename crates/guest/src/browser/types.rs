@@ -20,11 +20,11 @@ pub struct BrowserInfoResult {
     pub page_viewport: Option<BrowserViewport>,
 }
 
-/// A list of what AIO does not name the fields of.
+/// A list with items that AIO does not specify.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Items(pub Vec<serde_json::Value>);
 
-/// An object that AIO does not name the fields of.
+/// An object with fields that AIO does not specify.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Fields(pub std::collections::HashMap<String, serde_json::Value>);
 
@@ -47,7 +47,7 @@ pub enum PictureFormat {
 }
 
 impl PictureFormat {
-    /// With a quality, where the kind of file has one.
+    /// Sets the quality, if the format has one.
     pub(crate) fn of_quality(self, quality: Option<i64>) -> Format {
         match self {
             Self::Png => Format::Png,
@@ -77,7 +77,7 @@ pub struct BrowserConfigRequest {
     pub resolution: Option<Resolution>,
 }
 
-/// An object, or a text such as `1920x1080`.
+/// Parses an object, or a text such as `1920x1080`.
 fn resolution<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resolution>, D::Error> {
     let given = match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::String(text) => match text.split_once(['x', 'X', '×', '*']) {
@@ -130,7 +130,7 @@ pub struct RestartRequest {
     pub locale: Option<String>,
 }
 
-/// Tells null from absent.
+/// Distinguishes null from absent.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<bool>>, D::Error> {
     Option::<bool>::deserialize(deserializer).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Dialogs of pages, which hold up everything in their tab.
+//! Dialogs of pages, which block everything in their tab.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ use super::super::cdp::CdpError;
 use super::super::page::PageError;
 use super::tab::{EVER, Message, Tab};
 
-/// Answered dialogs that are remembered of a tab.
+/// Maximum answered dialogs that are kept per tab.
 const MAX_ANSWERED: usize = 20;
-/// Characters of a dialog's message that are kept.
+/// Maximum characters of a dialog's message that are kept.
 const MAX_TEXT: usize = 4000;
 
 /// One that is shown.
@@ -41,7 +41,7 @@ pub(in crate::browser) struct AnsweredDialog {
     #[serde(flatten)]
     dialog: Dialog,
     accepted: bool,
-    /// Nobody had said how: alerts and leaving are accepted, questions declined.
+    /// No call had set an answer: alerts and leaving are accepted, questions declined.
     by_default: bool,
 }
 
@@ -53,13 +53,13 @@ impl std::fmt::Display for AnsweredDialog {
     }
 }
 
-/// What is known of a tab's dialogs.
+/// The recorded dialogs of a tab.
 #[derive(Debug, Default)]
 pub(in crate::browser) struct Dialogs {
     pub(in crate::browser) shown: Option<Dialog>,
     pub(in crate::browser) next: Option<DialogAnswer>,
     pub(in crate::browser) answered: VecDeque<AnsweredDialog>,
-    /// How many were answered in all.
+    /// The total number of answered dialogs.
     count: usize,
 }
 
@@ -68,7 +68,7 @@ impl Dialogs {
         self.count
     }
 
-    /// The questions that were answered by default since there were `count` of all.
+    /// Returns the questions that were answered by default since the total was `count`.
     pub(in crate::browser) fn defaulted_since(&self, count: usize) -> Vec<String> {
         let new = self.answered.iter().rev().take(self.count.saturating_sub(count));
         let questions = new.filter(|one| one.by_default && !one.accepted);
@@ -85,9 +85,9 @@ impl Dialogs {
 }
 
 impl Tab {
-    /// Answers each dialog that is shown, for as long as it is polled: as a call has said, else so that the page goes on, which
-    /// declines questions. The console tells of it. While no operation works in the tab, a dialog stays for a person, another
-    /// client or [`Self::answer_dialog`].
+    /// Answers each dialog that is shown, while it is polled: as a call has set, or else so that the page continues, which
+    /// declines questions. Each answer is logged to the console. While no operation works in the tab, a dialog stays for a
+    /// person, another client, or [`Self::answer_dialog`].
     pub(super) async fn answer_dialogs(&self) -> CdpError {
         loop {
             let dialog = self.until(Instant::now() + EVER, |state| {
@@ -107,7 +107,7 @@ impl Tab {
         }
     }
 
-    /// Answers the dialog that is shown, else the next one. True: one was shown.
+    /// Answers the dialog that is shown, or else the next one. Returns whether one was shown.
     pub(in crate::browser) async fn answer_dialog(&self, answer: DialogAnswer) -> Result<bool, CdpError> {
         let shown = {
             let mut state = self.state();
@@ -131,7 +131,7 @@ impl Tab {
             let text = wanted.and_then(|wanted| wanted.text).unwrap_or_else(|| dialog.default_value.clone());
             params["promptText"] = text.into();
         }
-        // Somebody else may have answered first.
+        // Another client may have answered first.
         match self.effect("Page.handleJavaScriptDialog", params).await {
             Err(CdpError::Refused { .. }) => return Ok(()),
             answered => answered?,

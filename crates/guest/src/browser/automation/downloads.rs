@@ -1,4 +1,4 @@
-//! Files that pages have the browser download.
+//! Files that the browser downloads for pages.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,19 +8,19 @@ use tokio::sync::watch;
 
 use super::lock;
 
-/// Downloads that are remembered.
+/// Maximum downloads that are kept.
 const MAX_DOWNLOADS: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Download {
     pub(in crate::browser) guid: String,
     pub(crate) url: String,
-    /// The name that was asked for; the file's own may have a number more.
+    /// The suggested name; the file's name may have a number appended.
     pub(crate) filename: String,
-    /// Where it is, once it is whole.
+    /// The file's path, once the download is complete.
     pub(crate) path: Option<String>,
     pub(crate) progress: Progress,
-    /// Whether somebody who waited for one has got it.
+    /// Whether a waiting call has received this download.
     pub(in crate::browser) told: bool,
 }
 
@@ -84,7 +84,7 @@ impl Downloads {
         self.changed.subscribe()
     }
 
-    /// Those that are remembered, the oldest first.
+    /// Returns the kept downloads, the oldest first.
     pub(in crate::browser) fn list(&self) -> Vec<Download> {
         lock(&self.all).iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! A connection of our own that knows the browser's tabs, what is in them and what happens there.
+//! A separate connection that tracks the browser's tabs, their content, and their events.
 //!
 //! ```text
 //!  Chromium ──events──► pump ──notes──► Tab: frames and their worlds, dialog, console, requests under way
@@ -6,11 +6,11 @@
 //!  operations ──calls──► a Tab's session, and wait for what the pump notes
 //! ```
 //!
-//! It is made by the first operation that works in pages, and again when its connection broke or fell behind. Only tabs of the
-//! person's own profile are known: those that other clients open in contexts of theirs are theirs. Tabs are attached to one
-//! by one. An attachment by the browser itself (`Target.setAutoAttach`) would hold up the windows that pages open.
+//! The first operation in a page opens it; it is reopened when it broke or fell behind. Only tabs of the person's own profile are
+//! tracked, not those of contexts that other clients open. Tabs are attached one by one: with the browser's own attachment
+//! (`Target.setAutoAttach`), windows that pages open would have to wait.
 //!
-//! The pump never waits for anything: what takes an answer of the browser is done beside it.
+//! The pump never waits: whatever needs an answer of the browser runs in a separate task.
 
 mod dialogs;
 mod downloads;
@@ -32,19 +32,19 @@ pub(super) use pump::{described, exception};
 pub(super) use tab::{Frame, HELD, Message, Stage, Tab, TabState, World};
 use tabs::Tabs;
 
-/// Our own JavaScript in every frame, in a world beside the page's: pages can't see or change it.
+/// Our JavaScript's world in every frame, isolated from the page's: pages can't see or change it.
 pub(super) const WORLD: &str = "arenite";
 
-/// A connection, and what is known over it.
+/// A connection and the state that is recorded from it.
 #[derive(Debug)]
 pub(super) struct Automation {
     client: Client,
-    /// The context of the person's own profile.
+    /// The browser context of the person's own profile.
     context: String,
     tabs: Mutex<Tabs>,
     downloads: downloads::Downloads,
     traffic: Mutex<Traffic>,
-    /// Told whenever a tab came, went or was chosen.
+    /// Notified when a tab opens, closes, or is selected.
     changed: watch::Sender<()>,
 }
 
@@ -70,7 +70,7 @@ impl Automation {
             client,
         });
         tokio::spawn(pump::run(automation.client.events(), Arc::downgrade(&automation)));
-        // From here on the browser tells of its tabs, first of those that are there.
+        // From here on, the browser sends events about tabs, starting with the existing ones.
         let call = |method, params| automation.client.call::<IgnoredAny>(method, params);
         let downloads = json!({"behavior": "default", "eventsEnabled": true});
         tokio::try_join!(
@@ -84,7 +84,7 @@ impl Automation {
         &self.client
     }
 
-    /// What is known of the pages' requests.
+    /// Returns the recorded requests of pages.
     pub(super) fn traffic(&self) -> MutexGuard<'_, Traffic> {
         lock(&self.traffic)
     }

@@ -1,4 +1,4 @@
-//! What the browser tells, put where it belongs.
+//! Records the browser's events in the state of their tabs.
 
 use std::sync::{Arc, Weak};
 
@@ -11,14 +11,14 @@ use super::tab::pump_types::CdpFrame;
 use super::tab::{Message, Stage, Tab, TabState, World};
 use super::{Automation, WORLD};
 
-/// Characters of a console's message; the rest is left out.
+/// Maximum characters of a console message; the rest is cut off.
 const MAX_TEXT: usize = 16_384;
-/// Answers of documents that are remembered of a tab.
+/// Maximum answers for documents that are kept per tab.
 const MAX_ANSWERS: usize = 32;
-/// Frames of a tab that are looked into.
+/// Maximum frames per tab that are tracked.
 const MAX_FRAMES: usize = 512;
 
-/// Notes events until the connection ends, or falls behind: what is known would be wrong then, and is recreated.
+/// Records events until the connection ends or falls behind: the state would be wrong then, and is recreated.
 pub(super) async fn run(mut events: Events, automation: Weak<Automation>) {
     while let Ok(event) = events.next().await {
         let Some(automation) = automation.upgrade() else { return };
@@ -59,7 +59,7 @@ impl Automation {
             if event.method.starts_with("Network.") {
                 self.traffic().note(&tab.target, event);
             }
-            // What can't be read is of another version of the protocol, and not wanted.
+            // Unreadable events are of another version of the protocol and are not needed.
             let _ = note_in(&tab, event);
         } else {
             let _ = self.note_outside(event);
@@ -243,7 +243,7 @@ fn note_in(tab: &Tab, event: &Event) -> Result<(), serde_json::Error> {
 fn navigated(state: &mut TabState, frame: CdpFrame) {
     let frame = frame.into_frame(Stage::Commit);
     if frame.parent.is_none() {
-        // Its other frames went with the document.
+        // Its other frames are gone with the document.
         state.frames.clear();
         state.documents += 1;
         state.navigations += 1;
@@ -266,7 +266,7 @@ fn navigated(state: &mut TabState, frame: CdpFrame) {
     state.forget_requests();
 }
 
-/// Takes a frame away, and those in it.
+/// Removes a frame and its descendants.
 fn remove(state: &mut TabState, id: &str) {
     let mut gone = vec![id.to_owned()];
     while let Some(id) = gone.pop() {
@@ -286,7 +286,7 @@ fn note_leaving(tab: &Tab, event: &Event, leaving: bool) -> Result<(), serde_jso
     Ok(())
 }
 
-/// Counts requests under way, and keeps the status of documents.
+/// Counts pending requests, and keeps the status of documents.
 fn note_request(tab: &Tab, event: &Event) -> Result<(), serde_json::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -339,7 +339,7 @@ fn note_request(tab: &Tab, event: &Event) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// A message of the console, of one of three kinds of event.
+/// Builds a console message from one of three kinds of event.
 fn message(method: &str, params: &Value) -> Message {
     let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, text, at, timestamp) = match method {
@@ -371,7 +371,7 @@ fn message(method: &str, params: &Value) -> Message {
     }
 }
 
-/// What an exception says.
+/// The text of an exception.
 pub(in crate::browser) fn exception(details: &Value) -> String {
     let description = details["exception"]["description"].as_str().map(str::to_owned);
     let value = || details["exception"].get("value").map(Value::to_string);
@@ -379,7 +379,7 @@ pub(in crate::browser) fn exception(details: &Value) -> String {
     description.or_else(value).unwrap_or_else(|| text.to_owned())
 }
 
-/// A value of a page as its console would show it.
+/// A page's value, formatted as its console would show it.
 pub(in crate::browser) fn described(object: &Value) -> String {
     match (&object["value"], &object["unserializableValue"], &object["description"]) {
         (Value::String(text), ..) => text.clone(),

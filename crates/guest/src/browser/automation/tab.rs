@@ -1,4 +1,4 @@
-//! One tab: its session, and what is known of what is in it.
+//! One tab: its session, and the recorded state of its content.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,19 +17,19 @@ use super::super::page::PageError;
 use super::dialogs::Dialogs;
 use super::{WORLD, lock};
 
-/// For a tab to be attached to.
+/// Timeout for attaching to a tab.
 const ATTACH: Duration = Duration::from_secs(20);
-/// What calls hold of a page: its elements, by the browser's name for all of them.
+/// The object group for page objects that calls hold, such as elements.
 pub(in crate::browser) const HELD: &str = "arenite";
-/// How long an answer is waited for once the document that was asked has been replaced: the browser loses some of these.
+/// Time to wait for an answer after the called document was replaced: the browser loses some of these answers.
 const LOST: Duration = Duration::from_secs(1);
-/// No call lasts so long.
+/// A timeout that no call reaches.
 pub(super) const EVER: Duration = Duration::from_secs(24 * 3600);
-/// Messages of a console that are kept; the oldest go first.
+/// Maximum console messages that are kept; the oldest are dropped first.
 const MAX_MESSAGES: usize = 1000;
-/// Without requests for so long a page is at rest.
+/// A page without requests for this long is idle.
 const QUIET: Duration = Duration::from_millis(500);
-/// Our library, run in our world of each frame before anything of the page.
+/// Our library, which runs in our world of each frame before any script of the page.
 const LIBRARY: &str = concat!(
     "(() => {\n'use strict';\n",
     include_str!("../page/library/find.js"),
@@ -42,20 +42,20 @@ const LIBRARY: &str = concat!(
 
 #[derive(Debug)]
 pub(in crate::browser) struct Tab {
-    /// The browser's name of it.
+    /// The browser's id of the tab.
     pub(in crate::browser) target: String,
     client: Client,
     session: OnceCell<Session>,
     set_up: OnceCell<()>,
-    /// Calls that work in it now.
+    /// The number of calls that work in the tab now.
     served: AtomicUsize,
     state: Mutex<TabState>,
     changed: watch::Sender<()>,
-    /// One at a time uses mouse and keyboard: a click is three events, a word many.
+    /// Held while mouse and keyboard are used: a click is three events, a word many.
     pub(in crate::browser) hands: tokio::sync::Mutex<()>,
 }
 
-/// How far a document has come.
+/// The loading stage of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::browser) enum Stage {
     Commit,
@@ -75,12 +75,12 @@ pub(in crate::browser) struct Frame {
     pub(in crate::browser) id: String,
     pub(in crate::browser) parent: Option<String>,
     pub(in crate::browser) url: String,
-    /// Of its document.
+    /// The loader id of its document.
     pub(in crate::browser) loader: String,
     pub(in crate::browser) stage: Stage,
-    /// What could not be loaded, when an error page is shown instead.
+    /// The URL that could not be loaded, when an error page is shown instead.
     pub(in crate::browser) unreachable: Option<String>,
-    /// Ours.
+    /// Our isolated world in the frame.
     pub(in crate::browser) world: Option<World>,
 }
 
@@ -106,24 +106,24 @@ pub(in crate::browser) struct TabState {
     pub(in crate::browser) title: String,
     /// The tab that opened it.
     pub(in crate::browser) opener: Option<String>,
-    /// The first is the page itself; parents come before their children.
+    /// The first is the page's main frame; parents come before their children.
     pub(in crate::browser) frames: Vec<Frame>,
     pub(super) dialogs: Dialogs,
     pub(in crate::browser) crashed: bool,
     pub(in crate::browser) closed: bool,
     pub(in crate::browser) console: VecDeque<Message>,
-    /// Documents that the page came to.
+    /// The number of documents that the page has loaded.
     pub(in crate::browser) documents: u64,
-    /// Documents and places in documents that the page came to.
+    /// The number of navigations of the page, including those within a document.
     pub(in crate::browser) navigations: u64,
-    /// Whether the page is on its way to another document.
+    /// Whether the page is navigating to another document.
     pub(in crate::browser) leaving: bool,
-    /// Of the page's last documents: loader and HTTP status.
+    /// The page's last documents: loader and HTTP status.
     pub(in crate::browser) answers: VecDeque<(String, u16)>,
-    /// Requests under way, the documents that they are for, and their methods.
+    /// Pending requests by id: the document that each is for, and its method.
     under_way: HashMap<String, (String, String)>,
     quiet_since: Instant,
-    /// Elements by their index: the world that knows each, and its number there.
+    /// Elements by index: the world that knows each, and its number there.
     pub(in crate::browser) numbered: Vec<(World, u64)>,
 }
 
@@ -151,7 +151,7 @@ impl TabState {
         self.under_way.insert(id, (loader, method));
     }
 
-    /// The methods of the requests that are under way.
+    /// The methods of the pending requests.
     pub(in crate::browser) fn methods(&self) -> HashMap<String, String> {
         self.under_way.iter().map(|(id, (_, method))| (id.clone(), method.clone())).collect()
     }
@@ -162,19 +162,19 @@ impl TabState {
         }
     }
 
-    /// Forgets the requests of documents that are gone: nobody tells how they ended.
+    /// Drops the requests of documents that are gone: the browser does not report how they ended.
     pub(super) fn forget_requests(&mut self) {
         let frames = &self.frames;
         self.under_way.retain(|_, (loader, _)| frames.iter().any(|frame| frame.loader == *loader));
         self.quiet_since = Instant::now();
     }
 
-    /// When the page will have been at rest for long enough, looked at from `since`, if no request is under way.
+    /// Returns when the page will have been idle long enough, counted from `since`, if no request is pending.
     pub(in crate::browser) fn rest(&self, since: Instant) -> Option<Instant> {
         self.under_way.is_empty().then(|| self.quiet_since.max(since) + QUIET)
     }
 
-    /// HTTP status of the document that is shown; none for what did not come over HTTP.
+    /// HTTP status of the current document; `None` if it did not come over HTTP.
     pub(in crate::browser) fn status(&self) -> Option<u16> {
         let loader = &self.main()?.loader;
         self.answers.iter().rev().find(|(of, _)| of == loader).map(|(_, status)| *status)
@@ -212,7 +212,7 @@ impl Tab {
         }
     }
 
-    /// Whether events of a session are the tab's.
+    /// Whether a session's events are about this tab.
     pub(super) fn is_session(&self, id: &str) -> bool {
         self.session.get().is_some_and(|session| session.id() == id)
     }
@@ -221,13 +221,13 @@ impl Tab {
         lock(&self.state)
     }
 
-    /// Changes what is known, and wakes who waits for it.
+    /// Changes the state, and wakes the calls that wait for a change.
     pub(in crate::browser) fn note(&self, change: impl FnOnce(&mut TabState)) {
         change(&mut self.state());
         self.changed.send_replace(());
     }
 
-    /// Its session. Attaches if nobody did.
+    /// Returns the tab's session, which is attached on the first call.
     pub(in crate::browser) async fn session(&self) -> Result<&Session, CdpError> {
         self.session.get_or_try_init(|| self.client.attach(&self.target)).await
     }
@@ -242,7 +242,7 @@ impl Tab {
         }
     }
 
-    /// Attaches, and has the browser tell what happens in it.
+    /// Attaches, and subscribes to the tab's events.
     async fn set_up(&self) -> Result<(), CdpError> {
         let session = self.session().await?;
         let call = |method, params: Value| session.call_within::<IgnoredAny>(method, params, ATTACH);
@@ -250,7 +250,7 @@ impl Tab {
             let answer = session.call_within::<pump_types::FrameTree>("Page.getFrameTree", json!({}), ATTACH).await;
             answer.map(|answer| self.note(|state| answer.into_state(state)))
         };
-        // They go out in this order, at once.
+        // All are sent at once, in this order.
         tokio::try_join!(call("Page.enable", json!({})), tree, call("Inspector.enable", json!({})))?;
         // From here on, events are about frames that are already recorded.
         let library = json!({"source": LIBRARY, "worldName": WORLD, "runImmediately": true});
@@ -260,7 +260,7 @@ impl Tab {
             call("Page.addScriptToEvaluateOnNewDocument", library),
             call("Runtime.enable", json!({})),
             call("Log.enable", json!({})),
-            // A tab behind another one is drawn and has the focus, for what works in it.
+            // Tabs in the background are drawn and have the focus too, for operations in them.
             call("Emulation.setFocusEmulationEnabled", json!({"enabled": true})),
         )?;
         Ok(())
@@ -271,8 +271,8 @@ impl Tab {
         self.call_within(method, params, CALL_TIME).await
     }
 
-    /// Calls a method of the tab. When another document takes the page's place meanwhile, the answer may be lost: it is then
-    /// waited for only a little longer.
+    /// Calls a method of the tab. If another document replaces the page's meanwhile, the answer may be lost; then the call waits
+    /// only a little longer.
     ///
     /// # Errors
     /// As [`Client::send`], and [`CdpError::Superseded`].
@@ -291,7 +291,7 @@ impl Tab {
         }
     }
 
-    /// Calls what has an effect and tells nothing. If another document takes the page's place meanwhile, that is the effect.
+    /// Calls a method for its effect. If another document replaces the page's meanwhile, that counts as success.
     pub(in crate::browser) async fn effect(&self, method: &'static str, params: Value) -> Result<(), CdpError> {
         match self.call::<IgnoredAny>(method, params).await {
             Ok(_) | Err(CdpError::Superseded { .. }) => Ok(()),
@@ -300,12 +300,12 @@ impl Tab {
         }
     }
 
-    /// Whether another document has taken the page's place since there were `documents`.
+    /// Whether the page's document was replaced since the count was `documents`.
     pub(in crate::browser) fn is_replaced(&self, documents: u64) -> bool {
         self.state().documents != documents
     }
 
-    /// Returns a little after the document that was the page's has been replaced.
+    /// Returns shortly after the page's document was replaced.
     async fn superseded(&self, documents: u64) {
         match self.until(Instant::now() + EVER, |state| (state.documents != documents).then_some(())).await {
             Ok(Some(())) => sleep(LOST).await,
@@ -314,10 +314,10 @@ impl Tab {
         }
     }
 
-    /// Waits until `look` finds something in what is known, `None` when it is too late.
+    /// Waits until `look` finds something in the state. `None` after the deadline.
     ///
     /// # Errors
-    /// That the tab was closed or crashed meanwhile, or the browser is gone.
+    /// If the tab was closed or crashed meanwhile, or the browser is gone.
     pub(in crate::browser) async fn until<T>(
         &self,
         deadline: Instant,
@@ -347,8 +347,8 @@ impl Tab {
         }
     }
 
-    /// Runs what works in the tab. A dialog that the page shows meanwhile is answered, since it would hold up everything;
-    /// an end of the tab or a crash of the page ends it.
+    /// Runs an operation in the tab. Dialogs that the page shows meanwhile are answered, because they would block everything. It
+    /// ends if the tab is closed or the page crashes.
     pub(in crate::browser) async fn serve<T>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T, PageError>>,
@@ -363,13 +363,13 @@ impl Tab {
         }
     }
 
-    /// The worlds of all frames, the page's first.
+    /// Our worlds of all frames, the main frame's first.
     pub(in crate::browser) fn worlds(&self) -> Vec<World> {
         self.state().frames.iter().filter_map(|frame| frame.world.clone()).collect()
     }
 }
 
-/// A call that works in a tab. After the last one, what they held of the page is let go.
+/// A call that works in a tab. After the last one, the page's objects that they held are released.
 struct Served<'a>(&'a Arc<Tab>);
 
 impl<'a> Served<'a> {
@@ -385,7 +385,7 @@ impl Drop for Served<'_> {
             let tab = self.0.clone();
             tokio::spawn(async move {
                 let group = json!({"objectGroup": HELD});
-                // The page may be gone, and what was held with it.
+                // The page and the held objects may be gone.
                 drop(tab.call_within::<IgnoredAny>("Runtime.releaseObjectGroup", group, ATTACH).await);
             });
         }
@@ -393,7 +393,7 @@ impl Drop for Served<'_> {
 }
 
 pub(super) mod pump_types {
-    //! What the protocol says of frames.
+    //! The protocol's types for frames.
 
     use serde::Deserialize;
 
@@ -440,7 +440,7 @@ pub(super) mod pump_types {
     }
 
     impl FrameTree {
-        /// Adds the frames that were there before anything was told of them.
+        /// Adds the frames that existed before the first event.
         pub(in crate::browser) fn into_state(self, state: &mut TabState) {
             let mut trees = vec![self.frame_tree];
             while let Some(tree) = trees.pop() {

@@ -1,4 +1,4 @@
-//! The tabs of the person's profile, in the order in which they were opened, and the one that operations work in.
+//! The tabs of the person's profile, in order of opening, and the current tab that operations work in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::super::page::PageError;
 use super::pump::TargetInfo;
 use super::{Automation, Tab};
 
-/// For a tab to come, to go or to be shown.
+/// Timeout for a tab to open, to close, or to be shown.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Tabs that are attached to. Those beyond are left alone until others are closed.
+/// Maximum tabs that are attached. Further tabs are ignored until others are closed.
 const MAX_TABS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Tabs {
     all: Vec<Arc<Tab>>,
-    /// Those that operations worked in, the last one last.
+    /// The tabs that operations worked in, the latest last.
     chosen: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl Tabs {
 }
 
 impl Automation {
-    /// A tab was opened, by whomever.
+    /// Handles a tab that was opened, by any client.
     pub(super) fn came(self: &Arc<Self>, info: TargetInfo) {
         let ours = info.browser_context_id.as_ref() == Some(&self.context);
         if info.r#type != "page" || !ours || info.url.starts_with("devtools://") {
@@ -56,7 +56,7 @@ impl Automation {
             return;
         }
         let tab = Arc::new(Tab::new(self.client.clone(), info.target_id));
-        // A window that a page opens takes the page's place, as it does for who looks.
+        // A window that a page opens becomes the current tab, as it does for a person.
         let current = tabs.current().map(|tab| tab.target.clone());
         if info.opener_id.is_some() && info.opener_id == current {
             tabs.choose(&tab.target);
@@ -68,7 +68,7 @@ impl Automation {
         let automation = Arc::downgrade(self);
         tokio::spawn(async move {
             if let Err(error) = tab.ready().await {
-                // It may have been closed already, or a stranger's debugger holds it: the next operation tries again.
+                // It may be closed already, or another debugger holds it: the next operation tries again.
                 tracing::debug!(%error, target = tab.target, "a tab can't be looked into");
             }
             if let Some(automation) = automation.upgrade() {
@@ -94,7 +94,7 @@ impl Automation {
         self.changed.send_replace(());
     }
 
-    /// Asks where the tabs are, and what they are called now: of titles the browser tells late, if at all.
+    /// Requests the addresses and titles of all tabs: the browser reports title changes late, if at all.
     pub(in crate::browser) async fn refresh(&self) -> Result<(), PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -114,12 +114,12 @@ impl Automation {
         self.tabs().all.clone()
     }
 
-    /// The one that operations work in, if there is any. It may not be ready yet.
+    /// Returns the current tab, if any. It may not be ready yet.
     pub(in crate::browser) fn current(&self) -> Option<Arc<Tab>> {
         self.tabs().current()
     }
 
-    /// The one that operations work in, ready for them. Where there is none, one is opened.
+    /// Returns the current tab when it is ready. Opens one if there is none.
     pub(in crate::browser) async fn tab(&self) -> Result<Arc<Tab>, PageError> {
         let tab = match self.current() {
             Some(tab) => tab,
@@ -130,7 +130,7 @@ impl Automation {
         Ok(tab)
     }
 
-    /// Opens a tab, which becomes the one that operations work in. Its page may still be on its way.
+    /// Opens a tab, which becomes the current one. Its page may still be loading.
     pub(in crate::browser) async fn open(&self, url: &str) -> Result<Arc<Tab>, PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -144,18 +144,18 @@ impl Automation {
         Ok(tab)
     }
 
-    /// Closes a tab. The last one is replaced by an empty one: the browser would end without any.
+    /// Closes a tab. The last one is replaced by an empty one, because the browser would exit without any.
     pub(in crate::browser) async fn close(&self, tab: &Tab) -> Result<(), PageError> {
         if self.list().len() == 1 {
             self.open("about:blank").await?;
         }
         let closed: Result<IgnoredAny, _> = self.client.call("Target.closeTarget", json!({"targetId": tab.target})).await;
         match closed {
-            // It was closed by somebody else.
+            // Another client closed it.
             Ok(_) | Err(CdpError::Refused { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // A page may ask whether it may be left.
+        // A page may ask whether to leave it.
         let gone = self.until(|automation| automation.tabs().by_target(&tab.target).is_none().then_some(()));
         tokio::select! {
             gone = gone => gone,
@@ -163,7 +163,7 @@ impl Automation {
         }
     }
 
-    /// Shows a tab; operations work in it from now on.
+    /// Shows a tab, which becomes the current one.
     pub(in crate::browser) async fn activate(&self, tab: &Tab) -> Result<(), PageError> {
         let _: IgnoredAny = self.client.call("Target.activateTarget", json!({"targetId": tab.target})).await?;
         self.tabs().choose(&tab.target);

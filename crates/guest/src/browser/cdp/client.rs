@@ -19,11 +19,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::session::{Event, Events, Session};
 use super::socket::{self, Socket};
 
-/// How long an answer is waited for unless a call says otherwise.
+/// Default timeout for an answer.
 pub const CALL_TIME: Duration = Duration::from_secs(30);
 /// Maximum calls without an answer yet; further calls are refused.
 const MAX_CALLS: usize = 1024;
-/// Messages that wait to be sent; a further call waits.
+/// Maximum queued messages; a further call waits.
 const MAX_QUEUED: usize = 64;
 /// Maximum events that a listener may be behind. Beyond it, the oldest are dropped and the listener is notified.
 const MAX_EVENTS: usize = 2048;
@@ -38,10 +38,10 @@ pub enum CdpError {
     TooManyCalls,
     #[error("the browser did not answer within {seconds} s")]
     TimedOut { method: &'static str, seconds: f64 },
-    /// The document that a call was sent to has been replaced, and the answer with it.
+    /// The document that a call was sent to was replaced, and the answer is lost.
     #[error("the page went to another document before it answered")]
     Superseded { method: &'static str },
-    /// The browser's own words. `code` is JSON-RPC's; -32000 and -32001 as a rule: the target or session is gone.
+    /// The browser's own message. `code` is JSON-RPC's; -32000 and -32001 usually mean that the target or session is gone.
     #[error("{message}")]
     Refused { method: &'static str, code: i64, message: String },
     #[error("the browser's answer can't be read: {source}")]
@@ -69,7 +69,7 @@ struct Shared {
 
 type Answer = Result<Box<RawValue>, Refusal>;
 
-/// What can be attached to; `type` is the protocol's, such as `page` or `worker`.
+/// A target that can be attached to; `type` is the protocol's, such as `page` or `worker`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
@@ -82,7 +82,7 @@ pub struct Target {
 struct Refusal {
     code: i64,
     message: String,
-    /// More words, of some refusals.
+    /// Additional text, which some refusals have.
     data: Option<Value>,
 }
 
@@ -95,7 +95,7 @@ struct Call<'a, P> {
     session: Option<&'a str>,
 }
 
-/// What comes: an answer has an id, an event a method.
+/// An incoming message: an answer has an id, an event a method.
 #[derive(Deserialize)]
 struct Incoming {
     id: Option<u64>,
@@ -130,7 +130,7 @@ impl Shared {
             drop(reply.send(answer));
         } else if let Some(method) = incoming.method {
             let params = incoming.params.unwrap_or_else(null);
-            // Nobody may be listening.
+            // There may be no listeners.
             drop(self.events.send(Arc::new(Event { session: incoming.session, method, params })));
         }
     }
@@ -140,7 +140,7 @@ fn null() -> Box<RawValue> {
     RawValue::NULL.to_owned()
 }
 
-/// Takes back a call that is given up.
+/// Removes a call that was dropped.
 struct Noted<'a>(&'a Shared, u64);
 
 impl Drop for Noted<'_> {
@@ -172,12 +172,12 @@ impl Client {
     /// Calls a method of the browser itself.
     ///
     /// # Errors
-    /// That the browser is gone, refused, or did not answer in [`CALL_TIME`].
+    /// If the browser is gone, refuses, or does not answer in [`CALL_TIME`].
     pub async fn call<R: DeserializeOwned>(&self, method: &'static str, params: impl Serialize) -> Result<R, CdpError> {
         self.send(None, method, params, CALL_TIME).await
     }
 
-    /// Calls a method, of a session if one is named, and waits for the answer so long.
+    /// Calls a method, of a session if one is given, and waits up to `patience` for the answer.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -219,7 +219,7 @@ impl Client {
         serde_json::from_str(result.get()).map_err(|source| CdpError::Unreadable { method, source })
     }
 
-    /// All that could be attached to now.
+    /// Lists all targets that can be attached to now.
     pub async fn targets(&self) -> Result<Vec<Target>, CdpError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -230,7 +230,7 @@ impl Client {
         Ok(target_infos)
     }
 
-    /// A session with a target: a page, a frame, a worker. It lasts until [`Session::detach`], or the target's end.
+    /// Attaches to a target: a page, a frame, a worker. The session lasts until [`Session::detach`], or the target's end.
     pub async fn attach(&self, target: &str) -> Result<Session, CdpError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -241,12 +241,12 @@ impl Client {
         Ok(self.session(attached.session_id))
     }
 
-    /// A session that the browser made itself, for `Target.attachedToTarget`.
+    /// Returns a session that the browser created itself, for `Target.attachedToTarget`.
     pub fn session(&self, id: impl Into<Arc<str>>) -> Session {
         Session::new(self.clone(), id.into())
     }
 
-    /// What happens from now on, in all sessions and in none.
+    /// Subscribes to all further events, with and without a session.
     pub fn events(&self) -> Events {
         self.0.shared.listen(None)
     }
@@ -259,7 +259,7 @@ impl Client {
         self.0.shared.closed.is_cancelled()
     }
 
-    /// Ends the connection, for all who share it.
+    /// Closes the connection, for all clones.
     pub fn close(&self) {
         self.0.shared.closed.cancel();
     }

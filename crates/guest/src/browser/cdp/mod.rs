@@ -6,8 +6,8 @@
 //!  Events ◄── broadcast, each listener filters by session ◄┘
 //! ```
 //!
-//! Methods and fields are the protocol's own, as JSON; callers bring types for what they read. Nothing here knows what
-//! a page or a tab is. A call whose future is dropped is forgotten, its answer too.
+//! Methods and fields are the protocol's own, as JSON; callers bring types for what they read. This module does not know pages or
+//! tabs. If a call's future is dropped, the call and its answer are dropped too.
 
 mod client;
 mod session;

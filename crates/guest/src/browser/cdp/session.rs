@@ -1,4 +1,4 @@
-//! Sessions with targets, and what happens in them.
+//! Sessions with targets, and their events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Session {
         &self.client
     }
 
-    /// Calls a method of the target, and waits for the answer [`CALL_TIME`] at most.
+    /// Calls a method of the target, and waits up to [`CALL_TIME`] for the answer.
     pub async fn call<R: DeserializeOwned>(&self, method: &'static str, params: impl Serialize) -> Result<R, CdpError> {
         self.call_within(method, params, CALL_TIME).await
     }
@@ -47,29 +47,29 @@ impl Session {
         self.client.send(Some(&self.id), method, params, patience).await
     }
 
-    /// What happens in the target from now on. Listen before the call that makes it happen.
+    /// Subscribes to the target's events. Subscribe before the call that causes them.
     pub fn events(&self) -> Events {
         self.client.events_of(self.id.clone())
     }
 
-    /// Ends the session; the target lives on.
+    /// Ends the session; the target stays.
     pub async fn detach(self) -> Result<(), CdpError> {
         let _: serde::de::IgnoredAny = self.client.call("Target.detachFromTarget", json!({"sessionId": &*self.id})).await?;
         Ok(())
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug)]
 pub struct Event {
-    /// None: of the browser itself.
+    /// `None`: an event of the browser itself.
     pub session: Option<String>,
     pub method: String,
     pub params: Box<RawValue>,
 }
 
 impl Event {
-    /// Its parameters, as far as `P` wants them.
+    /// Parses the parameters into `P`.
     pub fn read<'a, P: serde::Deserialize<'a>>(&'a self) -> Result<P, serde_json::Error> {
         serde_json::from_str(self.params.get())
     }
@@ -78,14 +78,14 @@ impl Event {
 /// Why there is no next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The listener was too slow: look at the state again, then go on listening.
+    /// The listener was too slow: query the state again, then continue.
     #[error("{0} events of the browser were missed")]
     Behind(u64),
     #[error("the browser has ended")]
     Closed,
 }
 
-/// A listener.
+/// A subscription to events.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<Arc<Event>>,
@@ -98,7 +98,7 @@ impl Events {
         Self { receiver, closed, session }
     }
 
-    /// The next one. Fine to give up and repeat.
+    /// Waits for the next event. Cancel safe.
     pub async fn next(&mut self) -> Result<Arc<Event>, Lost> {
         loop {
             let received = tokio::select! {

@@ -9,14 +9,14 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-/// Bytes of one message of the browser: a picture of a very long page, in base64.
+/// Maximum bytes of one message from the browser: a base64 screenshot of a very long page.
 pub(crate) const MAX_MESSAGE: usize = 256 << 20;
-/// For the browser to take a connection.
+/// Timeout for connecting to the browser.
 const CONNECT: Duration = Duration::from_secs(10);
 
 pub(crate) type Socket = WebSocketStream<TcpStream>;
 
-/// Connects to the path of a WebSocket. It names no origin, as no page could.
+/// Connects to a WebSocket's path. It sends no `Origin` header; pages always send one.
 pub(crate) async fn open(port: u16, path: &str) -> Result<Socket, Error> {
     let opening = async {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;

@@ -1,4 +1,4 @@
-//! What the protocol's domain `Network` tells, as far as it is recorded.
+//! Events of the protocol's domain `Network`, as far as they are recorded.
 
 use serde::Deserialize;
 
@@ -9,13 +9,13 @@ use super::headers::Headers;
 pub(super) struct WillBeSent {
     pub(super) request_id: String,
     pub(super) request: Request,
-    /// Seconds of a clock that only runs forward.
+    /// Seconds on a monotonic clock.
     pub(super) timestamp: f64,
     /// Seconds since 1970.
     pub(super) wall_time: f64,
     #[serde(default)]
     pub(super) redirect_has_extra_info: bool,
-    /// The answer that led here.
+    /// The answer that redirected to this request.
     pub(super) redirect_response: Option<Response>,
     #[serde(default)]
     pub(super) r#type: String,
@@ -51,11 +51,11 @@ pub(super) struct Response {
     pub(super) timing: Option<Timing>,
 }
 
-/// Milliseconds since `request_time`; below 0: it did not happen.
+/// Milliseconds since `request_time`; below 0 if the phase did not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Timing {
-    /// Seconds of the clock of [`WillBeSent::timestamp`].
+    /// Seconds on the clock of [`WillBeSent::timestamp`].
     pub(super) request_time: f64,
     pub(super) dns_start: f64,
     pub(super) connect_start: f64,
@@ -77,7 +77,7 @@ pub(super) struct Received {
     pub(super) has_extra_info: bool,
 }
 
-/// Headers as they went over the wire.
+/// Headers as they were on the wire.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ExtraInfo {

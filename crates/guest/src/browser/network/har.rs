@@ -1,4 +1,4 @@
-//! What is known of requests as an HTTP archive, version 1.2.
+//! Recorded requests as an HTTP archive, version 1.2.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use super::events::Timing;
 use super::headers::Headers;
 use super::traffic::{Exchange, Page, Record, RecordedResponse};
 
-/// Whole archive, as JSON. `agent` is what the browser calls itself.
+/// Builds the whole archive as JSON. `agent` is the browser's user agent.
 pub(super) fn archive(record: &Record, agent: &str) -> Vec<u8> {
-    // Entries are many: each is made and written by itself.
+    // There can be many entries: each is built and written separately.
     let list = |values: &mut dyn Iterator<Item = Value>| {
         let lines: Vec<String> = values.map(|value| format!("\n      {value}")).collect();
         lines.join(",")
@@ -33,7 +33,7 @@ pub(super) fn archive(record: &Record, agent: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// `Chrome/156.0.0.0` of what it calls itself.
+/// Returns name and version from `Chrome/156.0.0.0` in a user agent.
 fn browser(agent: &str) -> (&str, &str) {
     let product = agent.split(' ').find(|word| word.starts_with("Chrome/")).or(agent.split(' ').next());
     product.and_then(|product| product.split_once('/')).unwrap_or(("Chromium", ""))
@@ -50,7 +50,7 @@ fn page_id(number: u64) -> String {
     format!("page_{number}")
 }
 
-/// Seconds since 1970 in ISO 8601.
+/// Formats seconds since 1970 as ISO 8601.
 fn time(seconds: f64) -> String {
     let milliseconds = Timestamp::from_millisecond((seconds * 1000.0) as i64).unwrap_or(Timestamp::UNIX_EPOCH);
     milliseconds.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
@@ -142,7 +142,7 @@ fn version(answer: Option<&RecordedResponse>) -> String {
     }
 }
 
-/// One for each line: the browser puts those of a name together.
+/// One entry per line: the browser joins headers of one name with line ends.
 fn headers(headers: &Headers) -> Vec<Value> {
     let lines = headers.iter().flat_map(|(name, value)| value.split('\n').map(move |line| (name, line)));
     lines.map(|(name, value)| json!({"name": name, "value": value})).collect()
@@ -192,7 +192,7 @@ fn query(url: &str) -> Vec<Value> {
     before.split_once('?').map_or_else(Vec::new, |(_, query)| pairs(query))
 }
 
-/// Names and values as forms write them.
+/// Parses form-encoded names and values.
 fn pairs(text: &str) -> Vec<Value> {
     let read = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
     let all = text.split('&').filter(|pair| !pair.is_empty());
@@ -203,7 +203,7 @@ fn pairs(text: &str) -> Vec<Value> {
     .collect()
 }
 
-/// How long each part took, in milliseconds; -1: there was none.
+/// The duration of each phase in milliseconds; -1 if it did not happen.
 fn timings(exchange: &Exchange) -> Value {
     let whole = exchange.duration().unwrap_or_default() * 1000.0;
     let Some(timing) =
@@ -212,7 +212,7 @@ fn timings(exchange: &Exchange) -> Value {
         return json!({"blocked": -1, "dns": -1, "connect": -1, "ssl": -1, "send": 0, "wait": whole, "receive": 0});
     };
     let Timing { request_time, dns_start, connect_start, ssl_start, ssl_end, send_start, send_end, receive_headers_end } = timing;
-    // Times of parts that were not are below 0: what follows begins where the next one does.
+    // Times of skipped phases are below 0: a phase ends where the next existing one starts.
     let first = |times: &[f64]| times.iter().copied().find(|time| *time >= 0.0).unwrap_or_default();
     let part = |start: f64, end: f64| if start >= 0.0 { (end - start).max(0.0) } else { -1.0 };
     let queued = ((request_time - exchange.begun) * 1000.0).max(0.0);

@@ -1,4 +1,4 @@
-//! Headers of HTTP: those of callers, which are checked, and those of the browser, which are bounded.
+//! HTTP headers: callers' headers are checked, the browser's are bounded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,24 +10,24 @@ use serde_json::json;
 
 use super::NetworkError;
 
-/// Headers of one call.
+/// Maximum headers of one call.
 pub(super) const MAX_HEADERS: usize = 100;
-/// Bytes of the value of one.
+/// Maximum bytes of one value.
 pub(super) const MAX_VALUE: usize = 8192;
-/// Headers that are kept of a message of the browser.
+/// Maximum headers that are kept per message of the browser.
 const MAX_KEPT: usize = 128;
-/// Bytes that are kept of them all.
+/// Maximum bytes that are kept of them in all.
 const MAX_KEPT_BYTES: usize = 32 << 10;
 
-/// In their order; a name may be there more than once.
+/// Headers in order; a name may occur more than once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Headers(Vec<(String, String)>);
 
 impl Headers {
-    /// Those that a caller gives.
+    /// Checks a caller's headers.
     ///
     /// # Errors
-    /// That they are too many, or one can't be.
+    /// If there are too many, or one is invalid.
     pub(super) fn check(given: &BTreeMap<String, String>) -> Result<Self, NetworkError> {
         if given.len() > MAX_HEADERS {
             return Err(NetworkError::TooManyHeaders);
@@ -52,7 +52,7 @@ impl Headers {
         Ok(checked)
     }
 
-    /// The same for headers of requests. Some are the browser's own.
+    /// Checks a caller's request headers. The browser reserves some of them.
     pub(super) fn check_request(given: &BTreeMap<String, String>) -> Result<Self, NetworkError> {
         let checked = Self::check(given)?;
         if let Some((name, _)) = checked.iter().find(|(name, value)| is_browsers_own(name, value)) {
@@ -85,7 +85,7 @@ impl Headers {
         self.0.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
     }
 
-    /// Puts others in the place of those that have their names.
+    /// Adds the other headers, which replace those of the same names.
     pub(super) fn overlay(&mut self, others: &Self) {
         for (name, value) in others.iter() {
             self.remove(name);
@@ -93,7 +93,7 @@ impl Headers {
         }
     }
 
-    /// As much of them as is kept.
+    /// Returns the headers within the bounds.
     pub(super) fn bounded(mut self) -> Self {
         self.0.truncate(MAX_KEPT);
         let mut left = MAX_KEPT_BYTES;
@@ -109,13 +109,13 @@ impl Headers {
         self
     }
 
-    /// Bytes that they take.
+    /// Approximate bytes of memory.
     pub(super) fn weight(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
     }
 }
 
-/// Cuts a text at a number of bytes, and gives back what it doesn't need.
+/// Cuts a text to at most `most` bytes, and releases the rest of its memory.
 pub(super) fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
@@ -123,7 +123,7 @@ pub(super) fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// What Chromium refuses to have set by anybody else: it would answer nothing but an error.
+/// Whether Chromium refuses to have this header set: it would return an error.
 fn is_browsers_own(name: &str, value: &str) -> bool {
     const OWN: [&str; 9] =
         ["content-length", "cookie2", "host", "keep-alive", "set-cookie", "te", "trailer", "transfer-encoding", "upgrade"];
@@ -131,7 +131,7 @@ fn is_browsers_own(name: &str, value: &str) -> bool {
     OWN.contains(&&*name) || name.starts_with("proxy-") || name == "connection" && value.to_ascii_lowercase().contains("upgrade")
 }
 
-/// From the protocol's object of names and values.
+/// Reads the protocol's object of names and values.
 impl<'de> Deserialize<'de> for Headers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Pairs;
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Headers {
     }
 }
 
-/// As the list that the protocol wants.
+/// Writes the list that the protocol expects.
 impl Serialize for Headers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;

@@ -23,18 +23,18 @@ use super::super::cdp::{CdpError, Client, Event, Events, Lost, Target};
 use super::NetworkError;
 use super::rules::{Request, Rules, Verdict};
 
-/// For the browser to take an answer.
+/// Timeout for the browser to accept a decision.
 const ANSWER: Duration = Duration::from_secs(20);
-/// For pages that are there already to be told.
+/// Timeout for loaded pages to be notified.
 const REFRESH: Duration = Duration::from_secs(5);
 /// Maximum pages, frames, and workers that are notified.
 const MAX_TARGETS: usize = 512;
-/// Requests that are decided at the same time.
+/// Maximum requests that are decided concurrently.
 const MAX_HELD: usize = 16_384;
-/// Answers on their way to the browser, each for every begun MiB.
+/// Maximum permits for answers that are being sent to the browser; an answer takes one per started MiB.
 const MAX_ANSWERS: u32 = 64;
 
-/// The rules, and what brings them to the running browser.
+/// The rules, and the connection that applies them in the running browser.
 #[derive(Debug, Default)]
 pub(in crate::browser) struct Network {
     rules: Current,
@@ -42,7 +42,7 @@ pub(in crate::browser) struct Network {
     interception: tokio::sync::Mutex<Option<Interception>>,
 }
 
-/// The rules as they are now.
+/// The current rules.
 #[derive(Debug, Clone, Default)]
 struct Current(Arc<Mutex<Arc<Rules>>>);
 
@@ -56,7 +56,7 @@ impl Current {
     }
 }
 
-/// A connection to a browser that holds requests. Dropped, it ends.
+/// A connection that pauses requests in a browser. It closes on drop.
 #[derive(Debug)]
 struct Interception {
     client: Client,
@@ -78,7 +78,7 @@ impl Network {
         }
     }
 
-    /// Changes the rules, all at once or not at all, and returns when they hold in the browser.
+    /// Changes the rules, atomically, and returns when they apply in the browser.
     pub(super) async fn change<T>(
         &self,
         port: u16,
@@ -91,7 +91,7 @@ impl Network {
         let done = change(&mut rules)?;
         *self.rules.lock() = Arc::new(rules);
         if let Err(error) = self.apply(&mut interception, port, path).await {
-            // The next call recreates it, with the rules as they were.
+            // The next call recreates it, with the previous rules.
             *self.rules.lock() = before;
             *interception = None;
             return Err(error.into());
@@ -110,7 +110,7 @@ impl Network {
             Some(there) => enable(&there.client, &rules).await?,
             None if rules.is_empty() => *interception = None,
             None => {
-                // First, so that the old one's listener does not go on beside it.
+                // Dropped first, so that the old listener does not continue beside the new one.
                 *interception = None;
                 *interception = Some(Interception::start(port, path, &self.rules).await?);
             }
@@ -148,8 +148,8 @@ async fn enable(client: &Client, rules: &Rules) -> Result<(), CdpError> {
     Ok(())
 }
 
-/// Brings the rules to pages that are loaded. What they load through was made before the browser was asked to hold anything;
-/// it is recreated when a page itself is asked to, even if for nothing.
+/// Applies the rules to loaded pages. Their loaders were created before the browser was asked to pause anything. Enabling
+/// interception on a page, even for no URL, recreates its loader.
 async fn refresh(client: &Client) {
     let tell = |target: Target| async move {
         let session = client.attach(&target.target_id).await?;
@@ -162,7 +162,7 @@ async fn refresh(client: &Client) {
     let all = async {
         let targets = client.targets().await?.into_iter();
         let some = targets.filter(|target| kinds.contains(&&*target.r#type)).take(MAX_TARGETS);
-        // One may be gone by now, or be of a kind that loads nothing.
+        // A target may be closed by now, or be of a kind that loads nothing.
         join_all(some.map(tell)).await;
         Ok::<_, CdpError>(())
     };
@@ -173,7 +173,7 @@ async fn refresh(client: &Client) {
     }
 }
 
-/// Decides on requests until the connection ends.
+/// Decides on paused requests until the connection ends.
 async fn listen(client: &Client, mut events: Events, rules: &Current) {
     let (held, answers) = (Arc::new(Semaphore::new(MAX_HELD)), Arc::new(Semaphore::new(MAX_ANSWERS as usize)));
     loop {
@@ -187,7 +187,7 @@ async fn listen(client: &Client, mut events: Events, rules: &Current) {
                 });
             }
             Ok(_) => {}
-            // Of some that are held we know nothing: the browser lets go of all, and starts over.
+            // Some paused requests are unknown: release all of them in the browser, and start again.
             Err(Lost::Behind(missed)) => {
                 tracing::warn!(missed, "requests came faster than rules for them were looked at");
                 if let Err(error) = again(client, rules).await {
@@ -205,7 +205,7 @@ async fn again(client: &Client, current: &Current) -> Result<(), CdpError> {
     loop {
         let rules = current.get();
         enable(client, &rules).await?;
-        // They may have been changed meanwhile.
+        // The rules may have changed meanwhile.
         if Arc::ptr_eq(&rules, &current.get()) {
             break;
         }
@@ -221,7 +221,7 @@ struct Paused {
     request: Request,
 }
 
-/// Tells the browser what becomes of a request. An answer that fails is for one that nobody waits for any more.
+/// Sends the decision for a request to the browser. If that fails, nothing waits for the request any more.
 async fn decide(client: &Client, event: &Event, rules: &Rules, answers: &Semaphore) {
     let Paused { request_id: id, request } = match event.read() {
         Ok(paused) => paused,
@@ -242,7 +242,7 @@ async fn decide(client: &Client, event: &Event, rules: &Rules, answers: &Semapho
     let answered: Result<IgnoredAny, _> = client.send(None, method, params, ANSWER).await;
     if let Err(error @ CdpError::Refused { .. }) = answered {
         tracing::debug!(%error, method, "the browser takes no such answer for a request");
-        // Nothing may hang for it.
+        // No request may hang because of it.
         let _: Result<IgnoredAny, _> = client.send(None, "Fetch.continueRequest", json!({"requestId": id}), ANSWER).await;
     }
 }

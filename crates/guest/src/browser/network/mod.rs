@@ -1,12 +1,12 @@
-//! AIO's `browser_network` service: what is done to requests of pages, and what is known of them.
+//! AIO's `browser_network` service: rules for the requests of pages, and a record of these requests.
 //!
 //! ```text
 //!  routes ─► rules: headers, scoped headers, routes ─► intercept: a connection that holds requests for them
-//!         ─► traffic: what pages asked for, noted by the automation's pump ─► har: as a file
+//!         ─► traffic: requests of pages, recorded by the automation's pump ─► har: as a file
 //! ```
 //!
-//! Rules are for the whole browser and outlive it: one that is restarted has them again. What is known of requests is of
-//! the tabs that operations can work in, and of the automation's connection: one that is recreated begins with nothing.
+//! Rules apply to the whole browser and outlive it: a restarted browser has them again. Recorded requests belong to the tabs that
+//! operations can work in, and to the automation's connection: a new connection starts with an empty record.
 
 mod events;
 mod har;

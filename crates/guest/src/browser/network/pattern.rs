@@ -1,4 +1,4 @@
-//! Which addresses are meant.
+//! Patterns for URLs.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -6,9 +6,9 @@ use std::str::Chars;
 use regex::{Regex, RegexBuilder};
 use thiserror::Error;
 
-/// The most bytes of a pattern.
+/// Maximum bytes of a pattern.
 const MAX_BYTES: usize = 4096;
-/// Of a compiled one.
+/// Maximum bytes of a compiled pattern.
 const MAX_COMPILED: usize = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -25,10 +25,10 @@ pub(in crate::browser) enum PatternError {
     Regex(String, regex::Error),
 }
 
-/// A glob over the whole URL as Playwright has it, or a `/regular expression/` anywhere in it.
+/// A glob over the whole URL, as in Playwright, or a `/regular expression/` that matches anywhere in it.
 ///
-/// In a glob `*` is anything without a `/`, `**` anything, `?` one character but `/`, `{a,b}` one of these, and `\` takes from
-/// the next character what it means. Behind a regular expression may stand JavaScript's flags.
+/// In a glob, `*` is anything without a `/`, `**` anything, `?` one character except `/`, `{a,b}` one of these, and `\` makes the
+/// next character literal. JavaScript's flags may follow a regular expression.
 #[derive(Debug, Clone)]
 pub(in crate::browser) struct Pattern {
     text: String,
@@ -53,7 +53,7 @@ impl Pattern {
             }
             None => {
                 let Glob { mut regex, mut wildcards } = Glob::read(text)?;
-                // A URL has a path, even where nobody writes it.
+                // Every URL has a path, even if it is not written.
                 if text.split_once("://").is_some_and(|(_, rest)| !rest.contains('/')) {
                     regex.push_str("/?");
                     wildcards.push('?');
@@ -72,24 +72,24 @@ impl Pattern {
         self.regex.is_match(url)
     }
 
-    /// As it was written.
+    /// The pattern's source text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// As wildcards of the DevTools protocol, which match at least what the pattern does.
+    /// Wildcards of the DevTools protocol, which match at least what the pattern matches.
     pub(super) fn wildcards(&self) -> &str {
         &self.wildcards
     }
 
-    /// Whether it can match the URL of a page at all.
+    /// Whether it could match a page's whole URL.
     pub(super) fn is_whole(&self) -> bool {
         let glob = &self.text;
         expression(glob).is_some() || glob.starts_with("**") || glob.starts_with('{') || glob.contains(':')
     }
 }
 
-/// The inside and the flags of `/…/flags`.
+/// The body and the flags of `/…/flags`.
 fn expression(text: &str) -> Option<(&str, &str)> {
     let (inner, flags) = text.strip_prefix('/')?.rsplit_once('/')?;
     (!inner.is_empty() && flags.chars().all(|flag| "dgimsuy".contains(flag))).then_some((inner, flags))
@@ -105,7 +105,7 @@ impl Glob {
     fn read(text: &str) -> Result<Self, PatternError> {
         let mut glob = Self::default();
         let mut rest = text.chars().peekable();
-        // Groups that are open. Of what is in them only the regular expression tells.
+        // The number of open groups. Only the regular expression describes their content.
         let mut depth = 0_usize;
         let mut before = None;
         while let Some(mut character) = rest.next() {
@@ -146,7 +146,7 @@ impl Glob {
         self.push(&regex::escape(text), if matches!(character, '*' | '?' | '\\') { &escaped } else { text }, is_inner);
     }
 
-    /// One star was read. Gives back the last character that is taken.
+    /// Reads the rest of a star and returns the last character that it consumed.
     fn stars(&mut self, rest: &mut Peekable<Chars<'_>>, before: Option<char>, is_inner: bool) -> char {
         let mut count = 1;
         while rest.next_if_eq(&'*').is_some() {
@@ -155,7 +155,7 @@ impl Glob {
         if count == 1 {
             self.push("[^/]*", "*", is_inner);
         } else if before == Some('/') && rest.next_if_eq(&'/').is_some() {
-            // Also no directory at all.
+            // Also matches no directory.
             self.push("(?:.*/)?", "*", is_inner);
             return '/';
         } else {
@@ -216,7 +216,7 @@ mod tests {
         assert!(matches(r"/a\.example\/x$/", "http://a.example/x"));
         assert!(matches("/EXAMPLE/i", "http://a.example/x"));
         assert!(!matches("/EXAMPLE/", "http://a.example/x"));
-        // No flags, so no expression.
+        // No flags, so this is not an expression.
         assert!(!matches("/x/path", "http://a.example/x/path"));
     }
 
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What the browser's own wildcards mean.
+    /// The semantics of the browser's own wildcards.
     fn wild(pattern: &[char], text: &[char]) -> bool {
         match pattern {
             [] => text.is_empty(),

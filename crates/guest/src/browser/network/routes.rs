@@ -16,12 +16,12 @@ use crate::browser::page::PageError;
 use crate::browser::service::BrowserError;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(set_headers, set_scoped_headers, add_route, remove_route, requests, export_har))]
 pub struct NetworkApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub(in crate::browser) fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/browser/network/headers", post(set_headers))
@@ -52,7 +52,7 @@ impl From<NetworkError> for ApiError {
     }
 }
 
-/// Changes the rules, and returns when the browser obeys them.
+/// Changes the rules, and returns when they apply in the browser.
 async fn change<T: Send + 'static>(
     guest: SharedGuest,
     change: impl FnOnce(&mut Rules) -> Result<T, NetworkError> + Send + 'static,
@@ -115,7 +115,7 @@ async fn add_route(State(guest): State<SharedGuest>, Body(request): Body<Network
     Ok(Envelope { hint, ..ok(RouteChanged { url_pattern, routes })? })
 }
 
-/// Takes back a route.
+/// Removes a route.
 #[utoipa::path(delete, path = "/v1/browser/network/route", tag = "browser",
     operation_id = "remove_route_v1_browser_network_route_delete", request_body = NetworkRouteRemoveRequest,
     responses((status = 200, body = Envelope<RouteChanged>)))]
@@ -138,7 +138,7 @@ async fn requests(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<
     let filter = query.filter.filter(|filter| !filter.is_empty());
     let pattern = match filter.as_deref().map(Pattern::parse) {
         Some(Err(error @ PatternError::Regex(..))) => return Err(NetworkError::from(error).into()),
-        // It may be a part of a URL, and no pattern.
+        // The filter may be a part of a URL instead of a pattern.
         parsed => parsed.and_then(Result::ok),
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! What callers want done to requests, and what that means for one of them.
+//! Callers' rules for requests, and the decision for one request.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use super::headers::Headers;
 use super::pattern::Pattern;
 use super::{NetworkError, RouteResponseModel};
 
-/// Origins with separate headers.
+/// Maximum origins with separate headers.
 const MAX_ORIGINS: usize = 100;
 const MAX_ROUTES: usize = 200;
-/// Bytes of a route's body.
+/// Maximum bytes of a route's body.
 const MAX_BODY: usize = 10 << 20;
-/// Bytes of the bodies of all routes.
+/// Maximum bytes of all routes' bodies.
 const MAX_BODIES: usize = 32 << 20;
 
-/// All rules. Of routes for the same URL the one that was added last wins.
+/// All rules. If several routes match a URL, the last one added applies.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rules {
     /// For all requests.
@@ -35,10 +35,10 @@ pub(super) struct Route {
 
 #[derive(Debug)]
 pub(super) enum Action {
-    /// As if nothing had answered.
+    /// Fails the request, as if no server had answered.
     Abort,
     Answer(MockResponse),
-    /// As without a route: older ones don't count.
+    /// Passes the request on, as without a route: older routes don't apply.
     Pass,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct MockResponse {
     body: Arc<str>,
 }
 
-/// A request that waits for what becomes of it.
+/// A paused request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Request {
     pub(super) url: String,
@@ -58,12 +58,12 @@ pub(super) struct Request {
     pub(super) headers: Headers,
 }
 
-/// What becomes of a request.
+/// The decision for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It goes on as it is.
+    /// It continues unchanged.
     Pass,
-    /// It goes on with these headers instead of its own.
+    /// It continues with these headers instead of the original ones.
     Headers(Headers),
     Abort,
     Answer {
@@ -82,12 +82,12 @@ impl Rules {
         self.routes.len()
     }
 
-    /// Sets the headers of all requests; none ends them.
+    /// Sets the headers of all requests; an empty list removes them.
     pub(super) fn set_headers(&mut self, headers: Headers) {
         self.headers = headers;
     }
 
-    /// Sets those of requests to an origin; none ends them. They come before those of all requests.
+    /// Sets the headers of requests to an origin; an empty list removes them. They override those of all requests.
     pub(super) fn set_scoped(&mut self, origin: String, headers: Headers) -> Result<(), NetworkError> {
         self.scoped.retain(|(known, _)| *known != origin);
         if !headers.is_empty() {
@@ -99,7 +99,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds a route, in the place of one that has its pattern.
+    /// Adds a route, which replaces one with the same pattern.
     pub(super) fn add(&mut self, route: Route) -> Result<(), NetworkError> {
         self.routes.retain(|known| known.pattern.text() != route.pattern.text());
         if self.routes.len() >= MAX_ROUTES {
@@ -108,7 +108,7 @@ impl Rules {
         self.routes.push(Arc::new(route));
         let bodies =
             self.routes.iter().map(|route| if let Action::Answer(answer) = &route.action { answer.body.len() } else { 0 });
-        // They are kept in base64, which makes four of three.
+        // Bodies are kept in base64, which is 4/3 of the size.
         if bodies.sum::<usize>() / 4 * 3 > MAX_BODIES {
             return Err(NetworkError::LargeBodies { most: MAX_BODIES >> 20 });
         }
@@ -124,7 +124,7 @@ impl Rules {
         }
     }
 
-    /// Wildcards of the URLs that rules may be about, as few as do.
+    /// Wildcards of the URLs that rules may apply to, without duplicates.
     pub(super) fn wildcards(&self) -> Vec<String> {
         if !self.headers.is_empty() {
             return vec!["*".to_owned()];
@@ -139,7 +139,7 @@ impl Rules {
         all
     }
 
-    /// What becomes of a request.
+    /// Decides on a request.
     pub(super) fn decide(&self, request: &Request) -> Verdict {
         let route = self.routes.iter().rev().find(|route| route.pattern.matches(&request.url));
         let preflight = request.method == "OPTIONS" && request.headers.get("access-control-request-method").is_some();
@@ -147,7 +147,7 @@ impl Rules {
             Some(Action::Abort) => return Verdict::Abort,
             Some(Action::Answer(_)) if preflight => return allow(request),
             Some(Action::Answer(answer)) => return answer.to(request),
-            // It asks whether a request may be sent, and is none of the page's own.
+            // A preflight asks whether a request may be sent; the page did not make it.
             _ if preflight => return Verdict::Pass,
             Some(Action::Pass) | None => {}
         }
@@ -187,17 +187,17 @@ impl MockResponse {
         if let Some(content_type) = content_type {
             headers.overlay(&Headers::check(&[("Content-Type".to_owned(), content_type)].into())?);
         } else if headers.get("content-type").is_none() {
-            // Pages that are shown as they come would guess at the letters.
+            // Pages that are shown while they load would guess the encoding.
             headers.push("Content-Type", if body.is_ascii() { "text/plain" } else { "text/plain; charset=utf-8" });
         }
-        // How it is sent is not the caller's: it is not sent.
+        // Headers of the transfer are not the caller's: nothing is transferred.
         headers.remove("transfer-encoding");
         headers.remove("content-length");
         headers.push("Content-Length", body.len().to_string());
         Ok(Self { status, headers, body: BASE64_STANDARD.encode(body).into() })
     }
 
-    /// The answer to a request. A page of another origin may read it: that is what it is made for.
+    /// Builds the answer to a request. Pages of other origins may read it, because that is what routes are for.
     fn to(&self, request: &Request) -> Verdict {
         let mut headers = self.headers.clone();
         if let Some(origin) = foreign_origin(request)
@@ -211,7 +211,7 @@ impl MockResponse {
     }
 }
 
-/// The answer to the question whether a page may send a request that a route answers.
+/// Builds the answer to a preflight for a request that a route answers.
 fn allow(request: &Request) -> Verdict {
     let mut headers = Headers::default();
     headers.push("Access-Control-Allow-Origin", request.headers.get("origin").unwrap_or("*"));
@@ -228,13 +228,13 @@ fn allow(request: &Request) -> Verdict {
     Verdict::Answer { status: 204, headers, body: "".into() }
 }
 
-/// The origin of the page that asks, where it is not the request's own.
+/// The origin of the requesting page, if it differs from the request's.
 fn foreign_origin(request: &Request) -> Option<&str> {
     let origin = request.headers.get("origin")?.trim();
     (origin_of(&request.url).as_deref() != Some(origin)).then_some(origin)
 }
 
-/// `scheme://host:port` of a URL of HTTP, without the port where it is the scheme's own.
+/// `scheme://host:port` of an HTTP URL, without the scheme's default port.
 fn origin_of(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -245,7 +245,7 @@ fn origin_of(url: &str) -> Option<String> {
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place).to_ascii_lowercase();
-    // The colons of an IPv6 address stand in brackets.
+    // The colons of an IPv6 address are in brackets.
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),
         _ => (place.as_str(), ""),
@@ -261,11 +261,11 @@ fn origin_of(url: &str) -> Option<String> {
     }
 }
 
-/// The origin that a caller names.
+/// Parses an origin from a caller.
 pub(super) fn parse_origin(text: &str) -> Result<String, NetworkError> {
     let refused = || NetworkError::Origin(text.chars().take(200).collect());
     let origin = origin_of(text).ok_or_else(refused)?;
-    // Nothing may stand around it that would be lost.
+    // Nothing may follow the origin that would be lost.
     let rest = text.split_once("://").map_or("", |(_, rest)| rest).trim_end_matches('/');
     if rest.contains(['/', '?', '#', '@']) { Err(refused()) } else { Ok(origin) }
 }
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(headers.get("access-control-allow-methods"), Some("PUT"));
         assert_eq!(headers.get("access-control-allow-headers"), Some("x-a"));
         assert_eq!(allowed(preflight), (204, foreign));
-        // What no route answers is asked as it is.
+        // Requests without a route are preflighted as usual.
         assert_eq!(rules.decide(&request("OPTIONS", "http://a.example/y", &asks)), Verdict::Pass);
     }
 

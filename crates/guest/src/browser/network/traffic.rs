@@ -1,4 +1,4 @@
-//! What is known of the pages' requests.
+//! The recorded requests of pages.
 //!
 //! Requests are in the order in which they started. The target of a redirect is another request with the same id: all requests
 //! with one id form a chain. The headers on the wire arrive in separate events, before or after the rest, and are assigned to a
@@ -12,25 +12,25 @@ use super::NetworkRequest;
 use super::events::*;
 use super::headers::{Headers, cut};
 
-/// Requests that are kept; the oldest go first.
+/// Maximum requests that are kept; the oldest are dropped first.
 const MAX_REQUESTS: usize = 2000;
-/// Bytes that they may take.
+/// Maximum bytes of all kept requests.
 const MAX_BYTES: usize = 16 << 20;
-/// Bytes of a URL.
+/// Maximum bytes of a URL.
 const MAX_URL: usize = 8192;
-/// Bytes of what a request sends.
+/// Maximum bytes of a request's body.
 const MAX_POST: usize = 64 << 10;
-/// Bytes of what is short in earnest: ids, methods, errors.
+/// Maximum bytes of normally short values: ids, methods, errors.
 const MAX_SHORT: usize = 256;
-/// Documents of tabs that are kept.
+/// Maximum documents of tabs that are kept.
 const MAX_PAGES: usize = 512;
-/// Headers of requests and answers of which nothing else is known yet.
+/// Maximum separate headers that are kept for requests without other events yet.
 const MAX_EARLY: usize = 64;
 
 #[derive(Debug, Default)]
 pub(in crate::browser) struct Traffic {
     exchanges: VecDeque<Arc<Exchange>>,
-    /// The number of the first one that is kept.
+    /// The number of the first kept request.
     first: u64,
     chains: HashMap<String, Chain>,
     early: VecDeque<Early>,
@@ -44,7 +44,7 @@ pub(in crate::browser) struct Traffic {
 pub(super) struct Exchange {
     pub(super) id: String,
     chain: String,
-    /// Number of the document for which it was made.
+    /// Number of the document that made the request.
     pub(super) page: Option<u64>,
     pub(super) url: String,
     pub(super) method: String,
@@ -53,17 +53,17 @@ pub(super) struct Exchange {
     pub(super) sent: Option<String>,
     /// Seconds since 1970.
     pub(super) started: f64,
-    /// Seconds of the clock of all other times.
+    /// Seconds on the clock of all other times.
     pub(super) begun: f64,
     pub(super) answer: Option<RecordedResponse>,
-    /// Headers of the answer as they came, when they were told before the rest.
+    /// Headers of the answer on the wire, if they arrived before the rest.
     early: Option<Headers>,
     pub(super) ended: Option<f64>,
     pub(super) error: Option<String>,
     pub(super) from_cache: bool,
-    /// Bytes of the body as the page gets it.
+    /// Bytes of the body as the page receives it.
     pub(super) received: u64,
-    /// Bytes that went over the network, with the head.
+    /// Bytes on the network, including the head.
     pub(super) transferred: Option<u64>,
     weight: usize,
 }
@@ -90,7 +90,7 @@ pub(super) struct Page {
     pub(super) started: f64,
 }
 
-/// What is kept, at a moment.
+/// A snapshot of the recorded requests.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) exchanges: Vec<Arc<Exchange>>,
@@ -101,13 +101,13 @@ pub(super) struct Record {
 struct Chain {
     /// Numbers of its requests.
     numbers: VecDeque<u64>,
-    /// How many of its first ones are not kept any more.
+    /// The number of its first requests that are no longer kept.
     gone: usize,
     /// The request that gets the next separate headers, for request and answer.
     next: [usize; 2],
 }
 
-/// What headers are of.
+/// The message that headers belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Request,
@@ -126,7 +126,7 @@ fn short(mut text: String) -> String {
     text
 }
 
-/// The name of a chain. Ids are a tab's own.
+/// A chain's key. Ids are unique per tab only.
 fn name(id: &str, tab: &str) -> String {
     format!("{id:.MAX_SHORT$} {tab}")
 }
@@ -185,16 +185,16 @@ impl Exchange {
         }
     }
 
-    /// Seconds.
+    /// The duration in seconds.
     pub(super) fn duration(&self) -> Option<f64> {
         self.ended.map(|ended| (ended - self.begun).max(0.0))
     }
 }
 
 impl Traffic {
-    /// Notes what happened in a tab.
+    /// Records an event of a tab.
     pub(in crate::browser) fn note(&mut self, tab: &str, event: &Event) {
-        // What can't be read is of another version of the protocol, and not wanted.
+        // Unreadable events are of another version of the protocol and are not needed.
         let _ = self.read(tab, event);
     }
 
@@ -208,7 +208,7 @@ impl Traffic {
         Record { exchanges: self.sorted().into_iter().cloned().collect(), pages: self.pages.iter().cloned().collect() }
     }
 
-    /// By the time when they began, which is not quite that in which several processes of the browser tell of them.
+    /// Sorted by start time, which differs slightly from the order in which the browser's processes report them.
     fn sorted(&self) -> Vec<&Arc<Exchange>> {
         let mut all: Vec<&Arc<Exchange>> = self.exchanges.iter().collect();
         all.sort_by(|a, b| a.started.total_cmp(&b.started));
@@ -298,7 +298,7 @@ impl Traffic {
                 let SocketClosed { request_id, timestamp } = event.read()?;
                 self.change(&name(&request_id, tab), |exchange| {
                     exchange.ended = Some(timestamp);
-                    // It never came to a request.
+                    // The request was never sent.
                     if exchange.begun == 0.0 {
                         exchange.begun = timestamp;
                     }
@@ -311,7 +311,7 @@ impl Traffic {
 
     fn begin(&mut self, tab: &str, event: WillBeSent) {
         let WillBeSent { request_id, request, timestamp, wall_time, redirect_response, r#type, frame_id, .. } = event;
-        // Nobody is asked for what stands in the URL itself.
+        // The content of a `data:` URL is in the URL itself, so there is no request.
         if request.url.starts_with("data:") {
             return;
         }
@@ -328,7 +328,7 @@ impl Traffic {
         }
         let Request { mut url, method, headers, post_data } = request;
         cut(&mut url, MAX_URL);
-        // The page itself, and no frame in it.
+        // The main frame's document.
         if r#type == "Document" && frame_id == tab {
             self.navigated(tab, &url, wall_time, is_redirected);
         }
@@ -366,7 +366,7 @@ impl Traffic {
         }
     }
 
-    /// The document that a tab shows or goes to.
+    /// The document that a tab shows or navigates to.
     fn page_of(&self, tab: &str) -> Option<u64> {
         self.pages.iter().rev().find(|page| page.tab == tab).map(|page| page.number)
     }
@@ -409,7 +409,7 @@ impl Traffic {
         }
     }
 
-    /// Changes the last request of a chain, if it is known.
+    /// Changes the last request of a chain, if it is recorded.
     fn change(&mut self, chain: &str, change: impl FnOnce(&mut Exchange)) {
         if let Some(number) = self.chains.get(chain).and_then(|chain| chain.numbers.back().copied()) {
             self.change_one(number, change);
@@ -427,7 +427,7 @@ impl Traffic {
         self.trim();
     }
 
-    /// The last request of a chain gets no headers told apart.
+    /// The last request of a chain gets no separate headers.
     fn skip(&mut self, chain: &str) {
         if let Some(chain) = self.chains.get_mut(chain) {
             let next = chain.gone + chain.numbers.len();
@@ -435,7 +435,7 @@ impl Traffic {
         }
     }
 
-    /// Headers as they went over the wire: of the request of a chain that is the next to get some.
+    /// Assigns headers on the wire to the next request of a chain that lacks them.
     fn told(&mut self, name: String, of: Of, headers: Headers) {
         let number = self.chains.get_mut(&name).map(|chain| {
             let next = &mut chain.next[of as usize];
@@ -449,7 +449,7 @@ impl Traffic {
                 (Of::Answer, Some(answer)) => answer.headers = headers,
                 (Of::Answer, None) => exchange.early = Some(headers),
             }),
-            // Of one that is not kept any more.
+            // That request is no longer kept.
             Some(None) => {}
             None | Some(Some(None)) => {
                 if self.early.len() == MAX_EARLY {

@@ -23,7 +23,7 @@ pub(in crate::browser) struct CaptchaWaitResult {
 }
 
 impl Work {
-    /// Those that ask for something.
+    /// Returns the captchas that require an interaction.
     pub(super) async fn captchas(&self) -> Result<Captchas, PageError> {
         let mut captchas: Vec<Map<String, Value>> = self.read("widgets", json!([])).await?;
         captchas.truncate(20);
@@ -31,7 +31,7 @@ impl Work {
         Ok(Captchas { detected: !captchas.is_empty(), r#type: kind, captchas: captchas.into_iter().map(Value::Object).collect() })
     }
 
-    /// Waits until a person, or a program, has solved them.
+    /// Waits until a person or a program has solved them.
     pub(super) async fn captchas_solved(&self, timeout: f64, poll: f64) -> Result<CaptchaWaitResult, PageError> {
         let deadline = Instant::now() + patience(timeout)?;
         let poll = match poll {

@@ -15,13 +15,13 @@ pub(super) struct Exported {
 }
 
 impl Work {
-    /// What the page's console said, the oldest first.
+    /// Returns the messages of the page's console, the oldest first.
     pub(super) fn console(&self, clear: bool) -> Vec<Message> {
         let mut state = self.tab.state();
         if clear { state.console.drain(..).collect() } else { state.console.iter().cloned().collect() }
     }
 
-    /// Writes it to a file of the sandbox, as JSON.
+    /// Writes the messages to a file of the sandbox, as JSON.
     pub(super) async fn export_console(&self, guest: &SharedGuest, path: &str, clear: bool) -> Result<Exported, PageError> {
         let messages = self.console(false);
         let json = serde_json::to_vec_pretty(&messages).map_err(|error| PageError::Failed(error.to_string()))?;

@@ -32,7 +32,7 @@ pub(in crate::browser) struct DialogState {
     answered: Vec<AnsweredDialog>,
 }
 
-/// What is known of the current tab's dialogs. Looking answers none.
+/// Returns the dialogs of the current tab. Does not answer any.
 pub(super) async fn state(guest: &SharedGuest) -> Result<DialogState, PageError> {
     let tab = guest.browser.automation(guest).await?.tab().await?;
     let state = tab.state();
@@ -44,8 +44,7 @@ pub(super) async fn state(guest: &SharedGuest) -> Result<DialogState, PageError>
     })
 }
 
-/// Answers the dialog that is shown; else the next one of the current tab will be answered so, whenever it comes.
-/// True: one was shown.
+/// Answers the dialog that is shown, or sets the answer for the current tab's next one. Returns whether one was shown.
 pub(super) async fn answer(guest: &SharedGuest, request: DialogRequest) -> Result<bool, PageError> {
     let tab = guest.browser.automation(guest).await?.tab().await?;
     Ok(tab.answer_dialog(DialogAnswer { accept: request.accept, text: request.text }).await?)

@@ -1,4 +1,4 @@
-//! Elements: found, waited for, and asked.
+//! Elements: finding them, waiting for them, and querying them.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::error::is_gone;
 use super::evaluate::unwrap;
 use super::{AUTO_WAIT, PageError};
 
-/// For a page to answer our own questions. One that computes for so long is stopped.
+/// Timeout for a page to answer our own calls. A page that computes longer is interrupted.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Between two looks at what no event tells of: styles, boxes, what covers what.
+/// Interval between checks of what has no event: styles, boxes, overlaps.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Characters of a selector.
+/// Maximum bytes of a selector.
 const MAX_SELECTOR: usize = 10_000;
 
-/// Which element is meant.
+/// Identifies an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Selector(String),
-    /// Of the list that `elements` tells.
+    /// An index in the list that `elements` returns.
     Index(usize),
 }
 
 impl Target {
     /// # Errors
-    /// That none is given, both are, or it can't be one.
+    /// If none or both are given, or one is invalid.
     pub(crate) fn new(selector: Option<String>, index: Option<i64>) -> Result<Self, PageError> {
         match (selector, index) {
             (Some(selector), None) => Self::selector(selector),
@@ -62,14 +62,14 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// An element in the world that it was found in.
+/// An element, in the world in which it was found.
 #[derive(Debug)]
 pub(super) struct Element {
     pub(super) object: String,
     pub(super) world: World,
 }
 
-/// What is shown of a page, in its own pixels: its size, and how far it is scrolled.
+/// The visible part of a page in CSS pixels: its size and scroll position.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Viewport {
@@ -98,7 +98,7 @@ struct Remote {
     object_id: Option<String>,
 }
 
-/// Waits for something that no event tells of. `look` says what there is, or why not yet; the last reason is the error.
+/// Polls for something that has no event. `look` returns it, or the reason why not yet; the last reason is the error.
 pub(super) async fn eventually<T, F>(deadline: Instant, mut look: impl FnMut() -> F) -> Result<T, PageError>
 where
     F: Future<Output = Result<Result<T, PageError>, PageError>>,
@@ -122,14 +122,14 @@ where
 }
 
 impl Tab {
-    /// Calls a function of our library, `arenite.{name}`, in a world of ours.
+    /// Calls a function of our library, `arenite.{name}`, in one of our worlds.
     pub(super) async fn library<R: DeserializeOwned>(&self, world: &World, name: &str, arguments: Value) -> Result<R, PageError> {
         let function = format!("(...all) => arenite.{name}(...all)");
         let value = self.function(json!({"uniqueContextId": world.unique}), &function, arguments, true).await?;
         read(name, value["value"].clone())
     }
 
-    /// Calls a function with arguments that are values, in a context or on an object; a promise is waited for.
+    /// Calls a function with values as arguments, in a context or on an object, and awaits its promise.
     async fn function(&self, of: Value, function: &str, arguments: Value, by_value: bool) -> Result<Value, PageError> {
         let arguments: Vec<Value> = match arguments {
             Value::Array(list) => list.into_iter().map(|value| json!({"value": value})).collect(),
@@ -145,7 +145,7 @@ impl Tab {
         self.asked("Runtime.callFunctionOn", params).await
     }
 
-    /// The value of an expression of our own, in a world of ours.
+    /// Evaluates an expression of ours in one of our worlds.
     pub(super) async fn expression(&self, world: &World, expression: &str) -> Result<Value, PageError> {
         let params = json!({
             "expression": expression, "uniqueContextId": world.unique, "returnByValue": true, "awaitPromise": true,
@@ -153,7 +153,7 @@ impl Tab {
         Ok(self.asked("Runtime.evaluate", params).await?["value"].take())
     }
 
-    /// Asks for a value; a page that doesn't answer is stopped in what it does.
+    /// Calls a method for a value; a page that doesn't answer is interrupted.
     async fn asked(&self, method: &'static str, params: Value) -> Result<Value, PageError> {
         let answer = self.call_within(method, params, ANSWER).await;
         if let Err(CdpError::TimedOut { .. }) = answer {
@@ -163,13 +163,13 @@ impl Tab {
         unwrap(answer?)
     }
 
-    /// Stops JavaScript that does not end by itself.
+    /// Interrupts JavaScript that does not end by itself.
     pub(super) async fn interrupt(&self) {
-        // It may be over by now.
+        // It may have ended by now.
         drop(self.call_within::<Value>("Runtime.terminateExecution", json!({}), Duration::from_secs(5)).await);
     }
 
-    /// What a frame's origin has stored: `origin`, `localStorage` and `sessionStorage`.
+    /// Returns what a frame's origin has stored: `origin`, `localStorage`, and `sessionStorage`.
     pub(in crate::browser) async fn storage(&self, world: &World) -> Result<Value, PageError> {
         self.library(world, "storage", json!([])).await
     }
@@ -192,7 +192,7 @@ impl Tab {
         .await
     }
 
-    /// Looks once in all frames.
+    /// Searches all frames once.
     pub(super) async fn look(&self, target: &Target) -> Result<Option<Element>, PageError> {
         match target {
             Target::Selector(selector) => {
@@ -229,7 +229,7 @@ impl Tab {
         let found = self.function(json!({"uniqueContextId": world.unique}), &function, arguments, false).await;
         let found: Remote = match found {
             Ok(found) => read(name, found)?,
-            // Our library throws at selectors that are none.
+            // Our library throws at invalid selectors.
             Err(PageError::Threw(why)) => {
                 let why = why.lines().next().unwrap_or_default().trim_start_matches("Error: ").to_owned();
                 return Err(PageError::Bad(format!("bad selector: {why}")));
@@ -239,13 +239,13 @@ impl Tab {
         Ok(found.object_id.map(|object| Element { object, world }))
     }
 
-    /// Waits until there is one.
+    /// Waits until the element exists.
     pub(super) async fn find(&self, target: &Target, deadline: Instant) -> Result<Element, PageError> {
         let missing = || PageError::Missing(format!("no element matches {target} in the page or its frames"));
         eventually(deadline, || async { Ok(self.look(target).await?.ok_or_else(missing)) }).await
     }
 
-    /// Finds an element, and does something with it; when it goes away in the middle, with the one that takes its place.
+    /// Finds an element and acts on it. If it disappears meanwhile, acts on its replacement.
     pub(super) async fn with<T, F>(&self, target: &Target, mut act: impl FnMut(Element) -> F) -> Result<T, PageError>
     where
         F: Future<Output = Result<Result<T, PageError>, PageError>>,
@@ -273,7 +273,7 @@ impl Tab {
         read(name, value["value"].clone())
     }
 
-    /// Whether hands can use it now; why not, if not.
+    /// Whether mouse and keyboard can use the element now, or the reason why not.
     pub(super) async fn usable(&self, target: &Target, element: &Element) -> Result<Result<(), PageError>, PageError> {
         let state: String = self.on(element, "ready", json!([])).await?;
         let why = match state.as_str() {
@@ -286,7 +286,7 @@ impl Tab {
         Ok(Err(PageError::Failed(format!("{target} {why}"))))
     }
 
-    /// The middle of what can be seen of it, in the page's viewport.
+    /// The center of the element's visible part, in the page's viewport.
     pub(super) async fn middle(&self, element: &Element) -> Result<Option<(f64, f64)>, PageError> {
         #[derive(Deserialize)]
         struct Quads {
@@ -295,7 +295,7 @@ impl Tab {
         let quads: Result<Quads, _> = self.call("DOM.getContentQuads", json!({"objectId": element.object})).await;
         let quads = match quads {
             Ok(Quads { quads }) => quads,
-            // It has no box.
+            // The element has no box.
             Err(CdpError::Refused { message, .. }) if message.contains("compute content quads") => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -317,12 +317,12 @@ impl Tab {
         Ok(self.metrics().await?.css_layout_viewport)
     }
 
-    /// The sizes of the page and of what is shown of it.
+    /// The sizes of the page and of its visible part.
     pub(super) async fn metrics(&self) -> Result<Metrics, PageError> {
         eventually(Instant::now() + AUTO_WAIT, || async { Ok(Ok(self.call("Page.getLayoutMetrics", json!({})).await?)) }).await
     }
 
-    /// Whether a click at a place of the viewport would be one on the element.
+    /// Whether a click at a point of the viewport would hit the element.
     pub(super) async fn is_hit(&self, element: &Element, x: f64, y: f64) -> Result<bool, PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -333,7 +333,7 @@ impl Tab {
         struct Resolved {
             object: Remote,
         }
-        // It counts from where the document begins.
+        // The method counts from the document's origin.
         let Viewport { page_x, page_y, .. } = self.viewport().await?;
         let place = json!({
             "x": (x + page_x).round() as i64, "y": (y + page_y).round() as i64, "includeUserAgentShadowDOM": false, "ignorePointerEventsNone": true,
@@ -348,7 +348,7 @@ impl Tab {
         let hit: Result<Resolved, _> = self.call("DOM.resolveNode", node).await;
         let hit = match hit {
             Ok(Resolved { object: Remote { object_id: Some(hit) } }) => hit,
-            // What is there is in another frame.
+            // The node at that point is in another frame.
             Ok(_) | Err(CdpError::Refused { .. }) => return self.on(element, "hits", json!([null])).await,
             Err(error) => return Err(error.into()),
         };

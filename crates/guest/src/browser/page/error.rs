@@ -1,4 +1,4 @@
-//! What can go wrong in a page.
+//! Errors of operations in pages.
 
 use axum::http::StatusCode;
 use thiserror::Error;
@@ -13,18 +13,18 @@ const WENT_ON: &str = "the page went to another document before it answered";
 
 #[derive(Debug, Error)]
 pub(crate) enum PageError {
-    /// What was asked for can't be.
+    /// The request is invalid.
     #[error("{0}")]
     Bad(String),
-    /// There is no such thing.
+    /// The requested thing does not exist.
     #[error("{0}")]
     Missing(String),
-    /// The page, or what it is shown by, did not do it.
+    /// The page or the browser failed to do it.
     #[error("{0}")]
     Failed(String),
     #[error("timed out after {seconds} s: {what}")]
     TooSlow { what: &'static str, seconds: f64 },
-    /// JavaScript of the page, or the caller's, threw this.
+    /// An exception from the page's JavaScript, or the caller's.
     #[error("{0}")]
     Threw(String),
     #[error("the page crashed")]
@@ -41,7 +41,7 @@ pub(crate) enum PageError {
 
 impl From<PageError> for ApiError {
     fn from(error: PageError) -> Self {
-        // The browser's words for it are about its own objects.
+        // The browser's message is about its internal objects.
         let message = if is_gone(&error) { WENT_ON.to_owned() } else { error.to_string() };
         let failed = |message| ApiError::new(StatusCode::FAILED_DEPENDENCY, message);
         match error {
@@ -59,7 +59,7 @@ impl From<PageError> for ApiError {
     }
 }
 
-/// That a page's context, or what was in it, went away in the middle: it may be asked for again.
+/// Whether a page's context, or an object in it, disappeared during the call: the call can be repeated.
 pub(super) fn is_gone(error: &PageError) -> bool {
     let message = match error {
         PageError::Cdp(CdpError::Superseded { .. }) => return true,

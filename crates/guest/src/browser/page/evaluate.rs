@@ -1,4 +1,4 @@
-//! The caller's own JavaScript, in the page's world.
+//! Callers' JavaScript, which runs in the page's world.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::super::cdp::CdpError;
 use super::element::eventually;
 use super::{AUTO_WAIT, PageError, Work};
 
-/// How long it may take. After it, it is stopped.
+/// Timeout, after which the script is interrupted.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Characters of an expression.
+/// Maximum bytes of an expression.
 const MAX_EXPRESSION: usize = 1 << 20;
 
-/// The value of an answer, or what was thrown.
+/// Returns the value of an answer, or its exception as an error.
 pub(super) fn unwrap(mut answer: Value) -> Result<Value, PageError> {
     match answer.get("exceptionDetails") {
         Some(details) => Err(PageError::Threw(exception(details))),
@@ -24,14 +24,15 @@ pub(super) fn unwrap(mut answer: Value) -> Result<Value, PageError> {
 }
 
 impl Work {
-    /// Runs an expression, statements, or a function's body with `return`; `await` works in all of them. A function is called.
+    /// Runs an expression, statements, or a function's body with `return`; `await` works in all of them. Calls the result if it
+    /// is a function.
     pub(crate) async fn evaluate(&self, expression: &str) -> Result<Value, PageError> {
         if expression.len() > MAX_EXPRESSION {
             return Err(PageError::Bad(format!("an expression can have {MAX_EXPRESSION} bytes")));
         }
         let result = self.understood(expression).await?;
         match result["objectId"].as_str() {
-            // A function is meant to be called, as Playwright does it.
+            // A function is meant to be called, as in Playwright.
             Some(function) if result["type"] == "function" && is_function(expression) => {
                 let call = json!({
                     "objectId": function, "functionDeclaration": "function () { return this(); }", "awaitPromise": true,
@@ -43,14 +44,14 @@ impl Work {
         }
     }
 
-    /// Runs it as the first of what it can be: what is no JavaScript has not run.
+    /// Runs the text in the first form that parses: text that does not parse has not run.
     async fn understood(&self, expression: &str) -> Result<Value, PageError> {
         let enclosed = format!("({}\n)", expression.trim().trim_end_matches(';'));
-        // `return` stands in functions alone.
+        // `return` is allowed in functions only.
         let body = format!("(async () => {{\n{expression}\n}})()");
         let mut ways = [(expression, true), (enclosed.as_str(), true), (body.as_str(), false)];
         if code(expression).starts_with('{') {
-            // An object that is not enclosed would be a block.
+            // Without parentheses, an object would parse as a block.
             ways.swap(0, 1);
         }
         let mut plain = None;
@@ -75,16 +76,16 @@ impl Work {
         let params = &params;
         eventually(Instant::now() + AUTO_WAIT, || async {
             Ok(match self.asked_by_caller("Runtime.evaluate", params.clone()).await {
-                // Between two documents there is none to run it in, so it has not run.
+                // Between two documents there is no context, so nothing has run.
                 Err(error @ PageError::Cdp(CdpError::Refused { .. })) if error.to_string().contains("Cannot find") => Err(error),
-                // What has begun is not repeated.
+                // What has started is not repeated.
                 result => Ok(result),
             })
         })
         .await?
     }
 
-    /// What a result is as JSON. What has none, such as a window or an element, is described.
+    /// Converts a result to JSON. Values without a JSON form, such as windows or elements, are described.
     async fn value(&self, result: Value) -> Result<Value, PageError> {
         let Some(object) = result["objectId"].as_str() else {
             return Ok(match result.get("value") {
@@ -130,12 +131,12 @@ impl Work {
     }
 }
 
-/// Whether nothing of it has run. A syntax error that is thrown by what runs, as by `JSON.parse`, tells where.
+/// Whether nothing has run. A syntax error that running code throws, such as one from `JSON.parse`, has a position.
 fn is_not_parsed(why: &str) -> bool {
     why.starts_with("SyntaxError") && !why.contains("\n    at ")
 }
 
-/// Without the comments that it begins with.
+/// Strips leading comments.
 fn code(mut text: &str) -> &str {
     loop {
         text = text.trim_start();

@@ -1,4 +1,4 @@
-//! Forms: what is written, chosen, checked and uploaded.
+//! Forms: writing, selecting, checking, and uploading.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::{PageError, PageLocation, Target, Work};
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 
-/// Files of one upload, and items of one form.
+/// Maximum files of one upload, and items of one form.
 const MAX_ITEMS: usize = 200;
 
 /// One field of a form.
@@ -30,7 +30,7 @@ impl Work {
         self.settled().await
     }
 
-    /// The same, or adds the text to what a field for text has. Tells what the field has then, if it is there and no secret.
+    /// Replaces a field's text, or appends to it. Returns the field's content afterwards, unless the field is gone or secret.
     pub(crate) async fn write(
         &self,
         target: &Target,
@@ -41,7 +41,7 @@ impl Work {
         let location = self.settled().await?;
         let written = match self.tab.look(target).await {
             Ok(Some(element)) => self.tab.on(&element, "written", json!([false])).await.unwrap_or_default(),
-            // The page may have done something else with it.
+            // The page may have changed it.
             _ => None,
         };
         Ok((location, written))
@@ -95,7 +95,7 @@ impl Work {
         Ok((self.settled().await?, chosen))
     }
 
-    /// Chooses the option with this value or label. Tells the values that are chosen then.
+    /// Selects the option with this value or label. Returns the values that are selected afterwards.
     pub(crate) async fn choose_one(&self, target: &Target, option: &str) -> Result<(PageLocation, Vec<String>), PageError> {
         let chosen = self.select(target, json!([{"value": option, "label": option}])).await?;
         Ok((self.settled().await?, chosen))
@@ -125,7 +125,7 @@ impl Work {
         let chosen: Value = self.tab.on(element, "select", json!([wanted])).await?;
         Ok(match serde_json::from_value(chosen.clone()) {
             Ok(chosen) => Ok(chosen),
-            // Options may still be loaded.
+            // Options may still be loading.
             Err(_) if chosen.is_null() => Err(PageError::Missing(format!("{target} has no such option"))),
             Err(_) => Err(PageError::Failed(format!("that option of {target} is disabled"))),
         })
@@ -136,7 +136,7 @@ impl Work {
         Ok((self.settled().await?, wanted))
     }
 
-    /// Clicks what is checked or not, unless it is as wanted.
+    /// Clicks the control unless its state is already `wanted`.
     async fn set_checked(&self, target: &Target, wanted: bool) -> Result<(), PageError> {
         let is_checked = |element: Element| async move {
             let checked: Option<bool> = self.tab.on(&element, "setChecked", json!([])).await?;
@@ -147,7 +147,7 @@ impl Work {
         }
         let documents = self.tab.state().documents;
         self.click_element(target, PageButton::Left, 1).await?;
-        // A page that goes elsewhere when it is clicked has taken the click.
+        // A page that navigates after the click has handled it.
         let left = self.tab.until(Instant::now() + super::AUTO_WAIT, |state| (state.documents != documents).then_some(()));
         tokio::select! {
             left = left => return left.map(drop),
@@ -176,7 +176,7 @@ impl Work {
         let looked = paths.clone();
         let look = move |_: &_| {
             for path in &looked {
-                // As the browser's user sees it.
+                // Checked with the rights of the browser's user.
                 let found = std::fs::File::open(path).and_then(|file| file.metadata());
                 let meta = found.map_err(|error| Failure::io(error, &path.display().to_string()))?;
                 if meta.is_dir() {
@@ -248,7 +248,7 @@ impl Work {
                 let text = text(one)?;
                 self.select(target, json!([{"value": text, "label": text}])).await.map(drop)
             }
-            // A switch that is none of HTML's.
+            // A switch that is not an HTML checkbox.
             ("none", Value::Bool(wanted)) => self.set_checked(target, *wanted).await,
             _ => self.fill_in(target, &text(&value)?, false).await,
         }

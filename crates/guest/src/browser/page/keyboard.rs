@@ -1,4 +1,4 @@
-//! What a keyboard does in a page.
+//! Keyboard input in a page.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use tokio::time::sleep;
 use super::keys::{ALT, CONTROL, Key, META, SHIFT, chord};
 use super::{PageError, PageLocation, Work};
 
-/// Characters that one call types key by key; what is longer is put in as a whole.
+/// Maximum characters that one call types key by key; longer text is inserted at once.
 const MAX_TYPED: usize = 2000;
-/// Characters of one call.
+/// Maximum characters of one call.
 const MAX_TEXT: usize = 10 << 20;
-/// Seconds that one call may take for its delays.
+/// Maximum seconds that one call may spend on its delays.
 const MAX_TIME: f64 = 300.0;
 const MAX_KEYS: usize = 16;
 
 impl Work {
-    /// Types into what has the focus, `delay` milliseconds between keys.
+    /// Types into the focused element, with `delay` milliseconds between keys.
     pub(crate) async fn type_text(&self, text: &str, delay: f64) -> Result<PageLocation, PageError> {
         if text.len() > MAX_TEXT {
             return Err(PageError::Bad(format!("a text can have {MAX_TEXT} bytes")));
@@ -43,12 +43,12 @@ impl Work {
         self.settled().await
     }
 
-    /// Puts text in at the cursor, over what is selected.
+    /// Inserts text at the cursor, and replaces the selection.
     pub(super) async fn insert(&self, text: &str) -> Result<(), PageError> {
         Ok(self.tab.effect("Input.insertText", json!({"text": text})).await?)
     }
 
-    /// One key, or several at once, as `Control+A`.
+    /// Presses one key, or several together such as `Control+A`.
     pub(crate) async fn press_key(&self, key: &str) -> Result<PageLocation, PageError> {
         let keys = chord(key).ok_or_else(|| PageError::Bad(format!("there is no key {key:?}")))?;
         self.chord(keys).await
@@ -63,7 +63,7 @@ impl Work {
         self.chord(keys.concat()).await
     }
 
-    /// Presses keys one after the other, and lets them go the other way round.
+    /// Presses keys in order, and releases them in reverse order.
     async fn chord(&self, keys: Vec<Key>) -> Result<PageLocation, PageError> {
         let hands = self.tab.hands.lock().await;
         let mut held = 0;
@@ -86,7 +86,7 @@ impl Work {
         }
         drop(hands);
         match failed {
-            // A key may close the tab it is pressed in.
+            // A key may close the tab.
             Some(PageError::Closed) | None => self.settled().await,
             Some(error) => Err(error),
         }
@@ -98,7 +98,7 @@ impl Work {
     }
 
     async fn key(&self, key: &Key, down: bool, held: u8) -> Result<(), PageError> {
-        // With Control, Alt or Meta a key types nothing.
+        // With Control, Alt, or Meta, a key types nothing.
         let text = key.text.as_ref().filter(|_| down && held & (CONTROL | ALT | META) == 0);
         let kind = match (down, text) {
             (false, _) => "keyUp",
@@ -117,7 +117,7 @@ impl Work {
     }
 }
 
-/// What is typed with Shift has it, unless it is a shortcut: `Control+A` is not `Control+Shift+A`.
+/// Shifted characters include Shift, unless they are a shortcut: `Control+A` is not `Control+Shift+A`.
 fn shift(key: &Key, held: u8) -> u8 {
     if key.shift && held & (CONTROL | ALT | META) == 0 { SHIFT } else { 0 }
 }

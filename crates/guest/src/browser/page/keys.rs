@@ -1,13 +1,13 @@
-//! Keys as pages know them: `key`, `code` and number, on a US keyboard.
+//! Keys as pages know them: `key`, `code`, and key code, on a US keyboard.
 
 /// One key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) key: String,
     pub(super) code: String,
-    /// Windows' number of it.
+    /// The Windows virtual key code.
     pub(super) number: u32,
-    /// What it types.
+    /// The text that it types.
     pub(super) text: Option<String>,
     /// Whether it is typed with Shift.
     pub(super) shift: bool,
@@ -18,7 +18,7 @@ pub(super) const CONTROL: u8 = 2;
 pub(super) const META: u8 = 4;
 pub(super) const SHIFT: u8 = 8;
 
-/// `key`, `code`, number, and other names, in lower case and without `_`, `-` and spaces.
+/// `key`, `code`, key code, and other names, in lower case and without `_`, `-`, and spaces.
 #[rustfmt::skip]
 const NAMED: &[(&str, &str, u32, &[&str])] = &[
     ("Backspace", "Backspace", 8, &[]), ("Tab", "Tab", 9, &[]), ("Enter", "Enter", 13, &["return", "kpenter", "numpadenter"]),
@@ -33,7 +33,7 @@ const NAMED: &[(&str, &str, u32, &[&str])] = &[
     ("ContextMenu", "ContextMenu", 93, &["menu", "apps"]), ("NumLock", "NumLock", 144, &[]), ("ScrollLock", "ScrollLock", 145, &[]),
 ];
 
-/// What stands on the keys that type no letter or digit: alone, with Shift, code, number.
+/// The keys of signs: the character alone, with Shift, code, key code.
 #[rustfmt::skip]
 const SIGNS: &[(char, char, &str, u32)] = &[
     ('`', '~', "Backquote", 192), ('-', '_', "Minus", 189), ('=', '+', "Equal", 187), ('[', '{', "BracketLeft", 219),
@@ -58,7 +58,7 @@ impl Key {
         Self { key: character.into(), code, number, text: Some(character.into()), shift }
     }
 
-    /// The key that types a character; none has those that no US keyboard has.
+    /// The key that types a character; `None` if a US keyboard has no such key.
     pub(super) fn of_character(character: char) -> Option<Self> {
         if matches!(character, '\n' | '\r') {
             return Self::named("Enter");
@@ -78,7 +78,7 @@ impl Key {
         Some(Self::typing(character, (*code).to_owned(), *number, character != *alone))
     }
 
-    /// A key by its name in pages, in X11, by a short name, or by what it types.
+    /// A key by its name in pages, its X11 name, a short name, or the character that it types.
     pub(super) fn named(name: &str) -> Option<Self> {
         let mut characters = name.chars();
         if let (Some(one), None) = (characters.next(), characters.next()) {
@@ -98,7 +98,7 @@ impl Key {
         if let Some(n) = plain.strip_prefix('f').and_then(|n| n.parse::<u32>().ok()).filter(|n| (1..=24).contains(n)) {
             return Some(Self { key: format!("F{n}"), code: format!("F{n}"), number: 111 + n, text: None, shift: false });
         }
-        // A place on the keyboard, such as `KeyA` or `Digit1`.
+        // A physical key, such as `KeyA` or `Digit1`.
         let place = plain.strip_prefix("key").or_else(|| plain.strip_prefix("digit")).filter(|place| place.len() == 1)?;
         Self::of_character(place.chars().next()?)
     }
@@ -115,7 +115,7 @@ impl Key {
         other.and_then(Self::of_character).unwrap_or(self)
     }
 
-    /// What it is in a set of held keys.
+    /// Its bit in a set of held modifiers.
     pub(super) fn modifier(&self) -> u8 {
         match self.key.as_str() {
             "Alt" => ALT,
@@ -127,7 +127,7 @@ impl Key {
     }
 }
 
-/// Keys that are written together, as in `Control+Shift+A`.
+/// Parses keys that are written together, such as `Control+Shift+A`.
 pub(super) fn chord(text: &str) -> Option<Vec<Key>> {
     if let Some(one) = Key::named(text) {
         return Some(vec![one]);

@@ -1,4 +1,4 @@
-//! AIO's `browser_page` service: what can be done in the tab that operations work in.
+//! AIO's `browser_page` service: operations in the current tab.
 //!
 //! ```text
 //!  routes ─► an operation ─► Work: the tab, ready, and its dialogs answered meanwhile
@@ -7,8 +7,8 @@
 //!                              └─ read, evaluate: our world, or the page's
 //! ```
 //!
-//! Selectors are CSS (open shadow trees too), `text=…`, `"…"`, `//xpath`, `role=…[name="…"]`, and chains of them by `>>`.
-//! They are looked for in the page first, then in its frames; what is asked for is waited for.
+//! Selectors are CSS (open shadow trees too), `text=…`, `"…"`, `//xpath`, `role=…[name="…"]`, and chains of them with `>>`. They
+//! are searched in the main frame first, then in its frames. Operations wait for what they need.
 
 mod captcha;
 mod console;
@@ -48,9 +48,9 @@ pub use routes::PageApi;
 pub(super) use routes::router;
 pub(crate) use types::{ClickRequest, PageButton, ScrollDirection, WaitUntil};
 
-/// How long an element, and its being fit for what is wanted, is waited for.
+/// Time to wait for an element to exist and to be usable.
 const AUTO_WAIT: Duration = Duration::from_secs(10);
-/// How long a page that an action leads to is waited for. The action has been done either way.
+/// Time to wait for a page that an action leads to. The action is done either way.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Where the tab is after an operation.
@@ -60,12 +60,12 @@ pub(crate) struct PageLocation {
     pub(crate) title: String,
 }
 
-/// That calls work in another tab now.
+/// Reports that calls work in another tab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moved {
-    /// The tab was closed; otherwise it opened another.
+    /// The tab was closed; otherwise, it opened another.
     closed: bool,
-    /// The one that they work in.
+    /// The index of the tab that calls work in now.
     index: usize,
 }
 
@@ -76,16 +76,16 @@ impl std::fmt::Display for Moved {
     }
 }
 
-/// One operation in the tab.
+/// One operation in a tab.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(super) automation: Arc<Automation>,
     pub(super) tab: Arc<Tab>,
-    /// Whether what was asked for has been done, and only its effects are waited for.
+    /// Whether the operation itself is done, and only its effects are pending.
     done: AtomicBool,
 }
 
-/// Does `operation` in the tab that operations work in. A page that crashed before is reloaded first.
+/// Runs `operation` in the current tab. A page that crashed before is reloaded first.
 pub(crate) async fn work<T, F>(guest: &SharedGuest, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, PageError>
 where
     F: Future<Output = Result<T, PageError>>,
@@ -94,15 +94,15 @@ where
     work.tab.serve(operation(work.clone())).await
 }
 
-/// What an operation has done beside what it was asked for.
+/// The side effects of an operation.
 #[derive(Debug)]
 pub(crate) struct Effects {
     pub(crate) moved: Option<Moved>,
-    /// The page's questions that were declined because nobody had said how to answer them, in words.
+    /// Messages about the page's questions that were declined, because no call had set an answer.
     pub(crate) declined: Vec<String>,
 }
 
-/// The same for what changes something; tells where the tab is after it, and what else happened.
+/// Like `work`, for operations that change something. Returns the tab's location afterwards, and the side effects.
 pub(crate) async fn act<F>(
     guest: &SharedGuest,
     operation: impl FnOnce(Arc<Work>) -> F,
@@ -113,7 +113,7 @@ where
     let work = begin(guest).await?;
     let dialogs = work.tab.state().dialogs().count();
     let value = match work.tab.serve(operation(work.clone())).await {
-        // It closed the tab.
+        // The operation closed the tab.
         Err(PageError::Closed) if work.done.load(Ordering::Relaxed) => json!(work.location()),
         value => value?,
     };
@@ -121,7 +121,7 @@ where
     Ok((value, Effects { moved: work.moved(), declined }))
 }
 
-/// The tab that operations work in, ready for one.
+/// Prepares an operation in the current tab, once it is ready.
 async fn begin(guest: &SharedGuest) -> Result<Arc<Work>, PageError> {
     let mut tries = 0;
     loop {
@@ -136,17 +136,16 @@ async fn begin(guest: &SharedGuest) -> Result<Arc<Work>, PageError> {
         };
         match taken.await {
             Ok(work) => return Ok(Arc::new(work)),
-            // It was closed, or the browser ended, while it was taken.
+            // The tab was closed, or the browser ended, meanwhile.
             Err(PageError::Closed | PageError::Crashed | PageError::Cdp(_)) if tries < 3 => tries += 1,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Opens a tab, with a page in it if one is named. One that can't be loaded leaves no tab behind; a slow one may still be on
-/// its way.
+/// Opens a tab, with a page if a URL is given. If the page can't be loaded, the tab is closed; a slow page may still be loading.
 pub(super) async fn open(automation: &Arc<Automation>, url: Option<&str>) -> Result<Arc<Tab>, PageError> {
-    // What can't be an address needs no tab.
+    // An invalid address needs no tab.
     url.map(navigate::address).transpose()?;
     let tab = automation.open("about:blank").await?;
     let Some(url) = url else { return Ok(tab) };
@@ -161,10 +160,10 @@ pub(super) async fn open(automation: &Arc<Automation>, url: Option<&str>) -> Res
 }
 
 impl Work {
-    /// Loads a page that crashed.
+    /// Reloads a page that crashed.
     async fn revive(&self) -> Result<(), PageError> {
         let before = self.tab.state().navigations;
-        // The state is the crash's until the new page tells of itself.
+        // The state is still the crash's until the new page sends events.
         self.tab.note(|state| state.crashed = false);
         self.tab.effect("Page.reload", json!({})).await?;
         let loaded = |state: &mut TabState| {
@@ -180,7 +179,7 @@ impl Work {
         PageLocation { url, title: state.title.clone() }
     }
 
-    /// Lets what an action has set off begin, and a page that it leads to come. Then tells where the tab is.
+    /// Waits for an action's effects to start, and for a page that it leads to. Returns the tab's location.
     async fn settled(&self) -> Result<PageLocation, PageError> {
         self.done.store(true, Ordering::Relaxed);
         // Events about the action's effect arrive before the answer to this call.
@@ -193,7 +192,7 @@ impl Work {
             (!state.leaving && there).then_some(())
         };
         match self.tab.until(Instant::now() + SETTLE, arrived).await {
-            // A click may close the tab it is in.
+            // A click may close its tab.
             Err(PageError::Closed) => {}
             arrived => {
                 arrived?;

@@ -1,4 +1,4 @@
-//! What a mouse does in a page, by the browser's own events.
+//! Mouse input in a page, by the browser's own events.
 
 use futures_util::future::try_join_all;
 use serde::de::IgnoredAny;
@@ -9,13 +9,13 @@ use super::element::{Element, Viewport};
 use super::types::{ClickRequest, HoverRequest, PageButton, ScrollDirection};
 use super::{PageError, PageLocation, Target, Work};
 
-/// Where something was done, in the page's viewport.
+/// A point in the page's viewport.
 pub(crate) type Point = (f64, f64);
 
-/// Clicks of one call.
+/// Maximum clicks of one call.
 const MAX_CLICKS: i64 = 20;
 
-/// A place in the viewport, if one is given.
+/// A point in the viewport, if one is given.
 fn point(x: Option<f64>, y: Option<f64>) -> Result<Option<Point>, PageError> {
     match (x, y) {
         (Some(x), Some(y)) if x >= 0.0 && y >= 0.0 && x < 1e6 && y < 1e6 => Ok(Some((x, y))),
@@ -50,7 +50,7 @@ impl Work {
         Ok((self.settled().await?, at))
     }
 
-    /// Clicks an element once it is fit for it.
+    /// Clicks an element once it is clickable.
     pub(super) async fn click_element(&self, target: &Target, button: PageButton, count: i64) -> Result<Point, PageError> {
         let act = |element: Element| async move {
             let _hands = self.tab.hands.lock().await;
@@ -62,7 +62,7 @@ impl Work {
         self.tab.with(target, act).await
     }
 
-    /// Scrolls an element into view, and looks whether the mouse would reach it: where, or why not.
+    /// Scrolls an element into view, and returns the point where the mouse reaches it, or the reason why not.
     async fn reach(&self, target: &Target, element: &Element) -> Result<Result<Point, PageError>, PageError> {
         self.show(element).await?;
         if let Err(why) = self.tab.usable(target, element).await? {
@@ -94,7 +94,7 @@ impl Work {
         };
         let press = |nth: i64, kind: &str, buttons: u8| json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": nth});
         let clicks = (1..=count).flat_map(|nth| [press(nth, "mousePressed", bit), press(nth, "mouseReleased", 0)]);
-        // They go out in this order, at once: the browser answers to a way of the mouse with its next picture.
+        // All are sent at once, in this order: the browser answers mouse movements only with its next frame.
         try_join_all([moved((x, y))].into_iter().chain(clicks).map(|event| self.mouse(event))).await.map(drop)
     }
 
@@ -113,7 +113,7 @@ impl Work {
         }
     }
 
-    /// Moves the mouse over an element once it can be reached.
+    /// Moves the mouse over an element once it is reachable.
     pub(crate) async fn hover_over(&self, target: &Target) -> Result<(PageLocation, Point), PageError> {
         let act = |element: Element| async move {
             match self.reach(target, &element).await? {
@@ -125,7 +125,7 @@ impl Work {
         Ok((self.settled().await?, at))
     }
 
-    /// Turns the wheel in the middle of the page. Tells how far the page is scrolled then.
+    /// Turns the wheel in the center of the page. Returns the scroll position afterwards.
     pub(crate) async fn scroll(&self, direction: ScrollDirection, amount: i64) -> Result<(PageLocation, Point), PageError> {
         if !(0..=1_000_000).contains(&amount) {
             return Err(PageError::Bad("amount is from 0 to 1000000 pixels".to_owned()));
@@ -141,7 +141,7 @@ impl Work {
         let before = self.offsets().await?;
         let wheel = json!({"type": "mouseWheel", "x": width / 2.0, "y": height / 2.0, "deltaX": dx, "deltaY": dy});
         self.mouse(wheel).await?;
-        // The wheel's work is done by the compositor, after its answer.
+        // The compositor scrolls after the wheel event was answered.
         let moved = |now: Point| now != before;
         let deadline = Instant::now() + std::time::Duration::from_millis(500);
         let mut last = before;
@@ -168,26 +168,26 @@ impl Work {
         Ok((self.location(), self.offsets().await?))
     }
 
-    /// How many pixels of the page are above and below what is shown of it.
+    /// The number of pixels of the page above and below the visible part.
     pub(crate) async fn beyond(&self) -> Result<(f64, f64), PageError> {
         let all = "(document.scrollingElement ?? document.documentElement).scrollHeight";
         let told = self.tab.ours(&format!("[scrollY, {all} - innerHeight - scrollY]")).await?;
         Ok((told[0].as_f64().unwrap_or_default(), told[1].as_f64().unwrap_or_default().max(0.0)))
     }
 
-    /// Width and height of what is shown of the page.
+    /// Width and height of the page's visible part.
     pub(crate) async fn size(&self) -> Result<(f64, f64), PageError> {
         let Viewport { client_width, client_height, .. } = self.tab.viewport().await?;
         Ok((client_width, client_height))
     }
 
-    /// How far the page is scrolled.
+    /// The scroll position.
     async fn offsets(&self) -> Result<Point, PageError> {
         let told = self.tab.ours("[window.scrollX, window.scrollY]").await?;
         Ok((told[0].as_f64().unwrap_or_default(), told[1].as_f64().unwrap_or_default()))
     }
 
-    /// Waits until the page was drawn once more.
+    /// Waits until the page was drawn again.
     pub(super) async fn frames(&self) -> Result<(), PageError> {
         let drawn = "new Promise(done => { setTimeout(done, 60); requestAnimationFrame(() => requestAnimationFrame(done)); })";
         self.tab.ours(drawn).await.map(drop)

@@ -1,4 +1,4 @@
-//! From one page to another.
+//! Navigation.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::element::eventually;
 use super::types::WaitUntil;
 use super::{PageError, PageLocation, Work};
 
-/// How long `back`, `forward` and `reload` may take.
+/// Timeout of `back`, `forward`, and `reload`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest time that a call may ask for.
+/// The longest timeout that a call may set.
 pub(super) const MAX_PATIENCE: Duration = Duration::from_secs(600);
-/// Bytes of an address.
+/// Maximum bytes of an address.
 const MAX_URL: usize = 2 << 20;
-/// What the browser says of an empty answer with an error's status: the page is there, and empty.
+/// The browser's error for an empty answer with an error status: the page exists and is empty.
 const EMPTY_ERROR: &str = "net::ERR_HTTP_RESPONSE_CODE_FAILURE";
 
-/// A caller's number of seconds.
+/// Checks a caller's timeout in seconds.
 pub(super) fn patience(seconds: f64) -> Result<Duration, PageError> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(patience) if patience <= MAX_PATIENCE => Ok(patience),
@@ -31,7 +31,7 @@ pub(super) fn patience(seconds: f64) -> Result<Duration, PageError> {
     }
 }
 
-/// An address as it would be meant in an address bar.
+/// Completes an address as an address bar would.
 pub(super) fn address(url: &str) -> Result<String, PageError> {
     let url = url.trim();
     if url.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn address(url: &str) -> Result<String, PageError> {
 }
 
 impl Work {
-    /// Opens an address. The status is HTTP's; none for what did not come over HTTP.
+    /// Opens an address. Returns the HTTP status; `None` if the page did not come over HTTP.
     pub(crate) async fn navigate(
         &self,
         url: &str,
@@ -82,14 +82,14 @@ impl Work {
         let deadline = begun + patience;
         let late = |what| PageError::TooSlow { what, seconds: patience.as_secs_f64() };
         let before = self.tab.state().main().map(|main| main.loader.clone());
-        // Its answer is about the next document: one that the page goes to by itself meanwhile takes nothing from it.
+        // The answer is about the next document, so it is not lost if the page itself navigates meanwhile.
         let session = self.tab.session().await?;
         let asked = session.call_within::<Navigated>("Page.navigate", json!({"url": url}), patience + Duration::from_secs(5));
         let navigated = match timeout_at(deadline, asked).await {
             Ok(Err(CdpError::Refused { message, .. })) => return Err(PageError::Bad(format!("{url}: {message}"))),
             Ok(navigated) => navigated?,
             Err(_) => {
-                // Whatever comes now would surprise the next call.
+                // A late page would surprise the next call.
                 let _: Result<IgnoredAny, _> = self.tab.call_within("Page.stopLoading", json!({}), Duration::from_secs(2)).await;
                 return Err(late("the page did not answer"));
             }
@@ -117,7 +117,7 @@ impl Work {
         Ok((self.location(), status))
     }
 
-    /// Waits for what belongs to the page, such as its pictures; false: some of it is still on its way.
+    /// Waits for the page's resources, such as images. Returns false if some are still loading.
     pub(crate) async fn complete(&self, patience: Duration) -> Result<bool, PageError> {
         let loaded = |state: &mut TabState| state.main().is_none_or(|main| main.stage == Stage::Load).then_some(());
         let there = self.tab.until(Instant::now() + patience, loaded).await?.is_some();
@@ -125,7 +125,7 @@ impl Work {
         Ok(there)
     }
 
-    /// Waits until no request has been under way for half a second from `since` on; false: too late.
+    /// Waits until no request was pending for half a second, counted from `since`. Returns false after the deadline.
     pub(super) async fn at_rest(&self, since: Instant, deadline: Instant) -> Result<bool, PageError> {
         loop {
             let Some(rest) = self.tab.until(deadline, |state| state.rest(since)).await? else { return Ok(false) };
@@ -142,7 +142,7 @@ impl Work {
         }
     }
 
-    /// The title as the page has it: the browser tells of it a little later.
+    /// Updates the title from the page: the browser reports it slightly later.
     pub(super) async fn titled(&self) {
         if let Ok(Ok(title)) = tokio::time::timeout(Duration::from_secs(1), self.tab.ours("document.title")).await
             && let Some(title) = title.as_str()
@@ -151,7 +151,7 @@ impl Work {
         }
     }
 
-    /// One step in the history of the tab, `by` -1 or 1.
+    /// One step in the tab's history; `by` is -1 or 1.
     pub(crate) async fn history(&self, by: i64) -> Result<PageLocation, PageError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -192,7 +192,7 @@ impl Work {
         Ok(self.location())
     }
 
-    /// The page's own document, once there is a world of ours in it.
+    /// Returns our world in the main frame's document, once it exists.
     pub(super) async fn document(&self) -> Result<super::super::automation::World, PageError> {
         let deadline = Instant::now() + super::AUTO_WAIT;
         let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };
@@ -200,7 +200,7 @@ impl Work {
         self.tab.until(deadline, world).await?.ok_or_else(late)
     }
 
-    /// Calls a function of our library in the page's own document, once more when the document changes meanwhile.
+    /// Calls a function of our library in the main frame's document, and again if the document changes meanwhile.
     pub(super) async fn read<R: serde::de::DeserializeOwned>(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Pictures of pages.
+//! Screenshots of pages.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::element::{Element, LOOK, eventually};
 use super::error::is_gone;
 use super::{AUTO_WAIT, PageError, Target, Work};
 
-/// For the browser to draw one picture, and for the one further try.
+/// Timeout for the browser to draw one picture; the retry has `LAST_PATIENCE`.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const LAST_PATIENCE: Duration = Duration::from_secs(15);
-/// Pixels in a column that the browser draws at once; longer pages are put together from pieces.
+/// Maximum height in pixels that the browser draws at once; longer pages are stitched from pieces.
 const MAX_PIECE: f64 = 8192.0;
-/// Pixels of a picture that is put together: 400 MB in memory.
+/// Maximum pixels of a stitched picture: 400 MB in memory.
 const MAX_PIXELS: f64 = 133e6;
-/// Of what is a JPEG or WebP, unless asked otherwise.
+/// Default quality of JPEG and WebP.
 const QUALITY: i64 = 80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,22 +65,22 @@ pub(crate) struct Picture {
     pub(crate) height: u32,
 }
 
-/// What a picture is of, and how the page is while it is taken.
+/// What to capture, and how to change the page meanwhile.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shot {
-    /// None: the page.
+    /// `None`: the page.
     pub(crate) target: Option<Target>,
-    /// All of the page, and not only what is shown of it.
+    /// The whole page, not only its visible part.
     pub(crate) full: bool,
-    /// Other sides of the page's viewport, in pixels.
+    /// Overrides for the viewport's sides, in pixels.
     pub(crate) width: Option<u32>,
     pub(crate) height: Option<u32>,
-    /// Boxes around the elements that can be used, and their indexes.
+    /// Draws boxes around the usable elements, with their indexes.
     pub(crate) marked: bool,
 }
 
 impl Work {
-    /// A picture of a page that is changed for it, and then is as it was.
+    /// Takes a picture of a page that is changed for it and restored afterwards.
     pub(crate) async fn shot(&self, shot: &Shot, format: Format) -> Result<Picture, PageError> {
         let resized = shot.width.is_some() || shot.height.is_some();
         if resized {
@@ -90,7 +90,7 @@ impl Work {
             self.tab.effect("Emulation.setDeviceMetricsOverride", metrics).await?;
         }
         let taken = self.taken(shot, format).await;
-        // The page may have gone to another, and its marks with it.
+        // The page may have navigated, and its marks with it.
         let unmarked = if shot.marked { self.tab.ours("arenite.unmark()").await.map(drop) } else { Ok(()) };
         if resized {
             self.tab.effect("Emulation.clearDeviceMetricsOverride", json!({})).await?;
@@ -117,7 +117,7 @@ impl Work {
         }
     }
 
-    /// A picture of an element that is in view.
+    /// Takes a picture of an element that is in view.
     async fn picture_of(&self, target: &Target, format: Format) -> Result<Picture, PageError> {
         #[derive(Deserialize)]
         struct Boxes {
@@ -156,7 +156,7 @@ impl Work {
         sized(self.capture(Some(clip), !fits, format, QUALITY).await?)
     }
 
-    /// What is shown of the page, or the whole of it.
+    /// Takes a picture of the page's visible part, or of the whole page.
     pub(crate) async fn screenshot(&self, full: bool, format: Format, quality: Option<i64>) -> Result<Picture, PageError> {
         if quality.is_some_and(|quality| !(0..=100).contains(&quality)) {
             return Err(PageError::Bad("quality is from 0 to 100".to_owned()));
@@ -166,7 +166,7 @@ impl Work {
         eventually(Instant::now() + AUTO_WAIT, take).await
     }
 
-    /// One try of it. Another document may come in the middle.
+    /// One attempt. The document may change meanwhile.
     async fn drawn(&self, full: bool, format: Format, quality: i64) -> Result<Picture, PageError> {
         if !full {
             return sized(self.capture(None, false, format, quality).await?);
@@ -213,7 +213,7 @@ impl Work {
         let shot = loop {
             let shot: Result<Shot, CdpError> = self.tab.call_within("Page.captureScreenshot", params.clone(), patience).await;
             match shot {
-                // In the middle of a navigation there is nothing to draw.
+                // During a navigation, there is nothing to draw.
                 Err(CdpError::Refused { .. }) if begun.elapsed() < FIRST_PATIENCE => sleep(LOOK).await,
                 Err(CdpError::TimedOut { .. }) if patience == FIRST_PATIENCE => patience = LAST_PATIENCE,
                 shot => break shot?,

@@ -1,4 +1,4 @@
-//! What is in a page, to be read.
+//! Reading the content of pages.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -12,11 +12,11 @@ use super::{PageError, Work};
 use crate::SharedGuest;
 use crate::confined::{self, Input, Job, JobOutput};
 
-/// Characters of a page's text or HTML that one call answers with.
+/// Maximum characters of a page's text or HTML in one answer.
 const MAX_TEXT: usize = 20 << 20;
 /// Maximum characters of HTML that are converted to Markdown.
 const MAX_CONTENT: usize = 8 << 20;
-/// Elements, and places of a text, that one call answers with.
+/// Maximum elements, and places of a text, in one answer.
 const MAX_FOUND: usize = 2000;
 const MAX_PLACES: usize = 200;
 
@@ -31,13 +31,13 @@ pub(crate) struct Markdown {
 }
 
 impl Work {
-    /// The page's HTML: with its own element, or what is in it.
+    /// The page's HTML: its root element, or the content of that.
     pub(super) async fn html(&self, outer: bool) -> Result<String, PageError> {
         let side = if outer { "outerHTML" } else { "innerHTML" };
         self.text_of(&format!("document.documentElement?.{side} ?? ''")).await
     }
 
-    /// What the page shows, as text.
+    /// The page's visible text.
     pub(crate) async fn text(&self) -> Result<String, PageError> {
         self.text_of("arenite.text()").await
     }
@@ -51,7 +51,7 @@ impl Work {
     pub(crate) async fn markdown(&self, guest: &SharedGuest) -> Result<Markdown, PageError> {
         let html: String = self.read("main", json!([MAX_CONTENT])).await?;
         let location = self.location();
-        // Pages lie: what reads them may die of it.
+        // Pages are hostile: the process that reads them may die.
         let job = Job::Markdown { name: "page.html".to_owned() };
         let unread = |why: String| PageError::Failed(format!("the page's content can't be made Markdown: {why}"));
         let page = Input::Text(format!("<!doctype html><meta charset=utf-8><body>{html}"));
@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// What can be used in the page and its frames, each with an index that stays its own.
+    /// The usable elements of the page and its frames, each with a stable index.
     pub(crate) async fn elements(&self) -> Result<Vec<Value>, PageError> {
         let mut all = Vec::new();
         for (world, found) in self.everywhere("elements", json!([])).await? {
@@ -86,13 +86,13 @@ impl Work {
         Ok(all)
     }
 
-    /// The links of the page and its frames: `text` and `href`, and the frame's address of one in a frame.
+    /// The links of the page and its frames: `text` and `href`, and the frame's address for links in frames.
     pub(crate) async fn links(&self) -> Result<Vec<Value>, PageError> {
         let found = self.everywhere("links", json!([])).await?;
         Ok(found.into_iter().flat_map(|(_, links)| links).map(Value::Object).take(MAX_FOUND).collect())
     }
 
-    /// Where a text is shown.
+    /// Returns the places where a text is shown.
     pub(super) async fn find_text(&self, keyword: &str) -> Result<Vec<Value>, PageError> {
         if keyword.trim().is_empty() {
             return Err(PageError::Bad("the text to look for is empty".to_owned()));
@@ -101,8 +101,8 @@ impl Work {
         Ok(found.into_iter().flat_map(|(_, places)| places).map(Value::Object).take(MAX_PLACES).collect())
     }
 
-    /// Lists of all frames, made again when the page goes to another document meanwhile. Boxes are in the page's viewport, and
-    /// what is in a frame says in which.
+    /// Collects lists from all frames, again if the page navigates meanwhile. Boxes are in the page's viewport, and items in a
+    /// frame name it.
     async fn everywhere(&self, name: &str, arguments: Value) -> Result<Vec<(World, Vec<Map<String, Value>>)>, PageError> {
         let arguments = &arguments;
         eventually(Instant::now() + super::AUTO_WAIT, || async { self.lists(name, arguments).await.map(Ok) }).await
@@ -138,7 +138,7 @@ impl Work {
         Ok(lists)
     }
 
-    /// Where a frame's content begins in the page's viewport; none: it is not shown.
+    /// The position of a frame's content in the page's viewport; `None` if it is not shown.
     async fn offset(&self, frame: &str) -> Result<Option<(f64, f64)>, PageError> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -161,7 +161,7 @@ impl Work {
 }
 
 impl super::super::automation::Tab {
-    /// The value of an expression of our own, in our world of the page's document; once more when the document changes.
+    /// Evaluates an expression of ours in our world of the page's document; again if the document changes.
     pub(super) async fn ours(&self, expression: &str) -> Result<Value, PageError> {
         eventually(Instant::now() + super::AUTO_WAIT, || async {
             let late = || PageError::TooSlow { what: "the page has no document yet", seconds: super::AUTO_WAIT.as_secs_f64() };

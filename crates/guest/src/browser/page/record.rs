@@ -1,7 +1,7 @@
-//! Recordings of the page, without the browser's bars, by the image's ffmpeg.
+//! Recordings of the page, without the browser's toolbars, by the image's ffmpeg.
 //!
 //! ```text
-//!  Chromium ──a picture at every change──► the latest ──at every tick──► ffmpeg ──► mp4, webm or gif
+//!  Chromium ──a picture at every change──► the latest ──at every tick──► ffmpeg ──► mp4, webm, or gif
 //! ```
 
 use std::path::Path;
@@ -30,13 +30,13 @@ use crate::desktop::locate;
 use crate::files::{Failure, Kind};
 use crate::process::{self, Command, Exit, OwnedProcess, Said, ScratchDir, told};
 
-/// The longest recording. It ends by itself then.
+/// Maximum length of a recording, which then stops.
 const MAX_DURATION: Duration = Duration::from_secs(3600);
-/// What is recorded at once, unless the caller says how long.
+/// Default length of a recording in one call.
 const ONCE: Duration = Duration::from_secs(10);
-/// Pictures in a second.
+/// Maximum frames per second.
 const MAX_FPS: i64 = 60;
-/// For ffmpeg to write the file's end.
+/// Timeout for ffmpeg to finish the file.
 const END: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -58,7 +58,7 @@ pub(in crate::browser) struct Recorded {
     file_size_bytes: Option<u64>,
 }
 
-/// The sandbox's one recording of a page, and what is known of the last one.
+/// The sandbox's one recording of a page, and the result of the last one.
 #[derive(Debug, Default)]
 pub(in crate::browser) struct Recordings(tokio::sync::Mutex<Recording>);
 
@@ -87,7 +87,7 @@ impl Running {
 }
 
 impl Recordings {
-    /// Whether one runs; it may be paused.
+    /// Whether a recording runs; it may be paused.
     pub(in crate::browser) fn is_running(&self) -> bool {
         // If the lock is held, a call is running.
         self.0.try_lock().is_ok_and(|recording| matches!(&*recording, Recording::Running(running) if !running.task.is_finished()))
@@ -141,7 +141,7 @@ impl Recordings {
     }
 }
 
-/// Waits for a recording's end.
+/// Waits for the end of a recording.
 async fn ended(guest: &SharedGuest, running: &mut Running) -> Result<Recorded, PageError> {
     let length =
         (&mut running.task).await.unwrap_or_else(|error| Err(PageError::Failed(format!("the recording broke off: {error}"))))?;
@@ -255,7 +255,7 @@ async fn spawn(guest: &SharedGuest, program: String, path: &str, fps: i64, codec
     Ok(Ffmpeg { process: OwnedProcess::new(child, dir), input, said })
 }
 
-/// A recording that runs.
+/// A running recording.
 struct Film {
     work: Arc<Work>,
     events: Events,
@@ -268,7 +268,7 @@ struct Film {
 }
 
 impl Film {
-    /// Writes a picture at every tick, until it is to stop, its tab is gone, or it is long enough. Seconds of video.
+    /// Writes a picture at every tick, until it is stopped, its tab is gone, or it is long enough. Returns the seconds of video.
     async fn shoot(mut self) -> Result<f64, PageError> {
         let shown = self.pictures().await;
         // The tab may be gone.
@@ -287,7 +287,7 @@ impl Film {
         let fps = self.fps as f64;
         let most = (self.limit.as_secs_f64() * fps).ceil().max(1.0) as u64;
         let mut ticks = interval(Duration::from_secs_f64(1.0 / fps));
-        // The video lasts as long as what it shows, also when the machine is busy.
+        // The video lasts as long as what it shows, even when the machine is busy.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut count = 0_u64;
         // Pauses are not counted.

@@ -21,7 +21,7 @@ use super::{PageError, PageLocation, Target, Work, act, work};
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(
     navigate,
@@ -98,7 +98,7 @@ pub(in crate::browser) fn router() -> Router<SharedGuest> {
         .route("/v1/browser/captcha/wait", post(wait_for_captcha))
 }
 
-/// An action's answer: where the tab is after it, and what else there is to say.
+/// The answer to an action: the tab's location afterwards, and notes about side effects.
 async fn acted<F>(guest: SharedGuest, message: String, operation: impl FnOnce(Arc<Work>) -> F + Send + 'static) -> Reply<Value>
 where
     F: Future<Output = Result<Value, PageError>> + Send + 'static,
@@ -114,7 +114,7 @@ where
     })
 }
 
-/// The answer of what only looks.
+/// The answer to a read.
 async fn looked<T, F>(guest: SharedGuest, operation: impl FnOnce(Arc<Work>) -> F + Send + 'static) -> Result<T, ApiError>
 where
     T: Send + 'static,
@@ -158,7 +158,7 @@ async fn back(State(guest): State<SharedGuest>) -> Reply<Value> {
     acted(guest, "Went back".to_owned(), |work| async move { Ok(json!(work.history(-1).await?)) }).await
 }
 
-/// Goes to the page that it was gone back from.
+/// Goes forward to the page that `back` came from.
 #[utoipa::path(post, path = "/v1/browser/page/forward", tag = "browser",
     operation_id = "go_forward_v1_browser_page_forward_post", responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn forward(State(guest): State<SharedGuest>) -> Reply<Value> {

@@ -1,4 +1,4 @@
-//! Waiting for what is to come.
+//! Waiting for events in the page.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::{PageError, Target, Work};
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 
-/// Between two looks, unless the caller says otherwise.
+/// Default interval between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What was waited for, beside its type and the time it took.
+/// The fields of a result, besides its type and the time it took.
 type Found = Map<String, Value>;
 
 fn found(value: Value) -> Found {
@@ -155,7 +155,7 @@ impl Work {
         .await
     }
 
-    /// A request, or its answer, from now on.
+    /// Waits for a request or its answer, from now on.
     async fn message(
         &self,
         kind: WaitType,
@@ -199,7 +199,7 @@ impl Work {
         }
     }
 
-    /// A file that a page has the browser download: the first that ends and was not told of yet.
+    /// Waits for a download: the first that finishes and was not reported yet.
     async fn download(
         &self,
         guest: &SharedGuest,
@@ -242,7 +242,7 @@ impl Work {
     }
 }
 
-/// What a wildcard, or an expression, says; none: the words of an address.
+/// Parses a glob or an expression; `None` for a plain address.
 fn pattern(text: &str) -> Result<Option<Pattern>, PageError> {
     match Pattern::parse(text) {
         Ok(pattern) => Ok(Some(pattern)),

@@ -118,7 +118,7 @@ fn redirects_are_requests_of_their_own() {
 fn headers_of_the_wire_find_their_request() {
     let (sent, received) = ("requestWillBeSent", "responseReceived");
     let both = |a: &str, b: &str| (Some(a.to_owned()), Some(b.to_owned()));
-    // After what they belong to.
+    // The separate headers arrive after the rest.
     let mut traffic = Traffic::default();
     begin(&mut traffic, "1", "http://a.example/1", json!({}));
     extra(&mut traffic, "1", sent, "sent 1");
@@ -128,7 +128,7 @@ fn headers_of_the_wire_find_their_request() {
     answer(&mut traffic, "1", 200, true);
     extra(&mut traffic, "1", received, "received 2");
     assert_eq!(told(&traffic), [both("sent 1", "received 1"), both("sent 2", "received 2")]);
-    // Before it.
+    // They arrive before the rest.
     let mut traffic = Traffic::default();
     extra(&mut traffic, "1", sent, "sent 1");
     begin(&mut traffic, "1", "http://a.example/1", json!({}));
@@ -139,7 +139,7 @@ fn headers_of_the_wire_find_their_request() {
     answer(&mut traffic, "1", 200, true);
     assert_eq!(told(&traffic), [both("sent 1", "received 1"), both("sent 2", "received 2")]);
     assert!(traffic.early.is_empty());
-    // The first one was answered without the network.
+    // The first request was answered without the network.
     let mut traffic = Traffic::default();
     begin(&mut traffic, "1", "http://a.example/1", json!({}));
     begin(&mut traffic, "1", "http://a.example/2", json!({"redirectResponse": response(302), "redirectHasExtraInfo": false}));
@@ -217,7 +217,7 @@ fn what_is_kept_has_bounds() {
         begin(&mut traffic, &format!("short {n}"), "http://a.example/", json!({"type": "Document", "frameId": TAB}));
     }
     assert_eq!((traffic.exchanges.len(), traffic.chains.len(), traffic.pages.len()), (MAX_REQUESTS, MAX_REQUESTS, MAX_PAGES));
-    // A chain without end.
+    // An endless chain.
     for n in 0..3 * MAX_REQUESTS {
         begin(
             &mut traffic,

@@ -1,4 +1,4 @@
-// Finding elements. Runs in a world of its own: what a page does to its globals is not seen here.
+// Finding elements. Runs in an isolated world: what a page does to its globals is not visible here.
 
 const MAX_FOUND = 10000;
 

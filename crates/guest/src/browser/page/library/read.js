@@ -154,7 +154,7 @@ const escaped = text => text.replace(/&/g, '&amp;').replace(/</g, '&lt;').replac
 
 function plain(root, around, limit) {
   let html = '';
-  // A stack of its own: documents may be deeper than calls can be.
+  // A separate stack: documents may be deeper than calls can be.
   const stack = [root];
   while (stack.length && html.length < limit) {
     const node = stack.pop();
