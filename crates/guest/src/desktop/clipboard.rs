@@ -15,13 +15,13 @@ use x11rb::wrapper::ConnectionExt as _;
 
 use super::screen::{Screen, ScreenError};
 
-/// Bytes of a text that is copied or pasted.
+/// Maximum bytes of a text that is copied or pasted.
 pub(super) const MAX_TEXT: usize = 8 << 20;
-/// Bytes of a text that go in one message: the X server has none that are much larger.
+/// Bytes of a text in one message: the X server accepts none that are much larger.
 const PIECE: usize = 1 << 20;
-/// For a program to give what it copied, or the next piece of it.
+/// Timeout for a program to send what it copied, or the next piece.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For all pieces.
+/// Timeout for all pieces.
 const ALL_PIECES: Duration = Duration::from_secs(12);
 
 x11rb::atom_manager! {
@@ -37,7 +37,7 @@ x11rb::atom_manager! {
     }
 }
 
-/// Copies a text, over a fresh connection. It is given until a program copies something else or the X server ends.
+/// Copies a text, over a fresh connection. It is served until a program copies something else or the X server ends.
 pub(super) fn copy(stream: UnixStream, text: &str) -> Result<(), ScreenError> {
     let refused = |error: &dyn std::fmt::Display| ScreenError::Refused(error.to_string());
     let (stream, _) = DefaultStream::from_unix_stream(stream).map_err(|e| refused(&e))?;
@@ -63,7 +63,7 @@ pub(super) fn copy(stream: UnixStream, text: &str) -> Result<(), ScreenError> {
     Ok(())
 }
 
-/// A window that nobody sees, which tells of its properties.
+/// Creates an invisible window that reports changes of its properties.
 pub(super) fn hidden_window(connection: &RustConnection) -> Result<u32, ScreenError> {
     let root = connection.setup().roots.first().ok_or(ScreenError::Gone)?.root;
     let window = connection.generate_id()?;
@@ -74,7 +74,7 @@ pub(super) fn hidden_window(connection: &RustConnection) -> Result<u32, ScreenEr
 
 fn answer(connection: &RustConnection, names: &Names, request: &SelectionRequestEvent, text: &str) -> Result<(), ScreenError> {
     let texts: [Atom; 5] = [names.UTF8_STRING, names.MIME, names.PLAIN, names.TEXT, AtomEnum::STRING.into()];
-    // Old programs leave the place out.
+    // Old programs omit the property.
     let place = if request.property == x11rb::NONE { request.target } else { request.property };
     let told = if request.target == names.TARGETS {
         let targets: Vec<Atom> = texts.into_iter().chain([names.TARGETS]).collect();
@@ -105,7 +105,7 @@ fn answer(connection: &RustConnection, names: &Names, request: &SelectionRequest
 }
 
 impl Screen {
-    /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
+    /// The clipboard's text; empty if nothing was copied, or something that is not text.
     pub fn clipboard(&self) -> Result<String, ScreenError> {
         let connection = &self.connection;
         let names = Names::new(connection)?.reply()?;
@@ -122,7 +122,7 @@ impl Screen {
         Ok(String::from_utf8_lossy(&bytes?).into_owned())
     }
 
-    /// The next event that counts for a window, by what it makes of it.
+    /// Waits for the next event that `wanted` accepts, and returns its result.
     fn event<T>(&self, deadline: Instant, wanted: impl Fn(&Event) -> Option<T>) -> Result<T, ScreenError> {
         loop {
             while let Some(event) = self.connection.poll_for_event()? {
@@ -148,7 +148,7 @@ impl Screen {
         if kind != names.INCR {
             return Ok(text);
         }
-        // What is long comes in pieces, each when the one before was taken, and an empty one at the end.
+        // Long texts arrive in pieces, each after the previous one was taken. An empty piece ends them.
         text.clear();
         let deadline = Instant::now() + ALL_PIECES;
         loop {
@@ -166,7 +166,7 @@ impl Screen {
         }
     }
 
-    /// The kind and the bytes of what a program put into a property, which is gone then.
+    /// Takes a property's type and bytes, which deletes it.
     fn taken(&self, window: u32, place: Atom, most: usize) -> Result<(Atom, Vec<u8>), ScreenError> {
         // Counted in units of 4 bytes.
         let units = u32::try_from(most.div_ceil(4)).unwrap_or(u32::MAX);

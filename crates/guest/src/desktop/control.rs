@@ -1,8 +1,8 @@
 //! Input and screenshots on the desktop: what a person could do and see there, for callers that act in a person's place. Routes,
 //! the browser's actions, and tools all use it.
 //!
-//! Looking twice does no harm, so what only looks is done once more when the desktop broke under it. What hands do is
-//! done once: half of it may have happened.
+//! Reads can be repeated, so they are retried once if the desktop broke meanwhile. Input is sent once: half of it may have
+//! happened.
 
 use std::sync::Arc;
 
@@ -17,23 +17,22 @@ use super::windows::{Window, WindowClosed};
 use crate::SharedGuest;
 use crate::vm::{Vm, VmError};
 
-/// Characters on no key that are typed one by one; with more the text goes over the clipboard, if it may.
+/// Maximum characters without a key that are typed one by one; with more, the text is pasted if allowed.
 const MAX_FOREIGN: usize = 32;
-/// Characters typed by keys; longer texts go over the clipboard, if they may.
+/// Maximum characters that are typed by keys; longer texts are pasted if allowed.
 const MAX_TYPED: usize = 4000;
-/// Bytes of a text that is typed by keys alone.
+/// Maximum bytes of a text that is typed by keys alone.
 const MAX_TYPED_BYTES: usize = 1 << 20;
-/// How often a tree is read until it is whole: its bus, and then what the bus starts, may each have ended.
+/// Maximum attempts to read a tree: the bus, and then what it starts, may each have ended.
 const READS: usize = 3;
 
-/// What a picture is of: the screen, or a window with whatever is before it; and which part of that, in pixels from its
-/// upper left corner.
+/// What to capture: the screen, or a window with anything in front of it; and which part, in pixels from the upper left corner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct View {
     pub window: Option<u32>,
     pub x: u32,
     pub y: u32,
-    /// None: up to the edge.
+    /// `None`: up to the edge.
     pub width: Option<u32>,
     pub height: Option<u32>,
 }
@@ -52,7 +51,7 @@ pub struct OnDesktop {
     desktop: Arc<Desktop>,
 }
 
-/// Does the same on whichever screen it is.
+/// Runs the same code for either kind of screen.
 macro_rules! on_either {
     ($self:ident, $desktop:ident => $there:expr, $vm:ident => $here:expr) => {
         match $self {
@@ -63,7 +62,7 @@ macro_rules! on_either {
 }
 
 impl Control {
-    /// On the sandbox's screen, which is started when it is not there: a VM's, if its image has one.
+    /// Controls the sandbox's own screen, or that of a VM if the image has one. Starts it if it is not running.
     pub async fn start(guest: &SharedGuest) -> Result<Self, DesktopError> {
         match Self::vm(guest).await? {
             Some(vm) => Ok(vm),
@@ -71,7 +70,7 @@ impl Control {
         }
     }
 
-    /// On the screen of the sandbox's VM, which is started when it is not there; none: its image has no VM.
+    /// Controls the screen of the sandbox's VM, which is started if it is not running; `None` if its image has no VM.
     pub async fn vm(guest: &SharedGuest) -> Result<Option<Self>, DesktopError> {
         if !guest.vm.is_there(guest)? {
             return Ok(None);
@@ -79,29 +78,29 @@ impl Control {
         Ok(Some(Self::Vm(guest.vm.ready(guest).await?)))
     }
 
-    /// On a desktop that runs already.
+    /// Controls a desktop that is already running.
     pub fn over(guest: &SharedGuest, desktop: Arc<Desktop>) -> Self {
         Self::Desktop(OnDesktop { guest: guest.clone(), desktop })
     }
 
-    /// Where the pointer is, and the size of the screen.
+    /// Returns the pointer's position, and the size of the screen.
     pub async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), DesktopError> {
         on_either!(self,
             on => on.look(|screen| Ok((screen.position()?, screen.size()?))).await,
             vm => vm.pointer().await)
     }
 
-    /// Moves the pointer to a place on the screen.
+    /// Moves the pointer to a point on the screen.
     pub async fn move_to(&self, x: f64, y: f64) -> Result<(), DesktopError> {
         on_either!(self, on => on.desktop.run(move |screen| screen.move_to(x, y)).await, vm => vm.move_to(x, y).await)
     }
 
-    /// Moves the pointer from where it is, at most to the edge.
+    /// Moves the pointer relative to its position, at most to the edge.
     pub async fn move_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
         on_either!(self, on => on.desktop.run(move |screen| screen.move_by(x, y)).await, vm => vm.move_by(x, y).await)
     }
 
-    /// Clicks where the pointer is, or at a place; one that is half given keeps the pointer's other coordinate.
+    /// Clicks at the pointer, or at a point; a missing coordinate is the pointer's.
     pub async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.click(x, y, button, times)).await,
@@ -120,7 +119,7 @@ impl Control {
         on_either!(self, on => on.desktop.run(move |screen| screen.drag_to(x, y)).await, vm => vm.drag_to(x, y).await)
     }
 
-    /// The same from where the pointer is.
+    /// Like `drag_to`, relative to the pointer.
     pub async fn drag_by(&self, x: f64, y: f64) -> Result<(), DesktopError> {
         on_either!(self, on => on.desktop.run(move |screen| screen.drag_by(x, y)).await, vm => vm.drag_by(x, y).await)
     }
@@ -130,7 +129,7 @@ impl Control {
         on_either!(self, on => on.desktop.run(move |screen| screen.scroll(dx, dy)).await, vm => vm.scroll(dx, dy).await)
     }
 
-    /// Presses keys in this order, and releases them in the other. One key is a stroke of it.
+    /// Presses keys in order, and releases them in reverse order. A single key is pressed and released.
     pub async fn hotkey(&self, names: Vec<String>) -> Result<(), DesktopError> {
         on_either!(self,
             on => on.desktop.run(move |screen| screen.hotkey(&names)).await,
@@ -144,7 +143,7 @@ impl Control {
             vm => vm.press(&name, down).await)
     }
 
-    /// Types a text by keys; a long one, or one with much that is on no key, goes over the clipboard where it may.
+    /// Types a text by keys. Long texts, and those with many characters that are on no key, are pasted if allowed.
     pub async fn type_text(&self, text: &str, may_paste: bool) -> Result<(), DesktopError> {
         if text.len() > MAX_TYPED_BYTES && !may_paste {
             return Err(DesktopError::LongText(MAX_TYPED_BYTES));
@@ -168,27 +167,27 @@ impl Control {
         on_either!(self, on => on.desktop.copy(&on.guest, text).await, vm => vm.copy(text).await)
     }
 
-    /// The text of the clipboard; empty when nothing was copied, or nothing that is text.
+    /// The clipboard's text; empty if nothing was copied, or something that is not text.
     pub async fn clipboard(&self) -> Result<String, DesktopError> {
         on_either!(self, on => on.look(|screen| screen.clipboard()).await, vm => vm.clipboard().await)
     }
 
-    /// All windows that programs show, the oldest first.
+    /// Lists the windows of programs, the oldest first.
     pub async fn windows(&self) -> Result<Vec<Window>, DesktopError> {
         self.windowed()?.look(|screen| screen.windows()).await
     }
 
-    /// Has a window shown before all others, also a minimised one, and keys go to it.
+    /// Raises a window, even a minimised one, and gives it the keyboard focus.
     pub async fn activate(&self, id: u32) -> Result<Window, DesktopError> {
         self.windowed()?.activate(id).await
     }
 
-    /// Asks a window to close, as its frame's button does.
+    /// Asks a window to close, like its frame's close button.
     pub async fn close(&self, id: u32) -> Result<WindowClosed, DesktopError> {
         self.windowed()?.desktop.run(move |screen| screen.close(id)).await
     }
 
-    /// The desktop with windows; a VM's screen has none that are known here.
+    /// The desktop, if its windows are known; those in a VM are not.
     fn windowed(&self) -> Result<&OnDesktop, DesktopError> {
         match self {
             Self::Desktop(on) => Ok(on),
@@ -196,7 +195,7 @@ impl Control {
         }
     }
 
-    /// A picture, and its file.
+    /// Takes a picture, and returns it with its file.
     pub async fn picture(&self, view: View, format: Format) -> Result<(Picture, Vec<u8>), DesktopError> {
         let picture = match self {
             Self::Desktop(on) => on.look(move |screen| view.taken(screen)).await?,
@@ -223,12 +222,12 @@ impl Control {
 impl OnDesktop {
     /// Types a text by keys alone.
     async fn type_keys(&self, text: &str) -> Result<(), DesktopError> {
-        // None of it is typed when a part can't be.
+        // If a part can't be typed, nothing is.
         if let Some(character) = text.chars().find(|character| keys::of_character(*character).is_none()) {
             return Err(ScreenError::NoCharacter(character).into());
         }
         let characters: Vec<char> = text.replace("\r\n", "\n").chars().collect();
-        // Each piece is its own job, with the time that a job has.
+        // Each piece is a separate job, with a job's timeout.
         for piece in characters.chunks(MAX_TYPED) {
             let piece: String = piece.iter().collect();
             self.desktop.run(move |screen| screen.type_text(&piece)).await?;
@@ -244,13 +243,13 @@ impl OnDesktop {
         Ok(self.desktop.run(move |screen| screen.foreign(&text)).await? > MAX_FOREIGN)
     }
 
-    /// Has a window shown before all others, also a minimised one, and keys go to it.
+    /// Raises a window, even a minimised one, and gives it the keyboard focus.
     async fn activate(&self, id: u32) -> Result<Window, DesktopError> {
         match self.look(move |screen| screen.activate(id)).await {
             Err(DesktopError::Screen(ScreenError::NoManager)) => {}
             outcome => return outcome,
         }
-        // It has ended, and nobody has noticed yet. An image may also have none.
+        // The window manager has ended unnoticed. The image may also have none.
         self.desktop.replace_manager(&self.guest).await?;
         match self.look(move |screen| screen.activate(id)).await {
             Err(DesktopError::Screen(ScreenError::NoManager)) => self.look(move |screen| screen.raise(id)).await,
@@ -286,7 +285,7 @@ impl OnDesktop {
         Err(last.unwrap_or(BusError::Gone).into())
     }
 
-    /// Does what can be done twice; once more on a fresh desktop when the X server ended or stood still under it.
+    /// Runs a job that can be repeated, and retries it once on a fresh desktop if the X server ended or hung.
     async fn look<T: Send + 'static>(
         &self,
         job: impl Fn(&Screen) -> Result<T, ScreenError> + Clone + Send + 'static,
@@ -320,7 +319,7 @@ impl View {
         screen.picture(Some(self.part(whole)))
     }
 
-    /// The part of a region that is meant, which has no pixel when it would be outside.
+    /// The part of a region that is meant. It has no pixels if it would be outside.
     fn part(self, whole: Region) -> Region {
         let side = |from: u32, length: Option<u32>, all: u32| {
             let left = all.saturating_sub(from);

@@ -1,7 +1,7 @@
 //! The keyboard: keys by name, and any text.
 //!
-//! What is on no key of the layout gets one of those that have no meaning. Programs learn of it from the X server before
-//! the key is pressed, as with any change of the layout. The key keeps its meaning until others need it.
+//! A character that is on no key of the layout is mapped to an unused key. Programs learn of it from the X server before the key
+//! is pressed, as with any change of the layout. The key keeps the mapping until others need it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use x11rb::wrapper::ConnectionExt as _;
 use super::keys::{self, SHIFT};
 use super::screen::{Screen, ScreenError};
 
-/// Characters typed in one go.
+/// Maximum characters per batch.
 const AT_ONCE: usize = 256;
-/// How often a program has to turn to its other connections before a key with a new meaning is pressed, and what it gets for one.
+/// Number of event loop turns that a program gets before a remapped key is pressed, and the duration of each.
 const TURNS: usize = 3;
 const TURN: Duration = Duration::from_millis(15);
 
-/// What the keys mean, as far as it was asked for.
+/// The state of the keyboard's mappings.
 #[derive(Debug)]
 pub struct Keyboard {
     codes: (Keycode, Keycode),
-    /// Keys that got a meaning here, the oldest first.
+    /// Keys that were remapped here, the oldest first.
     lent: VecDeque<(Keycode, Keysym)>,
 }
 
@@ -32,7 +32,7 @@ impl Keyboard {
     }
 }
 
-/// The layout at one moment: for each key, its meanings without and with shift.
+/// A snapshot of the layout: each key's meaning without and with shift.
 struct Layout {
     first: Keycode,
     keys: Vec<[Keysym; 2]>,
@@ -68,7 +68,7 @@ impl Screen {
         Ok(Layout { first, keys: keys.collect() })
     }
 
-    /// Finds keys for all of these, and lends some where there are none. No more of them than keys can be lent.
+    /// Finds keys for all of these, and remaps unused keys where there are none. At most as many as there are keys to remap.
     fn strokes(&mut self, wanted: &[Keysym]) -> Result<Vec<Stroke>, ScreenError> {
         let mut layout = self.layout()?;
         let mut free: Vec<Keycode> = layout.free().rev().collect();
@@ -77,11 +77,11 @@ impl Screen {
             if layout.stroke(keysym).is_some() {
                 continue;
             }
-            // The last keys first: programs know the first ones by their place.
+            // The last keys first: programs know the first ones by their position.
             let code = match free.pop() {
                 Some(code) => code,
                 None => {
-                    // Programs look up what a key means when they get to it, so they must have got to the last one.
+                    // Programs look up a key's meaning when they process it, so they must have processed the last one.
                     if !std::mem::replace(&mut settled, true) {
                         self.caught_up()?;
                     }
@@ -96,8 +96,8 @@ impl Screen {
             changed = true;
         }
         if changed {
-            // A key that comes before the program knows its new meaning has the old one for it, or none. Toolkits learn of it over
-            // separate connections, which have their turn when there is nothing more to read on the first.
+            // A key that arrives before the program knows its new meaning has the old one, or none. Toolkits learn of it over
+            // separate connections, which they read once the first has nothing more to read.
             self.connection.sync()?;
             self.caught_up()?;
             for _ in 0..TURNS {
@@ -108,7 +108,7 @@ impl Screen {
         wanted.iter().map(|keysym| layout.stroke(*keysym).ok_or_else(|| unknown(*keysym))).collect()
     }
 
-    /// Types a text as it is; line ends are the return key.
+    /// Types a text literally; line ends are the return key.
     pub fn type_text(&mut self, text: &str) -> Result<(), ScreenError> {
         let text = text.replace("\r\n", "\n");
         let mut keysyms = Vec::with_capacity(text.len());
@@ -141,7 +141,7 @@ impl Screen {
         Ok(())
     }
 
-    /// How many of these can be typed before keys must change their meaning again.
+    /// Returns how many of these can be typed before keys must be remapped again.
     fn typable(&self, keysyms: &[Keysym]) -> Result<usize, ScreenError> {
         let layout = self.layout()?;
         let room = layout.free().count() + self.keyboard.lent.len();
@@ -158,7 +158,7 @@ impl Screen {
         Ok(keysyms.len())
     }
 
-    /// How many characters of a text are on no key.
+    /// Counts the characters of a text that are on no key.
     pub fn foreign(&self, text: &str) -> Result<usize, ScreenError> {
         let layout = self.layout()?;
         let lent = |keysym| self.keyboard.lent.iter().any(|(_, old)| *old == keysym);
@@ -177,9 +177,9 @@ impl Screen {
         self.finish()
     }
 
-    /// Presses keys in this order, and releases them in the other.
+    /// Presses keys in order, and releases them in reverse order.
     pub fn hotkey(&mut self, names: &[String]) -> Result<(), ScreenError> {
-        // All are known before the first is pressed: none stays pressed for an unknown one.
+        // All names are checked before the first press, so no key stays pressed because of an unknown one.
         for name in names {
             self.named(name)?;
         }

@@ -1,12 +1,12 @@
-//! Names of keys. The numbers are those of X11's `keysymdef.h`.
+//! Names of keys, with the numbers of X11's `keysymdef.h`.
 
 use x11rb::protocol::xproto::Keysym;
 
 pub(super) const SHIFT: Keysym = 0xffe1;
-/// A character beyond Latin-1 is its Unicode number and this.
+/// Added to the Unicode number of a character beyond Latin-1.
 const UNICODE: Keysym = 0x0100_0000;
 
-/// Names in lower case and without `_`, `-` and spaces: those of X11, of browsers (`ArrowLeft`), and the short ones.
+/// Names in lower case and without `_`, `-`, and spaces: those of X11, of browsers (`ArrowLeft`), and short ones.
 #[rustfmt::skip]
 const NAMES: &[(&str, Keysym)] = &[
     ("backspace", 0xff08), ("tab", 0xff09), ("linefeed", 0xff0a), ("clear", 0xff0b), ("return", 0xff0d), ("enter", 0xff0d),
@@ -40,7 +40,7 @@ const NAMES: &[(&str, Keysym)] = &[
     ("browserback", 0x1008_ff26), ("browserforward", 0x1008_ff27), ("browserrefresh", 0x1008_ff29),
 ];
 
-/// The symbol of a key by its name, or by the one character that is on it. A single letter is itself, in its case.
+/// The keysym of a key by its name, or by its one character. A single letter is itself, in its case.
 pub fn keysym(name: &str) -> Option<Keysym> {
     let mut characters = name.chars();
     if let (Some(one), None) = (characters.next(), characters.next()) {
@@ -67,7 +67,7 @@ pub fn keysym(name: &str) -> Option<Keysym> {
     None
 }
 
-/// The symbol that types a character. None: nothing does, as with control characters.
+/// The keysym that types a character; `None` if nothing does, as with control characters.
 pub(crate) fn of_character(character: char) -> Option<Keysym> {
     Some(match character {
         '\n' | '\r' => 0xff0d,

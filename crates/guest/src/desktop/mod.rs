@@ -1,17 +1,17 @@
-//! A screen for programs with windows, and hands and eyes on it.
+//! A screen for programs with windows, with input and screenshots.
 //!
 //! ```text
-//!  control: hands and eyes, for routes, the browser's actions and tools
+//!  control: input and screenshots, for routes, the browser's actions, and tools
 //!   └─► service ─► desktop: the X server's process, the window manager's and the bus's, started as the sandbox's user
-//!                ├─► screen: one thread with one connection to the X server, which does one job after the other
-//!                │     ├─ pointer, keyboard, clipboard: what a person's hands would do
+//!                ├─► screen: one thread with one connection to the X server, which runs one job after the other
+//!                │     ├─ pointer, keyboard, clipboard: a person's input
 //!                │     ├─ picture: what a person would see
 //!                │     └─ windows, size
-//!                └─► bus ─► accessibility: what programs say that they show
+//!                └─► bus ─► accessibility: the accessibility trees of programs
 //! ```
 //!
-//! Nothing of it runs before the first call. The X server listens on sockets' files alone, never on a port. One that
-//! ended, or stands still, is replaced at the next call; one that nobody uses ends.
+//! Nothing of it runs before the first call. The X server listens on socket files only, never on a port. If it ended or hangs, it
+//! is replaced at the next call; after a time without use, it is stopped.
 //!
 //! If the sandbox's image has a VM, `control` works on the VM's screen instead, and no X server is started.
 

@@ -1,4 +1,4 @@
-//! What is on the screen, as an image file.
+//! The screen's content as an image file.
 
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
@@ -8,10 +8,10 @@ use x11rb::protocol::xproto::{ConnectionExt, ImageFormat};
 use super::screen::{Screen, ScreenError};
 use super::service::DesktopError;
 
-/// Of a JPEG, unless asked otherwise.
+/// Default quality of a JPEG.
 const QUALITY: u8 = 80;
 
-/// The kind of file.
+/// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Png,
@@ -28,7 +28,7 @@ impl Format {
     }
 }
 
-/// A part of the screen, in pixels. What is outside of the screen is cut off.
+/// A part of the screen, in pixels. Pixels outside of the screen are cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     pub x: i32,
@@ -48,18 +48,18 @@ impl Region {
     }
 }
 
-/// Pixels as they were at one moment: three bytes each (red, green, blue), row by row.
+/// A snapshot of pixels: three bytes each (red, green, blue), row by row.
 #[derive(Debug, Clone)]
 pub struct Picture {
     pub width: u16,
     pub height: u16,
-    /// Size of the screen that it is of.
+    /// Size of the screen that it was taken from.
     pub screen: (u16, u16),
     pixels: Vec<u8>,
 }
 
 impl Screen {
-    /// The whole screen, or a part of it.
+    /// Captures the whole screen, or a part of it.
     pub fn picture(&self, region: Option<Region>) -> Result<Picture, ScreenError> {
         let screen = self.size()?;
         let whole = Region { x: 0, y: 0, width: screen.0.into(), height: screen.1.into() };
@@ -71,7 +71,7 @@ impl Screen {
             height: screen.1,
         })?;
         let image = self.connection.get_image(ImageFormat::Z_PIXMAP, self.root, x, y, width, height, u32::MAX)?.reply()?;
-        // The X server is started with 24 bits in 32, the lowest byte first: blue, green, red, nothing.
+        // The X server is started with 24 bits in 32, the lowest byte first: blue, green, red, unused.
         let count = usize::from(width) * usize::from(height);
         if image.data.len() < count * 4 {
             return Err(ScreenError::NoPicture(format!("the X server has {} bits for a pixel, not 24", image.depth)));
@@ -83,7 +83,7 @@ impl Screen {
 }
 
 impl Picture {
-    /// Of a whole screen.
+    /// Builds the picture of a whole screen.
     pub(crate) fn of_pixels(width: u16, height: u16, pixels: Vec<u8>) -> Self {
         debug_assert_eq!(pixels.len(), usize::from(width) * usize::from(height) * 3);
         Self { width, height, screen: (width, height), pixels }
@@ -98,7 +98,7 @@ impl Picture {
         self.pixels
     }
 
-    /// A part of it.
+    /// Cuts out a part.
     pub(super) fn cut(self, region: Region) -> Result<Self, ScreenError> {
         let (width, height) = (self.width, self.height);
         let outside = || ScreenError::Outside { x: region.x.into(), y: region.y.into(), width, height };
@@ -112,14 +112,14 @@ impl Picture {
         Ok(Self { width: part_width, height: part_height, screen: self.screen, pixels })
     }
 
-    /// The file beside the picture, made off the runtime's thread.
+    /// Encodes the picture off the runtime's thread, and returns both.
     pub async fn encoded(self, format: Format) -> Result<(Self, Vec<u8>), DesktopError> {
         let encoded = tokio::task::spawn_blocking(move || self.encode(format).map(|file| (self, file))).await;
         let broken = |error: tokio::task::JoinError| Err(ScreenError::NoPicture(error.to_string()));
         Ok(encoded.unwrap_or_else(broken)?)
     }
 
-    /// The file. It takes some milliseconds: call it off the runtime's thread.
+    /// Encodes the file. It takes some milliseconds: call it off the runtime's thread.
     pub fn encode(&self, format: Format) -> Result<Vec<u8>, ScreenError> {
         let mut file = Vec::with_capacity(self.pixels.len() / 16);
         let (width, height) = (self.width.into(), self.height.into());
@@ -138,7 +138,7 @@ impl Picture {
         Ok(file)
     }
 
-    /// Whether every pixel has the same colour: nothing is drawn yet, as a rule.
+    /// Whether all pixels have the same colour, which usually means that nothing is drawn yet.
     pub fn is_plain(&self) -> bool {
         let (pixels, _) = self.pixels.as_chunks::<3>();
         pixels.windows(2).all(|pair| pair[0] == pair[1])

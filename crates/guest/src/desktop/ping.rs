@@ -1,7 +1,7 @@
-//! Whether a program has got to what it was sent: window managers ask so whether it lives (`_NET_WM_PING`).
+//! Checks whether a program has processed its events, like the liveness check of window managers (`_NET_WM_PING`).
 //!
-//! The X server sends a program everything in one order: who answers has taken note of each key and each change of the layout
-//! before.
+//! The X server sends a program all events in one order. A program that answers has therefore processed each earlier key and
+//! change of the layout.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use x11rb::protocol::xproto::{ChangeWindowAttributesAux, ConnectionExt as _, Eve
 use super::screen::{Screen, ScreenError};
 use super::windows::if_there;
 
-/// For the answer. A program that is busy for longer may lose letters.
+/// Timeout for the answer. A program that is busy for longer may lose letters.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// In the place of an answer, of a program that gives none.
+/// Pause for programs that don't answer pings.
 const PAUSE: Duration = Duration::from_millis(60);
-/// Protocols that a window speaks.
+/// Maximum protocols that a window supports.
 const MAX_PROTOCOLS: u32 = 32;
-/// Above the numbers that window managers use for theirs.
+/// Greater than the numbers that window managers use.
 const FIRST: u32 = 1 << 31;
 
-/// What is remembered between two questions.
+/// State between two pings.
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     asked: u32,
-    /// A program that did not answer: it is not waited for a second time.
+    /// A program that did not answer: later pings don't wait for it.
     deaf: Option<Window>,
 }
 
 impl Screen {
-    /// Waits until the program in front has got to everything that happened so far.
+    /// Waits until the active window's program has processed everything that happened so far.
     pub(super) fn caught_up(&mut self) -> Result<(), ScreenError> {
         let ping = self.atom("_NET_WM_PING")?;
         let in_front = self.active()?.filter(|window| *window != x11rb::NONE && self.pings.deaf != Some(*window));
@@ -45,7 +45,7 @@ impl Screen {
         };
         self.pings.asked = self.pings.asked.wrapping_add(1);
         let number = FIRST | self.pings.asked;
-        // Answers go to the root window, which tells its listeners.
+        // Answers go to the root window, which sends them to its listeners.
         self.listen(EventMask::SUBSTRUCTURE_NOTIFY)?;
         self.tell(window, window, "WM_PROTOCOLS", [ping, number, window, 0, 0], EventMask::NO_EVENT)?;
         self.connection.flush()?;
@@ -66,7 +66,7 @@ impl Screen {
         self.finish()
     }
 
-    /// What the root window tells this connection of.
+    /// Selects the root window's events for this connection.
     pub(super) fn listen(&self, mask: EventMask) -> Result<(), ScreenError> {
         self.connection.change_window_attributes(self.root, &ChangeWindowAttributesAux::new().event_mask(mask))?;
         Ok(())

@@ -11,13 +11,13 @@ use x11rb::protocol::xtest::ConnectionExt as _;
 
 use super::screen::{Screen, ScreenError};
 
-/// Turns of the wheel in one call; what goes beyond is cut off.
+/// Maximum turns of the wheel in one call; the rest is cut off.
 const MAX_TURNS: u32 = 200;
-/// Steps of a drag: programs follow the way, and miss a jump.
+/// Steps of a drag: programs follow a movement, and miss a jump.
 const DRAG_STEPS: i32 = 12;
-/// Between two steps of a drag, and between pressing and moving, in milliseconds.
+/// Pause between two steps of a drag, and between pressing and moving, in milliseconds.
 const DRAG_PAUSE: u32 = 12;
-/// Before a button goes down or up, in milliseconds: clicks at one moment are none of several.
+/// Pause before a button goes down or up, in milliseconds: simultaneous clicks don't count as several.
 const CLICK_PAUSE: u32 = 10;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema, ToSchema)]
@@ -41,7 +41,7 @@ impl Button {
 }
 
 impl Screen {
-    /// Has the X server do as if a device had done it, `pause` milliseconds after what came before.
+    /// Has the X server simulate a device event, `pause` milliseconds after the previous one.
     fn fake(&self, kind: u8, detail: u8, pause: u32, (x, y): (i16, i16)) -> Result<(), ScreenError> {
         self.connection.xtest_fake_input(kind, detail, pause, self.root, x, y, 0)?;
         Ok(())
@@ -51,7 +51,7 @@ impl Screen {
         self.fake(if down { KEY_PRESS_EVENT } else { KEY_RELEASE_EVENT }, keycode, 0, (0, 0))
     }
 
-    /// Where the pointer is.
+    /// The pointer's position.
     pub fn position(&self) -> Result<(i16, i16), ScreenError> {
         let pointer = self.connection.query_pointer(self.root)?.reply()?;
         Ok((pointer.root_x, pointer.root_y))
@@ -73,7 +73,7 @@ impl Screen {
         self.finish()
     }
 
-    /// Where the pointer would be after a way from here. It stops at the edges, as a mouse does.
+    /// Returns where the pointer would be after a relative movement. It stops at the edges, as a mouse does.
     fn after_way(&self, x: f64, y: f64) -> Result<(f64, f64), ScreenError> {
         let (at, (width, height)) = (self.position()?, self.size()?);
         let stop = |at: i16, way: f64, size: u16| (f64::from(at) + way).clamp(0.0, f64::from(size.max(1) - 1));
@@ -85,7 +85,7 @@ impl Screen {
         self.move_to(x, y)
     }
 
-    /// Clicks where the pointer is, or at a place; one that is half given keeps the pointer's other coordinate.
+    /// Clicks at the pointer, or at a point; a missing coordinate is the pointer's.
     pub fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), ScreenError> {
         if x.is_some() || y.is_some() {
             let here = self.position()?;
@@ -103,7 +103,7 @@ impl Screen {
         self.finish()
     }
 
-    /// Moves with the left button held.
+    /// Moves the pointer with the left button held.
     pub fn drag_to(&self, x: f64, y: f64) -> Result<(), ScreenError> {
         let (from, to) = (self.position()?, self.place(x, y)?);
         self.fake(BUTTON_PRESS_EVENT, Button::Left.number(), 0, (0, 0))?;
@@ -120,7 +120,7 @@ impl Screen {
         self.drag_to(x, y)
     }
 
-    /// Turns the wheel: `dy` above 0 is up, `dx` above 0 is right. Counted in turns.
+    /// Turns the wheel: `dy` above 0 is up, `dx` above 0 is right. In turns.
     pub fn scroll(&self, dx: i64, dy: i64) -> Result<(), ScreenError> {
         for (turns, forth, back) in [(dy, 4, 5), (dx, 7, 6)] {
             let button = if turns > 0 { forth } else { back };

@@ -17,9 +17,9 @@ use crate::http::{lenient, optional_within, within};
 use crate::process::{self, Command, OwnedProcess, Said, ScratchDir, Signal};
 use crate::vm::Film;
 
-/// Until ffmpeg says that it works.
+/// Timeout for ffmpeg's first progress report.
 const START: Duration = Duration::from_secs(20);
-/// For ffmpeg to write the file's end.
+/// Timeout for ffmpeg to finish the file.
 const END: Duration = Duration::from_secs(20);
 const WHAT: &str = "the recording";
 
@@ -73,7 +73,7 @@ fn usual_duration() -> f64 {
     600.0
 }
 
-/// A number above 0, refused as FastAPI refuses it.
+/// Parses a number above 0; refuses others as FastAPI does.
 pub(crate) fn positive<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number: f64 = lenient(deserializer)?;
     if number > 0.0 { Ok(number) } else { Err(serde::de::Error::custom("Input should be greater than 0")) }
@@ -97,7 +97,7 @@ pub struct DisplayRecordResult {
     pub file_size_bytes: Option<u64>,
 }
 
-/// The one recording, and what is known of the last one.
+/// The one recording, and the result of the last one.
 #[derive(Debug, Default)]
 pub(super) enum Recording {
     #[default]
@@ -122,7 +122,7 @@ impl DesktopService {
         }
     }
 
-    /// Starts, stops or looks at the recording.
+    /// Starts or stops the recording, or returns its state.
     pub async fn record(&self, guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<DisplayRecordResult, DesktopError> {
         let mut recording = self.recording.lock().await;
         if request.action == DisplayRecordAction::Start {
@@ -163,7 +163,7 @@ async fn size(guest: &SharedGuest, path: &str) -> Option<u64> {
     guest.files.workers.run(Kind::Brief, &guest.user, look).await.ok()
 }
 
-/// Makes the file's directory, with the rights of the user.
+/// Creates the file's directory, with the rights of the user.
 async fn make_room(guest: &SharedGuest, path: &str) -> Result<(), DesktopError> {
     let Some(dir) = Path::new(path).parent().map(Path::to_owned) else { return Ok(()) };
     let make = move |_: &_| std::fs::create_dir_all(&dir).map_err(|e| Failure::io(e, &dir.display().to_string()));
@@ -198,7 +198,7 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
         &crf,
         "-pix_fmt",
         "yuv420p",
-        // Its first line says that it works.
+        // Its first line confirms that it works.
         "-progress",
         "pipe:1",
         "-stats_period",
@@ -213,7 +213,7 @@ async fn begin(guest: &SharedGuest, request: &DisplayRecordRequest) -> Result<Re
     Ok(Recording::Running { process, path, begun: Instant::now(), limit })
 }
 
-/// What is recorded.
+/// The source of a recording.
 struct Source {
     size: (u16, u16),
     /// ffmpeg's input arguments.
@@ -222,9 +222,9 @@ struct Source {
 }
 
 enum Recorded {
-    /// ffmpeg looks at the display itself.
+    /// ffmpeg reads the display itself.
     Display(String),
-    /// It is given pictures of the VM's screen.
+    /// ffmpeg receives pictures of the VM's screen.
     Vm(Film),
 }
 
@@ -257,7 +257,7 @@ async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result
         }
         Recorded::Vm(film) => {
             let (stdin, input) = process::input_pipe(&guest.user).map_err(at)?;
-            // It ends when ffmpeg does, or the VM.
+            // It ends with ffmpeg or the VM.
             tokio::spawn(film.run(input));
             stdin
         }
@@ -277,7 +277,7 @@ async fn spawn(guest: &SharedGuest, source: Source, argv: Vec<String>) -> Result
     let mut buffer = [0; 512];
     match timeout(START, progress.read(&mut buffer)).await {
         Ok(Ok(1..)) => {
-            // It would stop at a full pipe.
+            // It would block on a full pipe.
             tokio::spawn(Said::default().listen(progress));
             Ok(process)
         }

@@ -1,4 +1,4 @@
-//! AIO's `display` service, with what is ours in it, and what errors of the desktop are in HTTP.
+//! AIO's `display` service with Arenite's extensions, and the HTTP form of the desktop's errors.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -21,15 +21,15 @@ use crate::SharedGuest;
 use crate::browser::{Action, ActionResponse, PictureFormat};
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, optional_within, whole, within};
 
-/// Said with an error that another image would not have.
+/// Added to errors that another image would not have.
 pub(crate) const OTHER_IMAGE: &str = "make the sandbox of the image `browser`";
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(record, screenshot, act, pointer, windows, activate, close, read_clipboard, write_clipboard, accessibility))]
 pub struct DisplayApi;
 
-/// Its routes.
+/// The service's routes.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/display/record", post(record))
@@ -47,7 +47,7 @@ pub fn router() -> Router<SharedGuest> {
 impl From<DesktopError> for ApiError {
     fn from(error: DesktopError) -> Self {
         let message = error.to_string();
-        // None is a 5xx: AIO's JavaScript client would do the same once more.
+        // No error is a 5xx: AIO's JavaScript client would retry.
         match error {
             DesktopError::NoServer | DesktopError::NoRecorder | DesktopError::NoBus => {
                 ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(OTHER_IMAGE)
@@ -99,11 +99,11 @@ async fn record(State(guest): State<SharedGuest>, Body(request): Body<DisplayRec
     ok_message(result, message)
 }
 
-/// The farthest pixel that can be named.
+/// The greatest pixel coordinate.
 const MAX_SIDE: i64 = 32_767;
-/// The largest number of a window.
+/// The greatest id of a window.
 const MAX_ID: i64 = u32::MAX as i64;
-/// Nodes of a tree, unless asked otherwise.
+/// Default number of nodes of a tree.
 const USUAL_NODES: u32 = 1000;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -165,7 +165,7 @@ async fn screenshot(
     Ok(picture_answer(&picture, file, format))
 }
 
-/// A picture's file, with its size and the screen's in headers.
+/// Builds the answer with a picture's file, and its size and the screen's in headers.
 pub(crate) fn picture_answer(picture: &Picture, file: Vec<u8>, format: Format) -> Response {
     let mut answer = file.into_response();
     let headers = answer.headers_mut();

@@ -1,4 +1,4 @@
-//! The connection to the X server: a separate thread does one job after the other, since each waits for answers.
+//! The connection to the X server: a separate thread runs one job at a time, because each waits for answers.
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,9 +16,9 @@ use x11rb::rust_connection::{DefaultStream, RustConnection};
 use super::keyboard::Keyboard;
 use super::ping::Pings;
 
-/// Jobs that wait for the thread; one more is refused.
+/// Maximum jobs that wait for the thread; further ones are refused.
 const MAX_JOBS: usize = 256;
-/// How long a job may take, its waiting included. After that the X server counts as hung.
+/// Timeout of a job, including its time in the queue. After that, the X server counts as hung.
 const JOB_TIME: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Error)]
@@ -81,7 +81,7 @@ impl From<ReplyOrIdError> for ScreenError {
     }
 }
 
-/// What a job works on.
+/// The state that a job works on.
 #[derive(Debug)]
 pub struct Screen {
     pub(super) connection: RustConnection,
@@ -100,15 +100,16 @@ impl Screen {
         Ok(Self { connection, root, keyboard, pings: Pings::default() })
     }
 
-    /// Waits until the X server has done what it was asked.
+    /// Waits until the X server has processed all requests.
     pub(super) fn finish(&self) -> Result<(), ScreenError> {
         self.connection.get_input_focus()?.reply()?;
-        // Nobody reads events of this connection; they must not pile up.
+        // Events of this connection are not used, and must not accumulate.
         while self.connection.poll_for_event()?.is_some() {}
         Ok(())
     }
 
-    /// Waits for an event, but not beyond a moment; false: it is past. An early return only has the caller look again.
+    /// Waits for an event until the deadline. Returns false once it has passed. An early return only makes the caller check
+    /// again.
     pub(super) fn wait_until(&self, deadline: Instant) -> Result<bool, ScreenError> {
         let Some(left) = deadline.checked_duration_since(Instant::now()) else { return Ok(false) };
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -118,7 +119,8 @@ impl Screen {
         }
     }
 
-    /// Waits until something is so that the window manager or a window's end tells of; whether it became so.
+    /// Waits until a condition holds that changes with events of the window manager, or with a window's end. Returns whether it
+    /// holds.
     pub(super) fn until(
         &self,
         patience: Duration,
@@ -131,7 +133,7 @@ impl Screen {
                 Ok(false) => {}
                 outcome => break outcome,
             }
-            // What came while it was looked at is a reason to look again, and else there is nothing until something comes.
+            // An event during the check is a reason to check again; otherwise, wait for the next event.
             let mut came = false;
             while self.connection.poll_for_event()?.is_some() {
                 came = true;
@@ -145,7 +147,7 @@ impl Screen {
         outcome
     }
 
-    /// Its width and height, in pixels.
+    /// The screen's width and height, in pixels.
     pub fn size(&self) -> Result<(u16, u16), ScreenError> {
         let geometry = self.connection.get_geometry(self.root)?.reply()?;
         Ok((geometry.width, geometry.height))
@@ -154,16 +156,16 @@ impl Screen {
 
 type Job = Box<dyn FnOnce(&mut Screen) + Send>;
 
-/// The thread's queue. The thread ends when this is dropped.
+/// The queue of the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Hands {
     jobs: SyncSender<Job>,
-    /// The thread's connection, to see whether the other side has closed it.
+    /// The thread's connection, to detect whether the other side has closed it.
     stream: UnixStream,
 }
 
 impl Hands {
-    /// Takes over a fresh connection to the X server.
+    /// Starts the thread on a fresh connection to the X server.
     pub(super) async fn over(stream: UnixStream) -> Result<Self, ScreenError> {
         let kept = stream.try_clone().map_err(|e| ScreenError::Refused(e.to_string()))?;
         let (jobs, queue) = sync_channel(MAX_JOBS);
@@ -181,14 +183,14 @@ impl Hands {
         Ok(Self { jobs, stream: kept })
     }
 
-    /// Whether the X server has closed the connection: it tells of a killed one sooner than its process does.
+    /// Whether the X server has closed the connection, which shows its death earlier than its process does.
     pub(super) fn is_cut(&self) -> bool {
         let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
         // Without requested events, `poll` reports only hang-ups and errors.
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
-    /// Does a job after those that came before it. Given up, it is done all the same.
+    /// Runs a job after the earlier ones. A job whose future is dropped still runs.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Screen) -> Result<T, ScreenError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The one desktop of the sandbox: started when it is needed, replaced when it broke, ended when nobody uses it.
+//! The one desktop of the sandbox: started when it is needed, replaced when it broke, stopped when it is unused.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +21,15 @@ use crate::process::{Kept, told};
 use crate::vm::VmError;
 use crate::{Guest, SharedGuest, dial};
 
-/// A desktop that nobody used for so long ends, and the browser with it, unless the sandbox's environment names another time.
+/// Idle time after which a desktop and the browser are stopped, unless the sandbox's environment sets another.
 const IDLE: Duration = Duration::from_secs(30 * 60);
-/// The variable that names it, in seconds; 0: never.
+/// The variable that sets it, in seconds; 0: never.
 const IDLE_VARIABLE: &str = "DESKTOP_IDLE_SECONDS";
-/// The times that it can name.
+/// The valid range of the variable.
 const IDLE_SECONDS: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
-/// For a killed process to be gone.
+/// Timeout for a killed process to exit.
 const END: Duration = Duration::from_secs(5);
-/// Width and height of a screen, in pixels.
+/// Valid widths and heights of a screen, in pixels.
 const SIDES: std::ops::RangeInclusive<u32> = 320..=7680;
 
 #[derive(Debug, Error)]
@@ -65,7 +65,7 @@ pub enum DesktopError {
 impl From<VmError> for DesktopError {
     fn from(error: VmError) -> Self {
         match error {
-            // What is no fault of the VM's is the same on either screen.
+            // Errors that are not specific to VMs are the same on either screen.
             VmError::Screen(error) => Self::Screen(error),
             error => Self::Vm(error),
         }
@@ -75,7 +75,7 @@ impl From<VmError> for DesktopError {
 impl From<BusError> for DesktopError {
     fn from(error: BusError) -> Self {
         match error {
-            // The bus is there, and knows nobody who could be started for accessibility.
+            // The bus exists, but has no service to start for accessibility.
             BusError::NoService => Self::NoBus,
             error => Self::Bus(error),
         }
@@ -90,7 +90,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// That of `DISPLAY_WIDTH` and `DISPLAY_HEIGHT`, as far as they can be used.
+    /// The size in `DISPLAY_WIDTH` and `DISPLAY_HEIGHT`; invalid values are ignored.
     fn configured(guest: &Guest) -> Self {
         let config = guest.config();
         let side = |name: &str, usual: u32| {
@@ -105,22 +105,22 @@ impl Size {
 pub struct DesktopService {
     current: tokio::sync::Mutex<Option<Arc<Desktop>>>,
     used: Mutex<Option<Instant>>,
-    /// A task ends what nobody uses; it runs while there is something to end.
+    /// Whether the task that stops an unused desktop runs; it does while there is one to stop.
     reaper_runs: AtomicBool,
     pub(super) recording: tokio::sync::Mutex<Recording>,
 }
 
-/// A running desktop. Dropped, it ends.
+/// A running desktop. It is killed on drop.
 #[derive(Debug)]
 pub struct Desktop {
     server: Server,
-    /// None: the image has none.
+    /// `None`: the image has none.
     manager: Option<tokio::sync::Mutex<Kept>>,
-    /// It was waited for already.
+    /// Whether the start of the window manager was awaited.
     is_managed: AtomicBool,
-    /// None: it could not be started, or the image has none.
+    /// `None`: it could not be started, or the image has none.
     bus: tokio::sync::Mutex<Option<Daemon>>,
-    /// It stands still.
+    /// The X server hangs.
     hung: AtomicBool,
 }
 
@@ -139,7 +139,7 @@ impl DesktopService {
             desktop.tend(guest).await;
             return Ok(desktop.clone());
         }
-        // One that stands still must be gone before another takes its display.
+        // A hung server must be gone before another takes its display.
         if let Some(broken) = current.take() {
             broken.end_bus().await;
             broken.server.process.kill();
@@ -153,7 +153,7 @@ impl DesktopService {
         Ok(desktop)
     }
 
-    /// The desktop, with a window manager that is at work: programs that are started from now on get their frames.
+    /// Returns the desktop, with a running window manager: programs that start from now on get frames.
     pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Desktop>, DesktopError> {
         let desktop = self.get(guest).await?;
         desktop.settle().await;
@@ -165,7 +165,7 @@ impl DesktopService {
         self.current.lock().await.clone().filter(|desktop| desktop.is_fine())
     }
 
-    /// It is in use at this moment.
+    /// Marks the desktop as in use.
     pub fn touch(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -200,7 +200,7 @@ impl DesktopService {
     }
 }
 
-/// After what time without use a desktop ends; None: never.
+/// The idle time after which a desktop is stopped; `None`: never.
 fn idle_time(guest: &Guest) -> Option<Duration> {
     let config = guest.config();
     match config.env.get(IDLE_VARIABLE).and_then(|text| text.trim().parse().ok()) {
@@ -212,13 +212,13 @@ fn idle_time(guest: &Guest) -> Option<Duration> {
 
 impl Desktop {
     async fn start(guest: &SharedGuest, tell: oneshot::Sender<String>) -> Result<Self, DesktopError> {
-        // Programs find the bus when they are started, so it is there before the first.
+        // Programs look for the bus when they start, so it must exist before the first.
         let display = start::usual_display(guest);
         let (bound, is_bound) = oneshot::channel();
         let bus = async {
             let bus = start_bus(guest, &display).await;
             if is_bound.await.is_ok() {
-                // Most have no use for it.
+                // Most callers don't use it.
                 let _ = tell.send(display.clone());
             }
             bus
@@ -226,7 +226,7 @@ impl Desktop {
         let (server, mut bus) = tokio::join!(start::server(guest, Size::configured(guest), bound), bus);
         let server = server?;
         if server.display != display {
-            // What the bus starts would look for its display in vain. The next one listens at the same place.
+            // Services of this bus would not find their display. The next bus listens at the same path.
             drop(bus.take());
             bus = start_bus(guest, &server.display).await;
         }
@@ -238,17 +238,17 @@ impl Desktop {
         Ok(Self { server, manager, is_managed: AtomicBool::new(false), bus, hung: AtomicBool::new(false) })
     }
 
-    /// Whether windows get their places from a window manager.
+    /// Whether a window manager places the windows.
     pub(crate) fn has_manager(&self) -> bool {
         self.manager.is_some()
     }
 
-    /// Whether it runs, and did not stand still the last time.
+    /// Whether it runs, and did not hang the last time.
     pub(crate) fn is_fine(&self) -> bool {
         !self.server.process.has_ended() && !self.hung.load(Ordering::Relaxed) && !self.server.hands.is_cut()
     }
 
-    /// Starts a window manager and a bus in the place of those that ended.
+    /// Restarts a window manager and a bus that ended.
     async fn tend(&self, guest: &SharedGuest) {
         let mut bus = self.bus.lock().await;
         if bus.as_ref().is_some_and(|daemon| daemon.process.has_ended()) {
@@ -268,7 +268,7 @@ impl Desktop {
         }
     }
 
-    /// Starts another window manager, when the image has one: the last one does nothing any more.
+    /// Replaces the window manager, if the image has one: the last one no longer works.
     pub(super) async fn replace_manager(&self, guest: &SharedGuest) -> Result<(), DesktopError> {
         let Some(place) = &self.manager else { return Ok(()) };
         let mut place = place.lock().await;
@@ -279,16 +279,16 @@ impl Desktop {
         Ok(())
     }
 
-    /// Waits for a window manager that was started a moment ago.
+    /// Waits for a window manager that has just started.
     async fn settle(&self) {
         if self.manager.is_some() && !self.is_managed.load(Ordering::Relaxed) {
-            // Once is enough also of one that does not come: the desktop can be used without, and who needs it says so.
+            // One attempt is enough: the desktop works without a window manager, and callers that need one report it.
             drop(self.run(|screen| screen.is_managed_soon()).await);
             self.is_managed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The file of the bus's socket, and what is cancelled when this bus has ended.
+    /// The path of the bus's socket, and a token that is cancelled when this bus has ended.
     pub(super) async fn bus(&self, guest: &SharedGuest) -> Result<(String, CancellationToken), DesktopError> {
         let mut bus = self.bus.lock().await;
         if bus.as_ref().is_none_or(|daemon| daemon.process.has_ended()) {
@@ -298,7 +298,7 @@ impl Desktop {
         Ok((daemon.place().to_owned(), daemon.process.ended()))
     }
 
-    /// Ends the bus with all that it started: it stands still. The next one who needs it starts another.
+    /// Ends a hung bus with everything that it started. The next caller that needs it starts another.
     pub(super) async fn end_bus(&self) {
         if let Some(daemon) = self.bus.lock().await.take() {
             daemon.process.kill();
@@ -306,12 +306,12 @@ impl Desktop {
         }
     }
 
-    /// What programs need in `DISPLAY`, such as `:99`.
+    /// The value of `DISPLAY` for programs, such as `:99`.
     pub fn display(&self) -> &str {
         &self.server.display
     }
 
-    /// Does a job on the screen, after those that came before it.
+    /// Runs a job on the screen, after the earlier ones.
     pub async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Screen) -> Result<T, ScreenError> + Send + 'static,
@@ -334,7 +334,7 @@ impl Desktop {
         self.run(move |_| clipboard::copy(stream, &text)).await
     }
 
-    /// A connection that speaks VNC's protocol.
+    /// Opens a connection that speaks VNC's protocol.
     pub async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, DesktopError> {
         let dialled = dial::socket(guest, &self.server.vnc).await;
         dialled.map_err(|source| DesktopError::Io { what: "its VNC socket", source })
@@ -345,7 +345,7 @@ async fn manager(guest: &SharedGuest, display: &str) -> Result<Kept, DesktopErro
     start::program(guest, display, &["openbox", "--sm-disable"]).await
 }
 
-/// The bus, if there can be one: a desktop without it is a desktop.
+/// Starts the bus, if possible: a desktop works without it.
 async fn start_bus(guest: &SharedGuest, display: &str) -> Option<Daemon> {
     Daemon::start(guest, display).await.unwrap_or_else(|error| {
         tracing::error!(%error, "the desktop's bus could not be started");

@@ -1,4 +1,4 @@
-//! From programs of the image to a screen.
+//! Starts the image's X server, and programs on its screen.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,34 +19,34 @@ use crate::dial;
 use crate::process::{self, Child, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
 use crate::sandbox::programs;
 
-/// How long the X server may take until it serves. Alone it takes some 20 ms.
+/// Timeout for the X server's start. On an idle machine it takes some 20 ms.
 const START: Duration = Duration::from_secs(30);
 /// The display that programs get in `DISPLAY`, unless the sandbox's environment names another.
 const DISPLAY: u32 = 99;
-/// How many displays are tried: a program may have taken the first ones for itself.
+/// The number of displays that are tried: a program may already use the first ones.
 const DISPLAYS: u32 = 10;
-/// Where programs look for displays.
+/// The directory in which programs look for displays.
 const SOCKETS: &str = "/tmp/.X11-unix";
 
 /// A started X server.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) process: Kept,
-    /// Such as `:99`.
+    /// The display's name, such as `:99`.
     pub(super) display: String,
-    /// The file of the socket that speaks VNC's protocol.
+    /// The path of the socket for VNC's protocol.
     pub(super) vnc: String,
-    /// The connection to it.
+    /// Our connection to it.
     pub(super) hands: Hands,
 }
 
-/// Where a program is, by its name.
+/// Returns the path of a program by its name.
 pub(crate) fn locate(guest: &SharedGuest, name: &str) -> Option<String> {
     let path = programs::search_path(&guest.environment(&guest.user, &[]));
     programs::locate(name, &path).map(|program| program.display().to_string())
 }
 
-/// The file of a display's socket.
+/// Returns the path of a display's socket.
 pub(super) fn socket(display: &str) -> String {
     format!("{SOCKETS}/X{}", display.trim_start_matches(':'))
 }
@@ -58,17 +58,17 @@ fn first_display(guest: &SharedGuest) -> u32 {
     named.unwrap_or(DISPLAY)
 }
 
-/// The display that a desktop will have, as a rule.
+/// The display that a desktop usually has.
 pub(super) fn usual_display(guest: &SharedGuest) -> String {
     format!(":{}", first_display(guest))
 }
 
-/// Has the X server take up the display's socket, which it is given as its input, as services of systemd do.
+/// Passes the display's socket, which is its standard input, to the X server by systemd's protocol for socket activation.
 const TAKE_UP: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
 
-/// Listens in the place of a display's server that is yet to come; None: something has or had that display.
+/// Listens on a display's socket for an X server that starts later; `None` if the display is or was in use.
 fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
-    // In a directory of the user's own, the user could put a link in the socket's place before that is given away.
+    // If the user owned the directory, the user could put a link in the socket's place before `chown`.
     let dir = std::fs::symlink_metadata(SOCKETS).ok()?;
     if is_taken(number) || !dir.is_dir() || dir.uid() != rustix::process::geteuid().as_raw() {
         return None;
@@ -76,7 +76,7 @@ fn listen(guest: &SharedGuest, number: u32) -> Option<UnixListener> {
     let place = socket(&number.to_string());
     let listener = UnixListener::bind(&place).ok()?;
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o777)).ok()?;
-    // The next server takes it away. From here on the file is the user's, so this is the last that is done to it.
+    // The next server removes it. From here on, the user owns the file, so nothing else may be done to it.
     chown(&place, Some(guest.user.uid), Some(guest.user.gid)).ok()?;
     Some(listener)
 }
@@ -90,7 +90,7 @@ fn is_taken(number: u32) -> bool {
 pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Sender<()>) -> Result<Server, DesktopError> {
     let program = locate(guest, "Xvnc").ok_or(DesktopError::NoServer)?;
     let at = |what: &'static str| move |source: io::Error| DesktopError::Io { what, source };
-    // Root's, as X servers want it; the sandbox's user could make it, but not so that they believe it.
+    // Owned by root, as X servers expect; one that the sandbox's user creates is not trusted.
     let made = std::fs::DirBuilder::new().mode(0o1777).create(SOCKETS);
     if made.is_ok() {
         std::fs::set_permissions(SOCKETS, PermissionsExt::from_mode(0o1777)).map_err(at("the directory of displays"))?;
@@ -102,7 +102,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
         // The receiver may have been dropped.
         let _ = bound.send(());
         let server = one_server(guest, &program, first, size, Some(listener.into())).await;
-        // One that can't take a socket up has made another, and who came before waits at the first.
+        // A server that can't use the passed socket has created another, and earlier clients wait at the first.
         if let Ok(server) = server
             && before.is_ok_and(|before| inode().is_ok_and(|now| now == before))
         {
@@ -111,7 +111,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
     }
     let is_free = |number: &u32| !is_taken(*number);
     let mut failure = None;
-    // A lock that a killed server left is its successor's to judge, so the first display is tried in any case.
+    // A server checks the lock of a killed predecessor itself, so the first display is always tried.
     let others = (first + 1..first.saturating_add(DISPLAYS)).filter(is_free);
     for number in [first].into_iter().chain(others) {
         match one_server(guest, &program, number, size, None).await {
@@ -123,7 +123,7 @@ pub(super) async fn server(guest: &SharedGuest, size: Size, bound: oneshot::Send
     Err(failure.unwrap_or(DesktopError::NoServer))
 }
 
-/// `listener` is the display's socket, when it is there already.
+/// `listener` is the display's socket, if it already exists.
 async fn one_server(
     guest: &SharedGuest,
     program: &str,
@@ -143,7 +143,7 @@ async fn one_server(
         &format!("{}x{}", size.width, size.height),
         "-depth",
         "24",
-        // A socket's file and no port: nothing else in here, a page among it, can reach it by address.
+        // A socket file and no port: nothing else in the sandbox, such as a page, can reach it by address.
         "-rfbunixpath",
         &vnc,
         "-rfbunixmode",
@@ -156,12 +156,12 @@ async fn one_server(
         "None",
         "-AlwaysShared",
         "-noreset",
-        // The server's own OpenGL is 50 MiB of a compiler's memory; programs draw with theirs.
+        // The server's own OpenGL takes 50 MiB for a compiler; programs render with their own.
         "-extension",
         "GLX",
         "-desktop",
         "Desktop",
-        // It writes its number there when it serves.
+        // It writes its number there once it is ready.
         "-displayfd",
         "1",
     ];
@@ -184,7 +184,7 @@ async fn one_server(
     let mut process = OwnedProcess::new(child, dir);
     let deadline = Instant::now() + START;
     let announced = async {
-        // Its number and the line's end come apart, and a pipe closed between them would end it.
+        // The number and the line end arrive separately, and closing the pipe between them would kill the server.
         let mut line = String::new();
         BufReader::new(announced).take(16).read_line(&mut line).await.is_ok() && line.ends_with('\n')
     };
@@ -205,21 +205,21 @@ async fn one_server(
     Ok(Server { process: process.keep(), display, vnc, hands })
 }
 
-/// A fresh connection to a display.
+/// Opens a new connection to a display.
 pub(super) async fn connect(guest: &SharedGuest, display: &str) -> io::Result<std::os::unix::net::UnixStream> {
     let stream = timeout(START, dial::socket(guest, &socket(display))).await??.into_std()?;
     stream.set_nonblocking(false)?;
     Ok(stream)
 }
 
-/// Starts a program on a display, without a look at what it writes. Its end is the holder's to see.
+/// Starts a program on a display, and discards its output. The holder watches for its end.
 pub(super) async fn program(guest: &SharedGuest, display: &str, argv: &[&str]) -> Result<Kept, DesktopError> {
     let dir = ScratchDir::new(&guest.user).map_err(|source| DesktopError::Io { what: "its directory", source })?;
     let child = spawn(guest, display, argv).await.map_err(DesktopError::NotSpawned)?;
     Ok(OwnedProcess::new(child, dir).keep())
 }
 
-/// What programs of a desktop find it by, and its bus.
+/// The environment variables by which programs find a desktop and its bus.
 fn surroundings(guest: &SharedGuest, display: &str) -> [(String, String); 2] {
     [("DISPLAY".to_owned(), display.to_owned()), (bus::VARIABLE.to_owned(), bus::address(guest))]
 }

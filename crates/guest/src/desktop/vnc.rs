@@ -1,4 +1,4 @@
-//! `/websockify`: the desktop for viewers of VNC in a browser. Frames are pieces of the one stream of bytes.
+//! `/websockify`: the desktop for VNC viewers in a browser. Frames are pieces of one byte stream.
 
 use std::time::Duration;
 
@@ -17,25 +17,25 @@ use crate::SharedGuest;
 use crate::browser::BrowserError;
 use crate::http::ApiError;
 
-/// Viewers at a time; one more is refused.
+/// Maximum concurrent viewers; further ones are refused.
 const MAX_VIEWERS: usize = 16;
-/// Bytes of one frame of a viewer: the clipboard is the longest.
+/// Maximum bytes of one frame from a viewer: the clipboard is the longest.
 const MAX_FRAME: usize = 4 << 20;
-/// Bytes of one frame to a viewer.
+/// Maximum bytes of one frame to a viewer.
 const PIECE: usize = 64 << 10;
-/// Between two pings.
+/// Interval between pings.
 const PING: Duration = Duration::from_secs(20);
-/// For a viewer to take one frame; then it is dropped.
+/// Timeout for a viewer to accept one frame; then it is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 static VIEWERS: Semaphore = Semaphore::const_new(MAX_VIEWERS);
 
-/// Shows the browser too, so that there is something to see; in a sandbox with a VM, that one's screen.
+/// Connects a viewer. Starts the browser too, so that there is something to see. In a sandbox with a VM, shows the VM's screen.
 pub(super) async fn connect(State(guest): State<SharedGuest>, upgrade: WebSocketUpgrade) -> Result<Response, ApiError> {
     let too_many = |_| ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{MAX_VIEWERS} viewers are connected already"));
     let place = VIEWERS.try_acquire().map_err(too_many)?;
     let stream = if guest.vm.is_there(&guest)? {
-        // One that boots is worth looking at.
+        // A booting VM is shown too.
         guest.vm.get(&guest).await?.vnc(&guest).await?
     } else {
         let desktop = match guest.browser.shown(&guest).await {
@@ -58,7 +58,7 @@ async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
         while let Some(Ok(frame)) = from_viewer.next().await {
             let bytes = match frame {
                 Frame::Binary(bytes) => bytes,
-                // Viewers of old send base64; none that is served here.
+                // Old viewers send base64; those that are served here do not.
                 Frame::Text(_) | Frame::Close(_) => return,
                 Frame::Ping(_) | Frame::Pong(_) => continue,
             };
@@ -92,6 +92,6 @@ async fn pass(guest: &SharedGuest, viewer: WebSocket, stream: UnixStream) {
         () = up => {}
         () = down => {}
     }
-    // It is over either way.
+    // The connection is over either way.
     drop(timeout(Duration::from_secs(5), to_viewer.send(Frame::Close(None))).await);
 }

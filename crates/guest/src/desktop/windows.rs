@@ -15,19 +15,19 @@ use super::clipboard::hidden_window;
 use super::picture::Region;
 use super::screen::{Screen, ScreenError};
 
-/// Windows of one answer.
+/// Maximum windows of one answer.
 const MAX_WINDOWS: usize = 500;
-/// Of a window's title, in units of 4 bytes.
+/// Maximum length of a window's title, in units of 4 bytes.
 const MAX_TITLE: u32 = 256;
-/// States that a window is in at once.
+/// Maximum concurrent states of a window.
 const MAX_STATES: u32 = 64;
-/// For the window manager to be there, and then to do what it was asked.
+/// Timeout for the window manager to start, and for each request to it.
 const MANAGED: Duration = Duration::from_secs(2);
-/// After what time it is asked once more whether it listens.
+/// Interval between checks whether it listens.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// For a program to close its window.
+/// Time for a program to close its window.
 const CLOSED: Duration = Duration::from_secs(2);
-/// Who asks the window manager: a person, and no program for itself. It does what a program may not.
+/// The source of a request to the window manager: a person, who may do what programs may not.
 const PERSON: u32 = 2;
 
 /// A window that a program shows.
@@ -62,7 +62,7 @@ impl Window {
     }
 }
 
-/// What was asked of the X server, unless what it was about is no more.
+/// Returns the X server's answer; `None` if the object no longer exists.
 pub(super) fn if_there<T>(asked: Result<T, ScreenError>) -> Result<Option<T>, ScreenError> {
     match asked {
         Ok(told) => Ok(Some(told)),
@@ -86,20 +86,20 @@ impl Screen {
         Ok(String::from_utf8_lossy(&reply.value).into_owned())
     }
 
-    /// Whether a window manager is at work: its mark is a window, which ends with it.
+    /// Whether a window manager runs: its marker is a window, which ends with it.
     fn is_managed(&self) -> Result<bool, ScreenError> {
         let mark = "_NET_SUPPORTING_WM_CHECK";
         let Some(window) = self.numbers(self.root, mark, 1)?.first().copied() else { return Ok(false) };
         Ok(if_there(self.numbers(window, mark, 1))?.is_some_and(|own| own == [window]))
     }
 
-    /// Waits until the window manager does what it is asked; false: there is none, or it takes too long. One that has only
-    /// begun may lose windows that are shown at that moment.
+    /// Waits until the window manager handles requests. Returns false if there is none or it takes too long. One that has just
+    /// started may lose windows that are shown at that moment.
     pub fn is_managed_soon(&self) -> Result<bool, ScreenError> {
         if !self.until(MANAGED, Self::is_managed)? {
             return Ok(false);
         }
-        // It tells how wide a frame would be once it has looked at all that was there before, and hears nothing until then.
+        // It answers with the width of a frame only after it has read all existing windows, and ignores requests until then.
         let window = hidden_window(&self.connection)?;
         let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
         let deadline = Instant::now() + MANAGED;
@@ -115,12 +115,12 @@ impl Screen {
         answers
     }
 
-    /// The ids of windows that programs show, the oldest first.
+    /// The ids of programs' windows, the oldest first.
     fn ids(&self) -> Result<Vec<u32>, ScreenError> {
         if self.is_managed()? {
             return self.numbers(self.root, "_NET_CLIENT_LIST", MAX_WINDOWS as u32);
         }
-        // Without a window manager they are all on the screen itself, among those that are menus and the like.
+        // Without a window manager, they are direct children of the root, among menus and similar windows.
         let mut ids = self.connection.query_tree(self.root)?.reply()?.children;
         ids.truncate(MAX_WINDOWS);
         let is_shown = |id: u32| -> Result<bool, ScreenError> {
@@ -140,15 +140,15 @@ impl Screen {
         Ok(self.numbers(self.root, "_NET_ACTIVE_WINDOW", 1)?.first().copied())
     }
 
-    /// All that programs show, the oldest first.
+    /// Lists all windows of programs, the oldest first.
     pub fn windows(&self) -> Result<Vec<Window>, ScreenError> {
         let active = self.active()?;
-        // One that closes meanwhile is left out.
+        // Windows that close meanwhile are left out.
         let windows = self.ids()?.into_iter().filter_map(|id| if_there(self.look_at(id, active)).transpose());
         windows.collect()
     }
 
-    /// One of them.
+    /// Returns one window.
     pub fn window(&self, id: u32) -> Result<Window, ScreenError> {
         if !self.ids()?.contains(&id) {
             return Err(ScreenError::NoWindow(id));
@@ -163,7 +163,7 @@ impl Screen {
         if title.is_empty() {
             title = self.text(id, AtomEnum::WM_NAME.into())?;
         }
-        // Two texts, each with a zero behind: the instance and the class.
+        // Two zero-terminated strings: the instance and the class.
         let class = self.text(id, AtomEnum::WM_CLASS.into())?;
         let hidden = self.atom("_NET_WM_STATE_HIDDEN")?;
         Ok(Window {
@@ -188,10 +188,10 @@ impl Screen {
         Ok(())
     }
 
-    /// Has a window shown before all others, and keys go to it. Some windows take none: then it is not active in the end.
+    /// Raises a window and gives it the keyboard focus. Some windows don't accept the focus: then `active` is false.
     ///
     /// # Errors
-    /// `NoManager` when none is there to do it.
+    /// `NoManager` if there is no window manager.
     pub fn activate(&self, id: u32) -> Result<Window, ScreenError> {
         self.window(id)?;
         if !self.is_managed_soon()? {
@@ -204,7 +204,7 @@ impl Screen {
         self.window(id)
     }
 
-    /// The same on a screen that no window manager cares for.
+    /// Like `activate`, on a screen without a window manager.
     pub fn raise(&self, id: u32) -> Result<Window, ScreenError> {
         self.window(id)?;
         self.connection.configure_window(id, &ConfigureWindowAux::new().stack_mode(StackMode::ABOVE))?;
@@ -213,7 +213,7 @@ impl Screen {
         Ok(Window { active: true, ..self.window(id)? })
     }
 
-    /// Asks a window to close, as its frame's button does. One that can't be asked is taken from its program, which ends.
+    /// Asks a window to close, like its frame's close button. If it does not support that, its program is disconnected and ends.
     pub fn close(&self, id: u32) -> Result<WindowClosed, ScreenError> {
         self.window(id)?;
         let delete = self.atom("WM_DELETE_WINDOW")?;
@@ -228,9 +228,9 @@ impl Screen {
         Ok(WindowClosed { id, closed })
     }
 
-    /// Changes the size of the screen to one of those that the X server has.
+    /// Changes the size of the screen to one that the X server supports.
     pub fn resize(&self, width: u32, height: u32) -> Result<(), ScreenError> {
-        // Who does not say which version it knows is answered as one of the first.
+        // Clients that don't announce a version get the answers of the first ones.
         self.connection.randr_query_version(1, 5)?.reply()?;
         let info = self.connection.randr_get_screen_info(self.root)?.reply()?;
         let is_wanted =

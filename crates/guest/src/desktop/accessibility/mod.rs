@@ -1,7 +1,7 @@
-//! What programs of the desktop say that they show, for eyes that read rather than look: AT-SPI's trees.
+//! The accessibility trees (AT-SPI) of the desktop's programs, for clients that read text instead of screenshots.
 //!
-//! Each program of the accessibility bus is asked itself, and the registry is not: it may have been killed, and then knows
-//! none of those that were there before. Pages of the browser are not in these trees; they are read over the DevTools protocol.
+//! Each program on the accessibility bus is asked directly, not through the registry: a registry that was killed and restarted
+//! does not know the programs from before. Pages of the browser are not in these trees; they are read over the DevTools protocol.
 
 mod tree;
 mod walk;
@@ -10,7 +10,7 @@ pub use tree::{AccessibilityTree, AccessibleNode, NodeValue, ScreenBox};
 pub(crate) use tree::{known_state, place as place_of};
 pub(super) use walk::{Wanted, read};
 
-/// Levels of a tree, the programs being the first.
+/// Maximum levels of a tree; programs are the first.
 pub(super) const MAX_DEPTH: u32 = 64;
-/// Nodes of one answer.
+/// Maximum nodes of one answer.
 pub(super) const MAX_NODES: u32 = 5000;

@@ -1,11 +1,11 @@
-//! Trees as they are answered.
+//! Trees in answers.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::desktop::picture::Region;
 
-/// By the numbers of AT-SPI.
+/// The names of states, by AT-SPI's numbers.
 #[rustfmt::skip]
 const STATES: [&str; 44] = [
     "invalid", "active", "armed", "busy", "checked", "collapsed", "defunct", "editable", "enabled", "expandable", "expanded",
@@ -15,7 +15,7 @@ const STATES: [&str; 44] = [
     "supports autocompletion", "selectable text", "is default", "visited", "checkable", "has popup", "read only",
 ];
 const SHOWING: &str = "showing";
-/// Coordinates beyond this are a program's way to say that it knows none.
+/// Programs report coordinates beyond this if they don't know a position.
 const FARTHEST: i32 = 1 << 15;
 
 /// A place on the screen, in pixels.
@@ -77,18 +77,18 @@ pub struct AccessibilityTree {
     pub silent: Vec<u32>,
 }
 
-/// The names of states, which are bits in words of 32.
+/// The names of states, which are bits in 32-bit words.
 pub(super) fn states(words: &[u32]) -> Vec<&'static str> {
     let is_set = |bit: usize| words.get(bit / 32).is_some_and(|word| word & (1 << (bit % 32)) != 0);
     STATES.iter().enumerate().filter(|(bit, _)| is_set(*bit)).map(|(_, name)| *name).collect()
 }
 
-/// A state by its name, if AT-SPI has one of that name.
+/// A state by its name, if AT-SPI has it.
 pub(crate) fn known_state(name: &str) -> Option<&'static str> {
     STATES.into_iter().find(|known| *known == name)
 }
 
-/// Where a node with these states is on the screen, if it is.
+/// Where a node with these states is on the screen, if it is shown.
 pub(crate) fn place(states: &[&'static str], [x, y, width, height]: [i32; 4]) -> Option<ScreenBox> {
     let is_place = |at: i32| (-FARTHEST..=FARTHEST).contains(&at);
     let is_length = |length: i32| (1..=FARTHEST).contains(&length);
@@ -96,13 +96,13 @@ pub(crate) fn place(states: &[&'static str], [x, y, width, height]: [i32; 4]) ->
     is_there.then(|| ScreenBox { x, y, width: width.unsigned_abs(), height: height.unsigned_abs() })
 }
 
-/// A node and the number of the one that it is in, which comes before it.
+/// A node and the number of its parent, which comes before it.
 pub(super) type Slot = (AccessibleNode, Option<usize>);
 
-/// Puts nodes into those that they are in; what is in none is left, in order.
+/// Moves nodes into their parents; returns the roots, in order.
 pub(super) fn assemble(mut slots: Vec<Slot>) -> Vec<AccessibleNode> {
     let mut roots = Vec::new();
-    // From the end, a node is whole when its turn comes, with its children in the wrong order.
+    // Processed from the end, a node is complete when it is taken, with its children in reverse order.
     while let Some((mut node, parent)) = slots.pop() {
         node.children.reverse();
         match parent.and_then(|parent| slots.get_mut(parent)) {

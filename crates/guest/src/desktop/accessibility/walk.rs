@@ -1,5 +1,5 @@
-//! Reads trees, level by level: what is near the root is there even when there is more than is wanted. Many nodes are asked
-//! for at once, or the time would go by with waiting for one answer after the other.
+//! Reads trees breadth first, so that nodes near the root are included even if there are too many. Many nodes are requested at
+//! once, because sequential calls would take too long.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -13,61 +13,61 @@ use crate::desktop::bus::{self, BusCall, BusError, BusReply, Connection, Malform
 use crate::desktop::service::DesktopError;
 use crate::desktop::windows::Window;
 
-/// Trees that are read at a time; the next ones wait.
+/// Maximum trees that are read concurrently; further calls wait.
 const MAX_READERS: usize = 4;
-/// For all of a tree; what was read by then is answered.
+/// Timeout for a whole tree; the answer has what was read by then.
 const TIME: Duration = Duration::from_secs(20);
-/// For a program to answer; one that does not is asked no more.
+/// Timeout for a program to answer; a silent program gets no more calls.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Programs that are asked.
+/// Maximum programs that are asked.
 const MAX_PROGRAMS: usize = 256;
-/// Nodes that are asked for at once.
+/// Nodes that are requested at once.
 const AT_ONCE: usize = 32;
-/// Calls that are made at once.
+/// Calls that are sent at once.
 const MAX_CALLS: usize = 256;
-/// Children of a node that are looked at.
+/// Maximum children of a node that are read.
 const MAX_CHILDREN: usize = 1000;
-/// Characters of a name, of a description, of a role.
+/// Maximum characters of a name, a description, or a role.
 const MAX_NAME: usize = 1000;
-/// Characters of what a field holds.
+/// Maximum characters of a field's content.
 const MAX_VALUE: i32 = 2000;
-/// Bytes of all texts of an answer.
+/// Maximum bytes of all texts in an answer.
 const MAX_TEXTS: usize = 4 << 20;
-/// Bytes of the path of a node.
+/// Maximum bytes of a node's path.
 const MAX_PATH: usize = 1024;
 
 const LAUNCHER: &str = "org.a11y.Bus";
 const REGISTRY: &str = "org.a11y.atspi.Registry";
-/// Where every program has its tree.
+/// The path of every program's root node.
 const ROOT: &str = "/org/a11y/atspi/accessible/root";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const ACCESSIBLE: &str = "org.a11y.atspi.Accessible";
 const COMPONENT: &str = "org.a11y.atspi.Component";
 const TEXT: &str = "org.a11y.atspi.Text";
 const VALUE: &str = "org.a11y.atspi.Value";
-/// Calls that [`Walk::look`] begins with, for each node.
+/// The calls per node that [`Walk::look`] starts with.
 const FIRST_CALLS: usize = 6;
 
 static READERS: Semaphore = Semaphore::const_new(MAX_READERS);
 
-/// What is wanted of the desktop's trees.
+/// The requested part of the desktop's trees.
 #[derive(Debug, Clone)]
 pub(in crate::desktop) struct Wanted {
-    /// None: all programs.
+    /// `None`: all programs.
     pub(in crate::desktop) window: Option<Window>,
     /// Levels below the root.
     pub(in crate::desktop) depth: u32,
     pub(in crate::desktop) nodes: u32,
 }
 
-/// A node of a program: the program's name on the bus, and the node's path in it.
+/// A node's address: its program's name on the bus, and its path in the program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NodeRef {
     program: String,
     path: String,
 }
 
-/// What was learnt of a node: itself, and where its children are.
+/// What was read about a node: the node, and references to its children.
 type Look = (AccessibleNode, Vec<NodeRef>);
 
 struct Walk {
@@ -75,7 +75,7 @@ struct Walk {
     deadline: Instant,
     /// Programs that did not answer in time.
     silent: HashSet<String>,
-    /// Bytes of texts that there is room for.
+    /// Remaining bytes for texts.
     room: usize,
     is_truncated: bool,
 }
@@ -123,7 +123,7 @@ fn root_of(program: &str) -> NodeRef {
     NodeRef { program: program.to_owned(), path: ROOT.to_owned() }
 }
 
-/// Whether a text is a name that the bus gives: it ends a connection that uses what can't be one.
+/// Whether a text is a unique name as the bus assigns it: the bus disconnects clients that use invalid names.
 fn is_given_name(name: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     name.len() <= 255 && name.strip_prefix(':').is_some_and(|parts| parts.contains('.') && parts.split('.').all(is_part))
@@ -167,7 +167,7 @@ fn child(answer: &BusReply) -> Result<NodeRef, Malformed> {
 }
 
 impl Walk {
-    /// Makes calls; None for those without an answer, also because the time is over.
+    /// Makes calls. `None` for those without an answer, including those after the deadline.
     async fn ask(&mut self, calls: &[BusCall]) -> Result<Vec<Option<BusReply>>, BusError> {
         let mut answers: Vec<Option<BusReply>> = vec![None; calls.len()];
         let numbered: Vec<(usize, &BusCall)> = calls.iter().enumerate().collect();
@@ -190,7 +190,7 @@ impl Walk {
         Ok(answers)
     }
 
-    /// Programs on the bus by their names and processes, without those that only ask.
+    /// Programs on the bus with their names and processes, except this one and the registry.
     async fn programs(&mut self) -> Result<Vec<(String, u32)>, BusError> {
         let names = texts(&self.bus.bus("ListNames", "", Writer::default()).await?)?;
         let mut names: Vec<String> = names.into_iter().filter(|name| is_given_name(name)).collect();
@@ -204,14 +204,14 @@ impl Walk {
         let mut calls = vec![about("GetNameOwner", REGISTRY)];
         calls.extend(names.iter().map(|name| about("GetConnectionUnixProcessID", name)));
         let mut answers = self.ask(&calls).await?.into_iter();
-        // There is none while it is replaced.
+        // There is no registry while it is replaced.
         let registry = answers.next().flatten().and_then(|answer| Some(answer.values("s").ok()?.text().ok()?.to_owned()));
         let pids = answers.map(|answer| answer.and_then(|answer| answer.values("u").ok()?.u32().ok()));
         let found = names.into_iter().zip(pids).filter_map(|(name, pid)| Some((name, pid?)));
         Ok(found.filter(|(name, pid)| *pid != std::process::id() && registry.as_ref() != Some(name)).collect())
     }
 
-    /// The node that is a window: the one of its process that has its title, or its place.
+    /// Finds the node of a window: in the window's process, by its title or else its position.
     async fn find(&mut self, programs: &[(String, u32)], window: &Window) -> Result<Option<NodeRef>, BusError> {
         let is_wanted = |pid: u32| window.pid.is_none_or(|wanted| wanted == pid);
         let roots: Vec<NodeRef> =
@@ -232,12 +232,12 @@ impl Walk {
                 }
             }
         }
-        // What was left out on the way to it is no loss.
+        // What was left out during the search does not count as truncation.
         self.is_truncated = false;
         Ok(best.map(|(_, place)| place))
     }
 
-    /// These nodes and what is below them, each after the one that it is in.
+    /// Reads these nodes and their descendants, each after its parent.
     async fn grow(&mut self, roots: Vec<NodeRef>, wanted: &Wanted, programs: &[(String, u32)]) -> Result<Vec<Slot>, BusError> {
         let most = wanted.nodes as usize;
         let mut slots: Vec<Slot> = Vec::new();
@@ -253,7 +253,7 @@ impl Walk {
         while !queue.is_empty() {
             let batch: Vec<_> = queue.drain(..queue.len().min(AT_ONCE)).collect();
             let nodes: Vec<NodeRef> = batch.iter().map(|(place, ..)| place.clone()).collect();
-            // Nodes of the last level are only asked whether there would be more.
+            // Nodes of the last level are only asked whether they have children.
             let room = most.saturating_sub(slots.len() + queue.len() + batch.len());
             for ((place, parent, level), look) in batch.into_iter().zip(self.look(&nodes, room).await?) {
                 let Some((mut node, children)) = look else { continue };
@@ -267,7 +267,7 @@ impl Walk {
                         self.is_truncated = true;
                         break;
                     }
-                    // One that says to be in itself is there once.
+                    // A node that claims to be its own descendant is included once.
                     if seen.insert(child.clone()) {
                         queue.push_back((child, Some(at), level + 1));
                     }
@@ -291,7 +291,7 @@ impl Walk {
         });
         let first = self.ask(&calls.collect::<Vec<_>>()).await?;
         let mut looks: Vec<Option<Look>> = Vec::with_capacity(nodes.len());
-        // What is asked next, and of which node.
+        // The next calls, and the node that each is about.
         let mut next: Vec<(usize, Ask)> = Vec::new();
         let mut calls = Vec::new();
         for (at, (place, answers)) in nodes.iter().zip(first.chunks(FIRST_CALLS)).enumerate() {
@@ -375,7 +375,7 @@ impl Walk {
         Some(AccessibleNode { role, name, description, states, ..AccessibleNode::default() })
     }
 
-    /// A text as far as there is room for it.
+    /// Cuts a text to the remaining bytes.
     fn cut(&mut self, text: &str, most: usize) -> String {
         let mut cut: String = text.chars().take(most).collect();
         if cut.len() > self.room {
@@ -387,18 +387,18 @@ impl Walk {
     }
 }
 
-/// What is asked of a node that is one.
+/// Further queries about a valid node.
 #[derive(Debug, Clone, Copy)]
 enum Ask {
     Child,
     Extents,
-    /// How much text it holds.
+    /// The length of its text.
     Length,
-    /// The number that it holds.
+    /// Its numeric value.
     Number,
 }
 
-/// How far two places are from each other; what has none is the farthest.
+/// The distance between two boxes; the maximum if one is missing.
 fn distance(one: Option<ScreenBox>, other: ScreenBox) -> u32 {
     let Some(one) = one else { return u32::MAX };
     let far =

@@ -1,4 +1,4 @@
-//! A connection to a bus: who we are, then calls and their answers.
+//! A connection to a bus: authentication, then calls and their answers.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,15 +13,15 @@ use tokio::time::timeout;
 use super::message::{BusCall, BusReply, Inbox};
 use super::wire::{Malformed, Writer};
 
-/// For the bus itself to answer.
+/// Timeout for the bus itself to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a line while both sides agree on who we are.
+/// Maximum bytes of a line during authentication.
 const MAX_LINE: usize = 512;
-/// Bytes of all answers to calls that are made at once; those beyond count as too long.
+/// Maximum bytes of all answers to calls that are made at once; those beyond count as too long.
 const MAX_ANSWERS: usize = 8 << 20;
 /// The name of the bus itself, as a destination.
 const BUS: &str = "org.freedesktop.DBus";
-/// The error for a call of somebody who is not there and can't be started.
+/// The error for a call to a name that does not exist and can't be started.
 const UNKNOWN: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
@@ -57,7 +57,7 @@ pub(in crate::desktop) struct Connection {
 }
 
 impl Connection {
-    /// Says who we are, by our user's id: the bus asks the kernel whether that is true.
+    /// Authenticates with our user's id, which the bus checks with the kernel.
     pub(in crate::desktop) async fn open(stream: UnixStream) -> Result<Self, BusError> {
         let (from_bus, to_bus) = stream.into_split();
         let mut connection = Self { from_bus, to_bus, inbox: Inbox::default(), serial: 0 };
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Asks the bus itself.
+    /// Calls a method of the bus itself.
     pub(in crate::desktop) async fn bus(
         &mut self,
         member: &'static str,
@@ -102,7 +102,7 @@ impl Connection {
         self.one(of_bus(member, signature, body)).await
     }
 
-    /// Makes one call. An error that is answered is a failure.
+    /// Makes one call. An error reply is an error.
     pub(in crate::desktop) async fn one(&mut self, call: BusCall) -> Result<BusReply, BusError> {
         let answer = self.all(std::slice::from_ref(&call), PATIENCE).await?.pop().flatten().ok_or(BusError::Silent)?;
         match answer.error.as_deref() {
@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Makes calls at once; there is None in the place of answers that did not come in time.
+    /// Makes calls at once. `None` for answers that did not arrive in time.
     pub(in crate::desktop) async fn all(
         &mut self,
         calls: &[BusCall],
@@ -129,7 +129,7 @@ impl Connection {
         let mut answers = vec![None; calls.len()];
         let Self { from_bus, to_bus, inbox, .. } = self;
         let mut room = MAX_ANSWERS;
-        // Both at once, or two that wait for each other's buffers to empty would wait for ever.
+        // Writing and reading run concurrently: if both sides waited for the other to empty its buffer, they would wait forever.
         let mut is_written = false;
         let write = async {
             to_bus.write_all(&bytes).await?;
@@ -139,7 +139,7 @@ impl Connection {
         let read = async {
             while !places.is_empty() {
                 while let Some(answer) = inbox.next()? {
-                    // What comes for a call that nobody waits for any more is let go.
+                    // Answers to abandoned calls are dropped.
                     let Some(place) = places.remove(&answer.to) else { continue };
                     let left = room.checked_sub(answer.weight());
                     answers[place] = Some(if left.is_some() { answer } else { answer.without_values() });
@@ -159,14 +159,14 @@ impl Connection {
         };
         match timeout(patience, done).await {
             Ok(Err(error)) => Err(error),
-            // Reading can be given up at any time, but half of a call can't be taken back.
+            // Reading can be abandoned at any time, but half of a call can't be taken back.
             Err(_) if !is_written => Err(BusError::Silent),
             Ok(Ok(())) | Err(_) => Ok(answers),
         }
     }
 }
 
-/// A call of the bus itself.
+/// Builds a call of the bus itself.
 pub(in crate::desktop) fn of_bus(member: &'static str, signature: &'static str, body: Writer) -> BusCall {
     BusCall { destination: BUS.to_owned(), path: BUS_PATH.to_owned(), interface: BUS, member, signature, body, starts: false }
 }

@@ -1,5 +1,5 @@
 //! The desktop's own bus: `dbus-daemon`, as the sandbox's user. Programs find it by `DBUS_SESSION_BUS_ADDRESS`, and it starts
-//! what they ask for, such as the bus of accessibility.
+//! services that they request, such as the accessibility bus.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -17,53 +17,53 @@ use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir};
 use crate::users::User;
 use crate::{SharedGuest, dial};
 
-/// Where it listens, unless the sandbox's environment names another place.
+/// The default path of its socket, unless the sandbox's environment names another.
 const PLACE: &str = "/run/desktop/bus";
-/// What programs find it by.
+/// The variable by which programs find it.
 pub(in crate::desktop) const VARIABLE: &str = "DBUS_SESSION_BUS_ADDRESS";
-/// How the address of a socket's file begins.
+/// The prefix of the address of a socket file.
 const FILE: &str = "unix:path=";
-/// The usual rules, and that the guest, which is root, may connect too.
+/// The usual rules, and the guest, which is root, may connect too.
 const RULES: &str = "<busconfig>\n\
     <include>/usr/share/dbus-1/session.conf</include>\n\
     <policy context=\"mandatory\"><allow user=\"root\"/></policy>\n\
     </busconfig>\n";
-/// Until it serves. Alone it takes some 10 ms.
+/// Timeout for its start. On an idle machine it takes some 10 ms.
 const START: Duration = Duration::from_secs(20);
-/// For a connection to its socket.
+/// Timeout for a connection to its socket.
 const DIAL: Duration = Duration::from_secs(2);
 const WHAT: &str = "the desktop's bus";
 
-/// A running bus. Dropped, it ends with all that it started.
+/// A running bus. On drop, it ends with everything that it started.
 #[derive(Debug)]
 pub(in crate::desktop) struct Daemon {
     pub(in crate::desktop) process: Kept,
-    /// The file of its socket.
+    /// The path of its socket.
     place: String,
 }
 
-/// Where the bus of a sandbox is.
+/// Returns the path of the bus's socket in a sandbox.
 fn place(guest: &SharedGuest) -> String {
     let config = guest.config();
     let named = config.env.get(VARIABLE).and_then(|address| file_of(address));
     named.unwrap_or_else(|| PLACE.to_owned())
 }
 
-/// What programs of the desktop need in [`VARIABLE`].
+/// The value of [`VARIABLE`] for programs of the desktop.
 pub(in crate::desktop) fn address(guest: &SharedGuest) -> String {
     format!("{FILE}{}", place(guest))
 }
 
-/// The file of the socket that an address names: the first of its places that is one.
+/// Returns the socket file in an address: the first of its entries that is one.
 pub(in crate::desktop) fn file_of(address: &str) -> Option<String> {
     let path = address.split(';').find_map(|one| one.strip_prefix(FILE))?;
     let path = path.split(',').next()?;
-    // Bytes that mean something in an address are written as %2c.
+    // Reserved bytes in an address are escaped, as %2c.
     let plain = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
     (plain.starts_with('/') && !plain.contains('\0')).then(|| plain.into_owned())
 }
 
-/// Makes the directory of the usual place, which the user then owns.
+/// Creates the directory of the default path, owned by the user.
 fn make_room(place: &str, user: &User) -> io::Result<()> {
     let Some(dir) = Path::new(place).parent().filter(|_| place == PLACE) else { return Ok(()) };
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -74,7 +74,7 @@ fn make_room(place: &str, user: &User) -> io::Result<()> {
 }
 
 impl Daemon {
-    /// Starts it; None: the image has none.
+    /// Starts the bus; `None` if the image has none.
     pub(in crate::desktop) async fn start(guest: &SharedGuest, display: &str) -> Result<Option<Self>, DesktopError> {
         let at = |source: io::Error| DesktopError::Io { what: WHAT, source };
         let Some(program) = start::locate(guest, "dbus-daemon") else { return Ok(None) };
@@ -82,7 +82,7 @@ impl Daemon {
         make_room(&place, &guest.user).map_err(at)?;
         let dir = ScratchDir::new(&guest.user).map_err(at)?;
         let rules = dir.path().join("rules");
-        // New, or the user could have put a link there.
+        // It must be new, or the user could have put a link there.
         File::create_new(&rules).and_then(|mut file| file.write_all(RULES.as_bytes())).map_err(at)?;
         let argv = [
             program,
@@ -90,14 +90,14 @@ impl Daemon {
             format!("--address={FILE}{place}"),
             "--nofork".to_owned(),
             "--nopidfile".to_owned(),
-            // It writes its address there when it serves.
+            // It writes its address there once it is ready.
             "--print-address=1".to_owned(),
         ];
         let (mut announced, stdout) = process::output_pipe(&guest.user).map_err(at)?;
         let (output, stderr) = process::output_pipe(&guest.user).map_err(at)?;
         let command = Command {
             argv: argv.into(),
-            // What it starts shows itself there.
+            // What it starts shows its windows there.
             env: guest.environment(&guest.user, &[("DISPLAY".to_owned(), display.to_owned())]),
             cwd: guest.user.home.display().to_string(),
             user: &guest.user,
@@ -111,7 +111,7 @@ impl Daemon {
         let mut buffer = [0; 512];
         match timeout(START, announced.read(&mut buffer)).await {
             Ok(Ok(1..)) => {
-                // What it started has the same output, and would stop at a full pipe.
+                // What it starts shares this output, and would block on a full pipe.
                 tokio::spawn(Said::default().listen(announced));
                 Ok(Some(Self { process: process.keep(), place }))
             }
@@ -127,7 +127,7 @@ impl Daemon {
         }
     }
 
-    /// The file of its socket.
+    /// The path of its socket.
     pub(in crate::desktop) fn place(&self) -> &str {
         &self.place
     }

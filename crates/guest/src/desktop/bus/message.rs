@@ -1,16 +1,16 @@
-//! Messages of D-Bus: calls as they are sent, and answers as they come.
+//! D-Bus messages: encoding calls, and parsing answers.
 
 use bytes::{Buf, BytesMut};
 
 use super::wire::{Malformed, Reader, Writer};
 
-/// Bytes of an answer; what is longer is passed over.
+/// Maximum bytes of an answer's body; longer ones are skipped.
 pub(super) const MAX_BODY: usize = 256 << 10;
-/// Bytes of what stands before an answer: who it is from and for.
+/// Maximum bytes of an answer's header fields.
 const MAX_FIELDS: usize = 64 << 10;
-/// Bytes that the protocol allows for a whole message.
+/// The protocol's maximum bytes of a whole message.
 const MAX_MESSAGE: usize = 128 << 20;
-/// What each message begins with, the length of its fields being the last of it.
+/// Bytes of the fixed part of a header, which ends with the length of the fields.
 const FIXED: usize = 16;
 /// The flag that keeps the bus from starting the destination.
 const NO_AUTO_START: u8 = 2;
@@ -26,10 +26,10 @@ pub(in crate::desktop) struct BusCall {
     pub(in crate::desktop) path: String,
     pub(in crate::desktop) interface: &'static str,
     pub(in crate::desktop) member: &'static str,
-    /// The types of its arguments, and these.
+    /// The types of the arguments in `body`.
     pub(in crate::desktop) signature: &'static str,
     pub(in crate::desktop) body: Writer,
-    /// Whether the bus starts a program that answers.
+    /// Whether the bus starts the destination if necessary.
     pub(in crate::desktop) starts: bool,
 }
 
@@ -41,7 +41,7 @@ impl BusCall {
         }
         message.u32(u32::try_from(self.body.0.len()).unwrap_or(u32::MAX));
         message.u32(serial);
-        // The length of the fields, once it is known.
+        // The length of the fields, which is filled in later.
         message.u32(0);
         let texts = [(1, "o", &*self.path), (2, "s", self.interface), (3, "s", self.member), (6, "s", &*self.destination)];
         for (code, kind, value) in texts {
@@ -64,21 +64,21 @@ impl BusCall {
     }
 }
 
-/// What came.
+/// A received message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::desktop) struct BusReply {
-    /// The call that it answers; 0: none.
+    /// The serial number of the call that it answers; 0: none.
     pub(super) to: u32,
-    /// The name of the error that it is.
+    /// The name of the error, if it is one.
     pub(super) error: Option<String>,
     signature: String,
     big: bool,
-    /// None: it was too long.
+    /// `None`: it was too long.
     body: Option<Vec<u8>>,
 }
 
 impl BusReply {
-    /// Its values, when they are of the types that are wanted.
+    /// Returns its values, if they have the expected types.
     pub(in crate::desktop) fn values(&self, signature: &str) -> Result<Reader<'_>, Malformed> {
         match &self.body {
             Some(body) if self.error.is_none() && self.signature == signature => Ok(Reader::new(body, self.big)),
@@ -86,13 +86,13 @@ impl BusReply {
         }
     }
 
-    /// The value of a property that is of this type.
+    /// Returns a property's value, if it has this type.
     pub(in crate::desktop) fn property(&self, signature: &str) -> Result<Reader<'_>, Malformed> {
         let mut reader = self.values("v")?;
         if reader.signature()? == signature { Ok(reader) } else { Err(Malformed) }
     }
 
-    /// What an error says.
+    /// The message of an error.
     pub(super) fn reason(&self) -> String {
         let name = self.error.clone().unwrap_or_default();
         let body = self.body.as_deref().filter(|_| self.signature.starts_with('s')).unwrap_or_default();
@@ -102,27 +102,27 @@ impl BusReply {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Approximate bytes of memory.
     pub(super) fn weight(&self) -> usize {
         self.body.as_ref().map_or(0, Vec::len)
     }
 
-    /// The same without its values, as if they had been too long.
+    /// Drops the values, as if they had been too long.
     pub(super) fn without_values(self) -> Self {
         Self { body: None, ..self }
     }
 }
 
-/// Bytes that came, until they are whole messages.
+/// Received bytes that are not whole messages yet.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pub(super) bytes: BytesMut,
-    /// Of a message that is too long, still to come.
+    /// Bytes still to come of a message that is too long.
     passed_over: usize,
 }
 
 impl Inbox {
-    /// The next message, when it is whole. What answers nothing answers call 0.
+    /// Returns the next whole message. Messages that answer nothing answer call 0.
     pub(super) fn next(&mut self) -> Result<Option<BusReply>, Malformed> {
         let now = self.passed_over.min(self.bytes.len());
         self.bytes.advance(now);
@@ -158,7 +158,7 @@ impl Inbox {
 
 fn read_fields(head: &[u8], big: bool) -> Result<BusReply, Malformed> {
     let mut answer = BusReply { big, ..BusReply::default() };
-    // They are aligned as in the whole message, of which the fixed part is two times 8 bytes.
+    // They are aligned to the whole message; the fixed part is two times 8 bytes.
     let mut reader = Reader::new(&head[FIXED..], big);
     let mut error = None;
     while !reader.is_at_end() {
@@ -175,7 +175,7 @@ fn read_fields(head: &[u8], big: bool) -> Result<BusReply, Malformed> {
     match head[1] {
         RETURN => {}
         ERROR => answer.error = Some(error.unwrap_or_default()),
-        // Signals, and calls of us, who serve nothing.
+        // Signals, and calls to us. We serve nothing.
         _ => answer.to = 0,
     }
     Ok(answer)
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A call's bytes, made an answer to call 9 by one more field.
+    /// Encodes a call, and turns it into an answer to call 9 by one more field.
     fn answer(kind: u8, body: &[u8]) -> Vec<u8> {
         let mut message = Writer::default();
         for byte in [b'l', kind, 0, 1] {
@@ -220,7 +220,7 @@ mod tests {
         message.signature("u");
         message.u32(9);
         message.pad(8);
-        // One that nobody knows must be passed over.
+        // Unknown fields must be skipped.
         message.byte(99);
         message.signature("(yv)");
         message.pad(8);
@@ -315,7 +315,7 @@ mod tests {
     fn no_byte_that_is_changed_or_missing_does_harm() {
         let whole = [call().encode(1), answer(RETURN, &text("hello")), answer(ERROR, &text("no"))].concat();
         for end in 0..whole.len() {
-            // Cut off anywhere, it waits for the rest.
+            // Cut off at any byte, the parser waits for the rest.
             drop(all(&whole[..end]).unwrap());
         }
         for at in 0..whole.len() {
@@ -323,7 +323,7 @@ mod tests {
                 let mut bytes = whole.clone();
                 bytes[at] = value;
                 for answer in all(&bytes).into_iter().flatten() {
-                    // What it holds is read or refused, and never panics.
+                    // The content is read or refused, without a panic.
                     let _ = answer.values("s").map(|mut reader| reader.text().map(str::len));
                     let _ = answer.property("s").map(|mut reader| reader.text().map(str::len));
                     let _ = answer.reason();

@@ -1,12 +1,12 @@
-//! D-Bus, as far as the desktop needs it: a bus for its programs, and a client that asks them what they show.
+//! D-Bus, as far as the desktop needs it: a bus for its programs, and a client that queries them.
 //!
 //! ```text
 //!  daemon: dbus-daemon's process, which starts others when programs ask for them
 //!  connection: one of ours, for as long as a call takes ─► message ─► wire
 //! ```
 //!
-//! A client of our own, since nothing but calls and their answers is needed. What programs answer is not trusted: lengths,
-//! depths and sizes have bounds, and what breaks them is refused.
+//! The client is a separate implementation, because it needs only calls and their answers. Answers of programs are not trusted:
+//! lengths, depths, and sizes have bounds, and what exceeds them is refused.
 
 mod connection;
 mod daemon;

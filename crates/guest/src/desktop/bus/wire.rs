@@ -1,15 +1,15 @@
-//! Values of D-Bus as bytes: the types that are needed here, and a way past all others.
+//! D-Bus values as bytes: the types that are needed here; all others can be skipped.
 
 use thiserror::Error;
 
-/// Variants and structures in one another; the protocol allows 64 in all.
+/// Maximum depth of nested variants and structures; the protocol allows 64 in all.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a message of the bus is malformed")]
 pub(in crate::desktop) struct Malformed;
 
-/// Writes values, the lowest byte first.
+/// Writes values in little-endian order.
 #[derive(Debug, Clone, Default)]
 pub(in crate::desktop) struct Writer(pub(super) Vec<u8>);
 
@@ -31,7 +31,7 @@ impl Writer {
         self.u32(value.cast_unsigned());
     }
 
-    /// A text, or the path of an object.
+    /// Writes a string or an object path.
     pub(in crate::desktop) fn text(&mut self, value: &str) {
         self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
         self.0.extend(value.as_bytes());
@@ -50,7 +50,7 @@ impl Writer {
 pub(in crate::desktop) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The highest byte comes first.
+    /// Whether the byte order is big-endian.
     big: bool,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(bytes).map_err(|_| Malformed)
     }
 
-    /// A text, or the path of an object.
+    /// Reads a string or an object path.
     pub(in crate::desktop) fn text(&mut self) -> Result<&'a str, Malformed> {
         let length = self.u32()? as usize;
         self.zero_behind(length)
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         self.zero_behind(length)
     }
 
-    /// The bytes of an array. What is in it begins at a multiple of `alignment`.
+    /// Reads the length of an array. Its items start at a multiple of `alignment`.
     fn array(&mut self, alignment: usize) -> Result<usize, Malformed> {
         let length = self.u32()? as usize;
         self.pad(alignment)?;
@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
         if end > self.bytes.len() { Err(Malformed) } else { Ok(end) }
     }
 
-    /// All values of an array.
+    /// Reads all items of an array.
     pub(in crate::desktop) fn list<T>(
         &mut self,
         alignment: usize,
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         Ok(values)
     }
 
-    /// Goes past one value of the type that a signature names.
+    /// Skips one value of the type in a signature.
     pub(super) fn skip(&mut self, signature: &str) -> Result<(), Malformed> {
         match self.skip_one(signature.as_bytes(), 0)? {
             [] => Ok(()),
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Goes past a value of the first type; the rest of the signature is left.
+    /// Skips a value of the first type; returns the rest of the signature.
     fn skip_one<'s>(&mut self, signature: &'s [u8], depth: usize) -> Result<&'s [u8], Malformed> {
         if depth > MAX_DEPTH {
             return Err(Malformed);
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How long the first type of a signature is, and what its values are aligned to.
+/// Returns the length of a signature's first type, and the alignment of its values.
 fn complete(signature: &[u8], depth: usize) -> Result<(usize, usize), Malformed> {
     if depth > MAX_DEPTH {
         return Err(Malformed);
@@ -266,7 +266,7 @@ mod tests {
         numbers.u32(1);
         numbers.u32(2);
         assert_eq!(Reader::new(&numbers.0, false).list(4, Reader::u32), Ok(vec![1, 2]));
-        // Longer than the message, not a multiple of its values, of values without a size.
+        // Longer than the message, not a multiple of the item size, and items without a size.
         for (length, wrong) in [(9, "long"), (6, "odd"), (u32::MAX, "huge")] {
             numbers.0[..4].copy_from_slice(&length.to_le_bytes());
             assert_eq!(Reader::new(&numbers.0, false).list(4, Reader::u32), Err(Malformed), "{wrong}");
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn any_value_is_skipped() {
         let mut writer = Writer::default();
-        // a{sv} with one entry, then a mark.
+        // a{sv} with one entry, then a marker.
         writer.u32(0);
         writer.pad(8);
         let from = writer.0.len();
@@ -309,7 +309,7 @@ mod tests {
         for signature in ["", "a", "(", "(i", ")", "z", "ii", "a(", "a()b", &nested, &arrays] {
             assert_eq!(Reader::new(&bytes, false).skip(signature), Err(Malformed), "{signature}");
         }
-        // Variants in variants: each says that its value is one more.
+        // Nested variants: each states that its value is another variant.
         let variants = [1, b'v', 0].repeat(300);
         assert_eq!(Reader::new(&variants, false).skip("v"), Err(Malformed));
     }

@@ -5,7 +5,7 @@ let marks = null;
 // Draws a box around each element and its index beside it; boxes are in the page's viewport.
 function mark(list) {
   unmark();
-  // Documents of XML have other elements.
+  // In XML documents, createElement creates no HTML elements.
   const create = name => document.createElementNS('http://www.w3.org/1999/xhtml', name);
   marks = create('div');
   const inside = marks.attachShadow({ mode: 'closed' });
