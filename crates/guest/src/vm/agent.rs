@@ -15,18 +15,18 @@ use tokio::time::timeout;
 
 use super::service::VmError;
 
-/// Bytes of an answer: a tree of many elements is the largest.
+/// Maximum bytes of an answer: a tree of many elements is the largest.
 const MAX_ANSWER: usize = 32 << 20;
-/// For an answer, unless the caller has less time.
+/// Timeout for an answer, unless the caller has less time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the agent is reached.
+/// The address of the agent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Agent {
     pub(super) port: u16,
 }
 
-/// How a command in the VM ended.
+/// The result of a command in the VM.
 #[derive(Debug, Deserialize)]
 struct Ran {
     #[serde(default)]
@@ -37,12 +37,12 @@ struct Ran {
 }
 
 impl Agent {
-    /// Whether its screen is up: it gives a picture of it.
+    /// Whether the VM's screen is up: the agent can take a screenshot.
     pub(super) async fn is_ready(self, patience: Duration) -> bool {
         self.send(Method::GET, "/screenshot", None, patience).await.is_ok()
     }
 
-    /// What programs say that they show, as XML.
+    /// Returns the accessibility tree as XML.
     pub(super) async fn tree(self) -> Result<String, VmError> {
         #[derive(Deserialize)]
         struct Tree {
@@ -54,7 +54,7 @@ impl Agent {
         Ok(tree.tree)
     }
 
-    /// Runs a command of the VM's shell to its end, and answers what it wrote.
+    /// Runs a shell command in the VM to its end, and returns its output.
     pub(super) async fn run(self, command: &str) -> Result<String, VmError> {
         let answer = self.send(Method::POST, "/execute", Some(json!({"command": command, "shell": true})), PATIENCE).await?;
         let ran: Ran = serde_json::from_slice(&answer).map_err(|error| VmError::Agent(error.to_string()))?;

@@ -9,19 +9,19 @@ use super::keys::{self, Stroke};
 use super::service::{Vm, VmError};
 use crate::desktop::{Button, ScreenError};
 
-/// Turns of the wheel in one call; what goes beyond is cut off.
+/// Maximum turns of the wheel in one call; the rest is cut off.
 const MAX_TURNS: u64 = 200;
-/// Steps of a drag: programs follow the way, and miss a jump.
+/// Steps of a drag: programs follow a movement, and miss a jump.
 const DRAG_STEPS: i64 = 12;
-/// Between two strokes, turns of the wheel or steps. The devices keep some events and drop the next ones, and a VM without
-/// its own processor takes its time; nothing says that it has taken them.
+/// Pause between two strokes, turns of the wheel, or steps. The devices queue some events and drop the next ones, and an emulated
+/// VM is slow; nothing reports that it has received them.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Between a button's way down and up, and before a second click.
+/// Pause between press and release of a button, and before a second click.
 const CLICK_PAUSE: Duration = Duration::from_millis(30);
-/// QEMU's measure of a whole side.
+/// QEMU's value for a whole side.
 const WHOLE: f64 = 32768.0;
 
-/// Where the pointer is, as far as it was moved from here.
+/// The pointer's position, as last set from here.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Position {
     pub(super) x: f64,
@@ -44,7 +44,7 @@ fn key_event(qcode: &str, down: bool) -> Value {
     json!({"type": "key", "data": {"key": {"type": "qcode", "data": qcode}, "down": down}})
 }
 
-/// The middle of a pixel, in 32,768ths of a side.
+/// The center of a pixel, in 32,768ths of a side.
 fn part(at: i64, side: u16) -> i64 {
     ((at as f64 + 0.5) * WHOLE / f64::from(side.max(1))) as i64
 }
@@ -62,7 +62,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Moves the pointer to a place on the screen.
+    /// Moves the pointer to a point on the screen.
     pub(crate) async fn move_to(&self, x: f64, y: f64) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         self.point(x, y).await
@@ -77,26 +77,26 @@ impl Vm {
         self.go(column, row, (width, height)).await
     }
 
-    /// Where the pointer was put last, and the size of the screen.
+    /// Returns the last position that was set, and the size of the screen.
     pub(crate) async fn pointer(&self) -> Result<((i16, i16), (u16, u16)), VmError> {
         let at = self.position();
         Ok(((at.x as i16, at.y as i16), self.size().await?))
     }
 
-    /// The place that is so far from the pointer, at most at the edge.
+    /// Returns the point at this distance from the pointer, at most at the edge.
     async fn beside(&self, x: f64, y: f64) -> Result<Position, VmError> {
         let (at, (width, height)) = (self.position(), self.size().await?);
         let stop = |at: f64, way: f64, side: u16| (at + way).clamp(0.0, f64::from(side.max(1) - 1));
         Ok(Position { x: stop(at.x, x, width), y: stop(at.y, y, height) })
     }
 
-    /// Moves the pointer from where it is, at most to the edge.
+    /// Moves the pointer relative to its position, at most to the edge.
     pub(crate) async fn move_by(&self, x: f64, y: f64) -> Result<(), VmError> {
         let to = self.beside(x, y).await?;
         self.move_to(to.x, to.y).await
     }
 
-    /// Clicks where the pointer is, or at a place.
+    /// Clicks at the pointer, or at a point.
     pub(crate) async fn click(&self, x: Option<f64>, y: Option<f64>, button: Button, times: u8) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         if x.is_some() || y.is_some() {
@@ -137,7 +137,7 @@ impl Vm {
         self.input(vec![button_event("left", false)]).await
     }
 
-    /// The same from where the pointer is.
+    /// Like `drag_to`, relative to the pointer.
     pub(crate) async fn drag_by(&self, x: f64, y: f64) -> Result<(), VmError> {
         let to = self.beside(x, y).await?;
         self.drag_to(to.x, to.y).await
@@ -171,9 +171,9 @@ impl Vm {
         self.key(stroke, down).await
     }
 
-    /// Presses keys in this order, and releases them in the other.
+    /// Presses keys in order, and releases them in reverse order.
     pub(crate) async fn hotkey(&self, names: &[String]) -> Result<(), VmError> {
-        // All are known before the first is pressed: none stays pressed for an unknown one.
+        // All names are checked before the first press, so no key stays pressed because of an unknown one.
         let strokes = names.iter().map(|name| keys::named(name)).collect::<Result<Vec<_>, _>>()?;
         let _hands = self.hands.lock().await;
         let mut held = Vec::new();
@@ -193,7 +193,7 @@ impl Vm {
         outcome
     }
 
-    /// Whether each character of a text is on a key.
+    /// Checks that each character of a text is on a key.
     pub(crate) fn can_type(text: &str) -> Result<(), VmError> {
         match text.chars().find(|character| keys::of_character(*character).is_none()) {
             Some(character) => Err(VmError::NoKeyFor(character)),
@@ -201,7 +201,7 @@ impl Vm {
         }
     }
 
-    /// Types a text by keys, all of which must be there.
+    /// Types a text by keys; each character must be on one.
     pub(crate) async fn type_keys(&self, text: &str) -> Result<(), VmError> {
         Self::can_type(text)?;
         let _hands = self.hands.lock().await;
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn pixels_come_back_as_they_went() {
-        // How X and others make a pixel of what a tablet tells.
+        // The conversion of X and others from a tablet's value to a pixel.
         let back = |value: i64, side: u16| value * i64::from(side) / 32768;
         for side in [1_u16, 800, 1280, 1920, 4096] {
             for at in 0..i64::from(side) {

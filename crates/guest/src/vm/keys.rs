@@ -10,7 +10,7 @@ pub(super) struct Stroke {
     pub(super) shift: bool,
 }
 
-/// The letters and digits by their characters, in order.
+/// Letters and digits in order, indexed by character.
 const LETTERS: [&str; 26] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y",
     "z",
@@ -18,10 +18,10 @@ const LETTERS: [&str; 26] = [
 const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 const FUNCTIONS: [&str; 12] = ["f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "f10", "f11", "f12"];
 const PAD: [&str; 10] = ["kp_0", "kp_1", "kp_2", "kp_3", "kp_4", "kp_5", "kp_6", "kp_7", "kp_8", "kp_9"];
-/// What shift makes of the digits.
+/// The digit keys' characters with shift.
 const ABOVE_DIGITS: &str = ")!@#$%^&*(";
 
-/// The other characters: what a key types, what it types with shift, and its name.
+/// The other characters: without shift, with shift, and the key's name.
 #[rustfmt::skip]
 const SIGNS: [(char, char, &str); 12] = [
     (' ', ' ', "spc"), ('-', '_', "minus"), ('=', '+', "equal"), ('[', '{', "bracket_left"), (']', '}', "bracket_right"),
@@ -29,7 +29,7 @@ const SIGNS: [(char, char, &str); 12] = [
     ('.', '>', "dot"), ('/', '?', "slash"),
 ];
 
-/// Keys without a character, by the number that X11 has for them.
+/// Keys without a character, by X11 keysym.
 #[rustfmt::skip]
 const OTHERS: &[(u32, &str)] = &[
     (0xff08, "backspace"), (0xff09, "tab"), (0xff0d, "ret"), (0xff13, "pause"), (0xff14, "scroll_lock"), (0xff15, "sysrq"),
@@ -44,13 +44,13 @@ const OTHERS: &[(u32, &str)] = &[
     (0x1008_ff27, "ac_forward"), (0x1008_ff29, "ac_refresh"),
 ];
 
-/// The key by the name that the sandbox's own screen takes for it.
+/// Finds a key by its name on the sandbox's own screen.
 pub(super) fn named(name: &str) -> Result<Stroke, ScreenError> {
     let unknown = || ScreenError::NoKey(name.chars().take(40).collect());
     of_keysym(keysym(name).ok_or_else(unknown)?).ok_or_else(unknown)
 }
 
-/// The key that types a character; none: no key of a US keyboard does.
+/// Finds the key that types a character; `None` if a US keyboard has none.
 pub(super) fn of_character(character: char) -> Option<Stroke> {
     of_keysym(character_keysym(character)?)
 }

@@ -8,12 +8,12 @@ use super::qmp::Qmp;
 use super::service::VmError;
 use crate::desktop::Picture;
 
-/// Of the screen, in pixels.
+/// Maximum side of the screen, in pixels.
 const MAX_SIDE: usize = 8192;
 
-/// Has QEMU write down its screen, in a directory that it may write to.
+/// Has QEMU write a screenshot to a directory that it may write to.
 pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, VmError> {
-    // Each has a separate file: several may look at once.
+    // Each has a separate file, because there may be several at once.
     let place = dir.join(format!("screen-{}", crate::random_id()));
     let name = place.display().to_string();
     let taken = qmp.execute("screendump", json!({"filename": name})).await;
@@ -28,7 +28,7 @@ pub(super) async fn take(qmp: &Qmp, dir: &Path) -> Result<Picture, VmError> {
     of_ppm(&file).ok_or_else(|| VmError::Picture("QEMU wrote no picture".to_owned()))
 }
 
-/// `P6`, width, height and 255, each with one white space behind, and three bytes for a pixel.
+/// Parses `P6`, width, height, and 255, each followed by one white space, and three bytes per pixel.
 fn of_ppm(file: &[u8]) -> Option<Picture> {
     let mut rest = file.strip_prefix(b"P6")?;
     let mut numbers = [0; 3];

@@ -13,13 +13,13 @@ use tokio::sync::{broadcast, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes of a line that it sends. The longest are lists of devices, far below.
+/// Maximum bytes of a received line. The longest are lists of devices, far below.
 const MAX_LINE: u64 = 1 << 20;
-/// For QEMU to be there.
+/// Timeout for QEMU's greeting.
 const GREETING: Duration = Duration::from_secs(30);
-/// For the answer to a command. None of ours takes long: what does is a job, of which events tell.
+/// Timeout for the answer to a command. None of ours takes long: long work is a job, with events for its progress.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Events that wait for a slow listener.
+/// Maximum events that wait for a slow listener.
 const MAX_EVENTS: usize = 64;
 
 #[derive(Debug, Error)]
@@ -34,7 +34,7 @@ pub enum QmpError {
     Refused { command: &'static str, reason: String },
 }
 
-/// What QEMU tells by itself.
+/// An event from QEMU.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) name: String,
@@ -43,7 +43,7 @@ pub(super) struct Event {
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Value, String>>>>>;
 
-/// A connection that has been greeted.
+/// A connection after its greeting.
 pub(super) struct Qmp {
     writer: tokio::sync::Mutex<Box<dyn AsyncWrite + Send + Unpin>>,
     waiting: Waiting,
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Qmp {
 }
 
 impl Qmp {
-    /// Waits for the greeting, and says that it knows no extensions.
+    /// Waits for the greeting, and negotiates no extensions.
     pub(super) async fn over(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -94,7 +94,7 @@ impl Qmp {
         self.events.subscribe()
     }
 
-    /// Has a command done, and waits for what it answers.
+    /// Executes a command, and waits for its result.
     pub(super) async fn execute(&self, command: &'static str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -125,7 +125,7 @@ impl Qmp {
     }
 }
 
-/// The next message; none when the other side has closed, or sends what is none.
+/// Reads the next message; `None` if the other side has closed, or sends something else.
 async fn line(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Value> {
     let mut bytes = Vec::new();
     reader.take(MAX_LINE).read_until(b'\n', &mut bytes).await.ok()?;
@@ -138,7 +138,7 @@ async fn line(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Value> {
 fn hear(message: Value, waiting: &Waiting, events: &broadcast::Sender<Event>) {
     if let Some(name) = message.get("event").and_then(Value::as_str) {
         let data = message.get("data").cloned().unwrap_or_default();
-        // Nobody may listen.
+        // There may be no listeners.
         let _ = events.send(Event { name: name.to_owned(), data });
         return;
     }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A QEMU that says what a test has it say.
+    /// A QEMU with scripted answers.
     struct FakeQemu {
         reader: BufReader<ReadHalf<DuplexStream>>,
         writer: WriteHalf<DuplexStream>,

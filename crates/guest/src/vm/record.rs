@@ -1,4 +1,4 @@
-//! Pictures of the VM's screen, as a recorder takes them in: one after the other, each as raw pixels.
+//! Pictures of the VM's screen for a recorder: one after the other, as raw pixels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::service::Vm;
 
-/// A film that is being made.
+/// A recording in progress.
 #[derive(Debug)]
 pub(crate) struct Film {
     pub(crate) vm: Arc<Vm>,
     pub(crate) fps: i64,
-    /// Of each picture. When the screen has another size, the last one that had this stands still.
+    /// Size of each picture. While the screen has another size, the last picture of this size is repeated.
     pub(crate) size: (u16, u16),
 }
 
@@ -29,16 +29,16 @@ impl Film {
             .into()
     }
 
-    /// Writes a picture at every tick, until the recorder reads no more or the VM has ended.
+    /// Writes a picture at every tick, until the recorder stops reading or the VM has ended.
     pub(crate) async fn run(self, mut input: Sender) {
         let gap = Duration::from_secs_f64(1.0 / self.fps.max(1) as f64);
         let mut ticks = interval(gap);
-        // The video lasts as long as what it shows, also when the VM is busy.
+        // The video lasts as long as what it shows, even when the VM is busy.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut latest = vec![0; usize::from(self.size.0) * usize::from(self.size.1) * 3];
         loop {
             let due = ticks.tick().await;
-            // Ticks that were missed are made up for with the picture that there is.
+            // Missed ticks repeat the latest picture.
             if Instant::now().duration_since(due) < gap {
                 match self.vm.picture().await {
                     Ok(picture) if picture.screen == self.size => latest = picture.into_pixels(),

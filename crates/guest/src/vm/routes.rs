@@ -1,4 +1,4 @@
-//! The VM itself: how it is, and back to how it was. Its screen is under `/v1/display` and `/v1/browser/actions`.
+//! State and reset of the VM. Its screen is under `/v1/display` and `/v1/browser/actions`.
 
 use axum::Router;
 use axum::extract::State;
@@ -12,15 +12,15 @@ use super::service::{VmError, VmStatus};
 use crate::SharedGuest;
 use crate::http::{ApiError, Envelope, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(status, reset))]
 pub struct VmApi;
 
-/// Its routes.
+/// The service's routes.
 pub fn router() -> Router<SharedGuest> {
     let mut router = Router::new();
-    // `machine` is the earlier name, which no document lists any more.
+    // `machine` is the earlier name, which is no longer documented.
     for name in ["vm", "machine"] {
         router = router.route(&format!("/v1/{name}"), get(status)).route(&format!("/v1/{name}/reset"), post(reset));
     }
@@ -30,7 +30,7 @@ pub fn router() -> Router<SharedGuest> {
 impl From<VmError> for ApiError {
     fn from(error: VmError) -> Self {
         let message = error.to_string();
-        // None is a 5xx: AIO's JavaScript client would do the same once more.
+        // No error is a 5xx: AIO's JavaScript client would retry.
         let refused = |message| ApiError::new(StatusCode::FAILED_DEPENDENCY, message);
         match error {
             VmError::NoVm => {
@@ -66,8 +66,7 @@ async fn status(State(guest): State<SharedGuest>) -> Reply<VmStatus> {
     ok(guest.vm.status(&guest).await?)
 }
 
-/// Has the VM be as it was when it was ready for the first time: its disk, its memory, its screen. It is started when it
-/// does not run.
+/// Resets the VM to the state in which it was first ready: its disk, its memory, its screen. It is started if it is not running.
 #[utoipa::path(post, path = "/v1/vm/reset", tag = "vm", operation_id = "reset_vm_v1_vm_reset_post",
     responses((status = 200, body = Envelope<VmReset>)))]
 async fn reset(State(guest): State<SharedGuest>) -> Reply<VmReset> {

@@ -25,15 +25,15 @@ use crate::desktop::{AccessibilityTree, Format, Picture, ScreenError};
 use crate::process::{Kept, Said, told};
 use crate::{Guest, SharedGuest, dial};
 
-/// For one question whether the agent is there.
+/// Timeout for one check whether the agent answers.
 const ASK: Duration = Duration::from_secs(10);
-/// Between two of them; nothing tells of an agent that has started.
+/// Interval between these checks; there is no event for an agent's start.
 const PAUSE: Duration = Duration::from_millis(250);
-/// For a state to be kept or taken up: as much as the VM's memory is written or read.
+/// Timeout for saving or loading a state: as much as the VM's memory is written or read.
 const KEEP: Duration = Duration::from_secs(180);
-/// For a killed process to be gone.
+/// Timeout for a killed process to exit.
 const END: Duration = Duration::from_secs(5);
-/// Bytes of a text that is copied.
+/// Maximum bytes of a text that is copied.
 const MAX_TEXT: usize = 1 << 16;
 
 #[derive(Debug, Error)]
@@ -111,7 +111,7 @@ pub struct VmService {
     current: tokio::sync::Mutex<Option<Arc<Vm>>>,
 }
 
-/// A running VM. Dropped, it ends.
+/// A running VM. It is killed on drop.
 #[derive(Debug)]
 pub struct Vm {
     process: Kept,
@@ -121,11 +121,11 @@ pub struct Vm {
     settings: Settings,
     state: StateDir,
     begun: Instant,
-    /// Where its agent is reached; 0: it has none.
+    /// The agent's port on loopback; 0: there is no agent.
     port: u16,
-    /// It began with a state that was kept.
+    /// It started from a saved state.
     warm: bool,
-    /// The time that it took; set once it is ready.
+    /// The time that it took to get ready, once it is.
     ready: OnceCell<Duration>,
     position: Mutex<Position>,
     /// Held while mouse and keyboard are used: one caller at a time.
@@ -138,7 +138,7 @@ impl VmService {
         Ok(Settings::read(&guest.config().env)?.is_some())
     }
 
-    /// The VM, started if it is not there; it may be booting.
+    /// Returns the VM, which is started if it is not running; it may be booting.
     pub async fn get(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
         let mut current = self.current.lock().await;
         if let Some(vm) = current.as_ref().filter(|vm| vm.is_fine()) {
@@ -161,14 +161,14 @@ impl VmService {
         Ok(current.insert(Arc::new(vm)).clone())
     }
 
-    /// The VM, when its agent answers.
+    /// Returns the VM, once its agent answers.
     pub async fn ready(&self, guest: &SharedGuest) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(guest).await?;
         vm.ready().await?;
         Ok(vm)
     }
 
-    /// Has the VM be ready, when this port of the loopback is the one that leads into it.
+    /// Waits until the VM is ready, if this port on loopback is its agent's.
     pub(crate) async fn ready_for(&self, guest: &SharedGuest, port: u16) -> Result<(), VmError> {
         // Errors in the settings are reported to callers of the VM itself.
         if let Ok(Some(settings)) = Settings::read(&guest.config().env)
@@ -179,7 +179,7 @@ impl VmService {
         Ok(())
     }
 
-    /// Has the VM be again as it was when it was ready for the first time, disk and memory. Whether that took a boot.
+    /// Resets the VM to the state in which it was first ready, disk and memory. Returns whether that took a boot.
     pub async fn reset(&self, guest: &SharedGuest) -> Result<bool, VmError> {
         let (settings, state) = prepare(guest)?;
         let mut current = self.current.lock().await;
@@ -212,7 +212,7 @@ impl VmService {
         Ok(true)
     }
 
-    /// How it is. Nothing is started.
+    /// Returns the VM's state. Nothing is started.
     pub async fn status(&self, guest: &SharedGuest) -> Result<VmStatus, VmError> {
         let (settings, state) = prepare(guest)?;
         let current = self.current.lock().await;
@@ -236,15 +236,15 @@ impl VmService {
     }
 }
 
-/// Boots the VM of an image that is being built, and keeps its state, so that those of the image's sandboxes need not boot.
-/// Answers the seconds that it took.
+/// Boots the VM of an image that is being built, and saves its state, so that VMs in the image's sandboxes need not boot. Returns
+/// the seconds that it took.
 pub(crate) async fn keep_ready(guest: &SharedGuest) -> Result<f64, VmError> {
     let (settings, state) = prepare(guest)?;
     let vm = boot_alone(guest, Settings { snapshot: true, ..settings.clone() }, &state).await?;
     if !state.has_ready(&settings) {
         return Err(VmError::NotKept);
     }
-    // Ended by its own hands it writes what it has not written yet.
+    // On `quit`, QEMU writes its pending data.
     vm.qmp.execute("quit", json!({})).await?;
     drop(timeout(KEEP, vm.process.ended().cancelled()).await);
     state.forget_started().map_err(|source| VmError::Io { what: "its state", source })?;
@@ -257,7 +257,7 @@ pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, 
     if !settings.has_kvm() {
         return Err(VmError::NoKvm);
     }
-    // Nothing of how the image's VM was left, and nothing for its sandboxes.
+    // No state of the image's VM is used, and none is left for its sandboxes.
     state.clear().map_err(|source| VmError::Io { what: "its state", source })?;
     let settings = Settings { snapshot: false, boot_seconds: seconds, ..settings };
     let vm = boot_alone(guest, settings, &state).await?;
@@ -265,10 +265,10 @@ pub(crate) async fn probe_kvm(guest: &SharedGuest, seconds: u32) -> Result<f64, 
     Ok(vm.ready.get().map_or(0.0, Duration::as_secs_f64))
 }
 
-/// A VM that has booted on its own, without anybody to reach, where others may be on the same loopback.
+/// Boots a VM without network access, on a free port: others may use the same loopback.
 async fn boot_alone(guest: &SharedGuest, settings: Settings, state: &StateDir) -> Result<Vm, VmError> {
     let at = |what| move |source| VmError::Io { what, source };
-    // Free a moment ago; QEMU says so when it is not any more.
+    // The port was free a moment ago; QEMU fails if it no longer is.
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = free.map_err(at("a port"))?.port();
     let vm = Vm::start(guest, settings, state.clone(), Launch::Alone(port)).await?;
@@ -322,7 +322,7 @@ impl Vm {
         }
     }
 
-    /// Waits until the agent answers; one that does not in time has its last screen kept, and the VM ends.
+    /// Waits until the agent answers. If it does not in time, its last screen is saved, and the VM is stopped.
     async fn ready(&self) -> Result<(), VmError> {
         self.ready.get_or_try_init(|| self.boot()).await?;
         Ok(())
@@ -340,11 +340,11 @@ impl Vm {
         if self.warm {
             self.set_clock().await;
         }
-        // Where the pointer is is known from here on.
+        // From here on, the pointer's position is known.
         let (width, height) = self.size().await?;
         self.move_to(f64::from(width / 2), f64::from(height / 2)).await?;
         if self.settings.snapshot && !self.state.has_ready(&self.settings) {
-            // A VM without is a VM: a reset boots it.
+            // The VM works without a saved state: a reset boots it.
             if let Err(error) = self.keep().await {
                 tracing::error!(%error, "the VM's state could not be kept");
             }
@@ -352,7 +352,7 @@ impl Vm {
         Ok(took)
     }
 
-    /// Whether the agent answers before a moment.
+    /// Whether the agent answers before the deadline.
     async fn answers(&self, deadline: Instant) -> Result<bool, VmError> {
         let Ok(agent) = self.agent() else { return Ok(true) };
         let ended = self.process.ended();
@@ -374,7 +374,7 @@ impl Vm {
         VmError::Ended { how, said: self.said.text() }
     }
 
-    /// Writes the screen to a file, and answers its name or why there is none.
+    /// Writes the screen to a file. Returns its name, or why there is none.
     async fn keep_screen(&self) -> String {
         let place = self.state.last_screen();
         let kept = async {
@@ -391,7 +391,7 @@ impl Vm {
     async fn set_clock(&self) {
         let now = jiff::Timestamp::now().as_second();
         if let Ok(agent) = self.agent() {
-            // A system without sudo goes on with the time that it had.
+            // A system without sudo continues with its old time.
             let set = agent.run(&format!("sudo -n date -u -s @{now} >/dev/null 2>&1 || true")).await;
             if let Err(error) = set {
                 tracing::warn!(%error, "the VM's clock could not be set");
@@ -399,15 +399,15 @@ impl Vm {
         }
     }
 
-    /// Keeps disk and memory as they are.
+    /// Saves disk and memory.
     async fn keep(&self) -> Result<(), VmError> {
-        // One of other settings may be there.
+        // There may be a state for other settings.
         drop(self.job("snapshot-delete", json!({"tag": READY, "devices": ["disk0"]})).await);
         self.job("snapshot-save", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
         self.state.note_ready(&self.settings).map_err(|source| VmError::Io { what: "its state", source })
     }
 
-    /// Goes back to what was kept.
+    /// Restores the saved state.
     async fn take_up(&self) -> Result<(), VmError> {
         let _hands = self.hands.lock().await;
         self.job("snapshot-load", json!({"tag": READY, "vmstate": "disk0", "devices": ["disk0"]})).await?;
@@ -421,7 +421,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Has a job done to its end, of which events tell.
+    /// Runs a job to its end, which an event reports.
     async fn job(&self, command: &'static str, mut arguments: Value) -> Result<(), VmError> {
         let id = format!("job-{}", crate::random_id());
         arguments["job-id"] = id.clone().into();
@@ -436,7 +436,7 @@ impl Vm {
                             return Ok(());
                         }
                     }
-                    // What was missed may have been it.
+                    // A missed event may be the one waited for.
                     Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => return Ok(()),
                     Err(tokio::sync::broadcast::error::RecvError::Closed) => return Err(QmpError::Gone),
                 }
@@ -465,17 +465,17 @@ impl Vm {
         *self.position.lock().unwrap_or_else(PoisonError::into_inner) = position;
     }
 
-    /// The whole screen.
+    /// Takes a picture of the whole screen.
     pub(crate) async fn picture(&self) -> Result<Picture, VmError> {
         picture::take(&self.qmp, &self.dir).await
     }
 
-    /// Of the screen, in pixels.
+    /// The size of the screen, in pixels.
     pub(crate) async fn size(&self) -> Result<(u16, u16), VmError> {
         Ok(self.picture().await?.screen)
     }
 
-    /// What programs say that they show.
+    /// Returns the accessibility tree.
     pub(crate) async fn accessibility(&self, depth: u32, nodes: u32) -> Result<AccessibilityTree, VmError> {
         let xml = self.agent()?.tree().await?;
         let read = tokio::task::spawn_blocking(move || tree::read(&xml, depth, nodes)).await;
@@ -483,7 +483,7 @@ impl Vm {
         read.map_err(|reason| VmError::Agent(format!("its tree can't be read: {reason}")))
     }
 
-    /// Copies a text, by what the VM has for that.
+    /// Copies a text, with the VM's own clipboard program.
     pub(crate) async fn copy(&self, text: &str) -> Result<(), VmError> {
         use base64::Engine;
         if text.len() > MAX_TEXT {
@@ -494,15 +494,15 @@ impl Vm {
         Ok(())
     }
 
-    /// The text that was copied last.
+    /// Returns the VM's clipboard.
     pub(crate) async fn clipboard(&self) -> Result<String, VmError> {
         self.agent()?.run("xclip -selection clipboard -out 2>/dev/null || true").await
     }
 
-    /// A connection that speaks VNC's protocol.
+    /// Opens a connection that speaks VNC's protocol.
     pub(crate) async fn vnc(&self, guest: &SharedGuest) -> Result<UnixStream, VmError> {
         let path = self.dir.join("vnc").display().to_string();
-        // It listens before it answers its monitor.
+        // QEMU listens for VNC before it answers on its monitor.
         self.qmp.execute("query-status", json!({})).await?;
         dial::socket(guest, &path).await.map_err(|source| VmError::Io { what: "its VNC socket", source })
     }

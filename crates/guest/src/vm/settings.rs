@@ -12,29 +12,30 @@ use super::service::VmError;
 /// The settings file of an image with a VM, and its earlier name.
 const FILES: [&str; 2] = ["/etc/arenite/vm.json", "/etc/arenite/machine.json"];
 const KVM: &str = "/dev/kvm";
-/// Bytes of that file.
+/// Maximum bytes of that file.
 const MAX_BYTES: u64 = 64 << 10;
 /// Prefixes of the variables that override a setting; the rest is the setting's name. The second is the earlier name; the first wins.
 const VARIABLES: [&str; 2] = ["ARENITE_VM_", "ARENITE_MACHINE_"];
 
-/// Which kind of device the VM finds. Systems without drivers for `virtio` know the other ones.
+/// The kind of devices in the VM. Systems without drivers for `virtio` support the plain ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Devices {
     #[default]
     Virtio,
-    /// A disk on IDE, an e1000 network card, a USB tablet and a PS/2 keyboard.
+    /// A disk on IDE, an e1000 network card, a USB tablet, and a PS/2 keyboard.
     Plain,
 }
 
-/// What runs the VM's instructions.
+/// The accelerator of the VM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Accel {
-    /// The host's KVM, in sandboxes that have it: the host gives it where a probe boot has shown that it works. Else QEMU.
+    /// The host's KVM, in sandboxes that have it: the host provides it where a probe boot has shown that it works. Otherwise,
+    /// QEMU's emulation.
     #[default]
     Auto,
-    /// QEMU alone.
+    /// QEMU's emulation.
     Tcg,
 }
 
@@ -47,21 +48,21 @@ pub(super) struct Settings {
     pub(super) memory_mb: u32,
     #[serde(default = "usual_cpus")]
     pub(super) cpus: u32,
-    /// Where the agent in the VM listens, and where it is reached on the sandbox's loopback. 0: there is none, and the
-    /// VM counts as ready when it runs.
+    /// The port of the agent in the VM, and on the sandbox's loopback. 0: there is no agent, and the VM counts as ready when it
+    /// runs.
     #[serde(default = "usual_port")]
     pub(super) agent_port: u16,
-    /// How long it may take from its start until the agent answers.
+    /// Timeout from its start until the agent answers, in seconds.
     #[serde(default = "usual_boot")]
     pub(super) boot_seconds: u32,
     #[serde(default)]
     pub(super) devices: Devices,
     #[serde(default)]
     pub(super) accel: Accel,
-    /// Whether its state is kept when it is ready for the first time, so that a reset takes seconds.
+    /// Whether its state is saved when it is first ready, so that a reset takes seconds.
     #[serde(default = "yes")]
     pub(super) snapshot: bool,
-    /// Of the screen, in pixels, as far as the system in the VM follows it.
+    /// Width of the screen in pixels, if the system in the VM supports it.
     #[serde(default = "usual_width")]
     pub(super) width: u32,
     #[serde(default = "usual_height")]
@@ -97,7 +98,7 @@ fn usual_height() -> u32 {
 }
 
 impl Settings {
-    /// Those of this sandbox; none: its image has no VM.
+    /// Reads the settings of this sandbox; `None` if its image has no VM.
     pub(super) fn read(env: &BTreeMap<String, String>) -> Result<Option<Self>, VmError> {
         Self::read_from(FILES.map(Path::new), env)
     }
@@ -119,7 +120,7 @@ impl Settings {
         };
         let overrides = |prefix| env.iter().filter_map(move |(name, given)| Some((name.strip_prefix(prefix)?, given)));
         for (name, given) in VARIABLES.iter().rev().flat_map(overrides) {
-            // A number or true and false are those; the rest is a text.
+            // Numbers and booleans are parsed; everything else is a string.
             let given = match serde_json::from_str(given) {
                 Ok(plain @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_))) => plain,
                 _ => given.clone().into(),
@@ -149,7 +150,7 @@ impl Settings {
                 return Err(VmError::Settings(format!("{name} is {number}, and can be {least} to {most}")));
             }
         }
-        // QEMU reads a comma in an option as its end.
+        // In an option, QEMU reads a comma as its end.
         if !self.disk.starts_with('/') || self.disk.contains([',', '\0']) {
             return Err(VmError::Settings("disk must be an absolute path without a comma".to_owned()));
         }

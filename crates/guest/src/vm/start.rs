@@ -1,4 +1,4 @@
-//! From an image's disk to a running QEMU.
+//! Starts QEMU on an image's disk.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -14,15 +14,15 @@ use crate::SharedGuest;
 use crate::desktop::locate;
 use crate::process::{self, Command, Exit, Kept, OwnedProcess, Said, ScratchDir, told};
 
-/// What the VM writes is kept here, in the sandbox's own layer.
+/// The directory for what the VM writes, in the sandbox's own layer.
 const STATE: &str = "/var/lib/machine/state";
 const PROGRAM: &str = "qemu-system-x86_64";
 const TOOL: &str = "qemu-img";
-/// For `qemu-img` to make a layer, which is some hundred kilobytes.
+/// Timeout for `qemu-img` to create a layer, which is some hundred kilobytes.
 const MAKE: Duration = Duration::from_secs(60);
-/// Of translated code, in MiB. QEMU's own choice would be a gigabyte.
+/// Size of the cache for translated code, in MiB. QEMU's default would be a gigabyte.
 const TRANSLATED_MIB: u32 = 256;
-/// The name of the state that was kept when the VM was ready for the first time.
+/// The name of the state that was saved when the VM was first ready.
 pub(super) const READY: &str = "ready";
 
 /// A started QEMU, with its monitor.
@@ -30,17 +30,17 @@ pub(super) const READY: &str = "ready";
 pub(super) struct Started {
     pub(super) process: Kept,
     pub(super) qmp: Qmp,
-    /// A directory that it may write to; it goes with the process.
+    /// A directory that it may write to; it is removed with the process.
     pub(super) dir: PathBuf,
     pub(super) said: Said,
 }
 
-/// Files of the VM in the sandbox's layer.
+/// The VM's files in the sandbox's layer.
 #[derive(Debug, Clone)]
 pub(super) struct StateDir(PathBuf);
 
 impl StateDir {
-    /// Makes their directory, which is the sandbox's user's.
+    /// Creates the directory, owned by the sandbox's user.
     pub(super) fn open(guest: &SharedGuest) -> io::Result<Self> {
         let dir = PathBuf::from(STATE);
         if dir.is_dir() {
@@ -64,17 +64,17 @@ impl StateDir {
         self.0.join("ready.json")
     }
 
-    /// Tells that the VM was started in this sandbox: its disk is not as the image brought it.
+    /// The file that marks that the VM was started in this sandbox: its disk differs from the image's.
     fn started(&self) -> PathBuf {
         self.0.join("started")
     }
 
-    /// Where the last screen of a VM that did not get ready is put.
+    /// The path for the last screen of a VM that did not get ready.
     pub(super) fn last_screen(&self) -> PathBuf {
         self.0.join("last-screen.png")
     }
 
-    /// Whether a kept state is in the disk that fits these settings.
+    /// Whether the disk has a saved state that fits these settings.
     pub(super) fn has_ready(&self, settings: &Settings) -> bool {
         std::fs::read_to_string(self.ready()).is_ok_and(|text| text.trim() == settings.fingerprint())
     }
@@ -83,12 +83,12 @@ impl StateDir {
         std::fs::write(self.ready(), settings.fingerprint())
     }
 
-    /// Whether the image brought a VM that is running already, so to speak, and nobody has used it yet.
+    /// Whether the disk has a saved state from the image that was never used.
     pub(super) fn is_warm(&self, settings: &Settings) -> bool {
         self.has_ready(settings) && self.disk().exists() && !self.started().exists()
     }
 
-    /// Forgets that it was started: an image's VM is fresh in each of its sandboxes.
+    /// Removes the mark of a start: an image's VM is unused in each of its sandboxes.
     pub(super) fn forget_started(&self) -> io::Result<()> {
         std::fs::remove_file(self.started())
     }
@@ -97,7 +97,7 @@ impl StateDir {
         std::fs::write(self.started(), "")
     }
 
-    /// Removes all that the VM has written.
+    /// Removes everything that the VM has written.
     pub(super) fn clear(&self) -> io::Result<()> {
         for file in [self.ready(), self.disk()] {
             match std::fs::remove_file(file) {
@@ -110,8 +110,8 @@ impl StateDir {
 }
 
 impl Settings {
-    /// What a kept state depends on: with other devices or another size of memory it can't be taken up, and with KVM only on the
-    /// processor that it was kept on.
+    /// What a saved state depends on: it can't be loaded with other devices or another memory size, and with KVM only on the same
+    /// processor.
     fn fingerprint(&self) -> String {
         let Self { disk, memory_mb, cpus, agent_port, devices, width, height, .. } = self;
         let made = format!("{disk} {memory_mb} {cpus} {agent_port} {devices:?} {width}x{height}");
@@ -151,17 +151,18 @@ async fn tool(guest: &SharedGuest, arguments: &[&str]) -> Result<(), VmError> {
     }
 }
 
-/// How it is started.
+/// The way to start the VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launch {
     Boot,
-    /// With the state that was kept.
+    /// Load the saved state.
     TakeUp,
-    /// In the build of an image, which is on the host's network: the VM reaches nobody, and is reached on this port.
+    /// In the build of an image, which is on the host's network: the VM has no network access, and its agent is reached on this
+    /// port.
     Alone(u16),
 }
 
-/// Starts QEMU on the VM's disk, which is made when it is not there.
+/// Starts QEMU on the VM's disk, which is created if it is missing.
 pub(super) async fn start(
     guest: &SharedGuest,
     settings: &Settings,
@@ -211,7 +212,7 @@ pub(super) async fn start(
     }
 }
 
-/// QEMU's own words for all this. It starts with no device but those named here.
+/// QEMU's command line. It starts with no devices but those named here.
 fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec<String> {
     let Settings { memory_mb, cpus, agent_port, width, height, .. } = settings;
     let mut words = Vec::new();
@@ -229,14 +230,14 @@ fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec
     add("-boot", "menu=off,strict=on".into());
     add("-display", "none".into());
     add("-device", format!("VGA,edid=on,xres={width},yres={height},xmax={width},ymax={height},vgamem_mb=32"));
-    // Sockets' files and pipes alone: nothing else in the sandbox reaches them by an address.
+    // Only socket files and pipes: nothing else in the sandbox reaches them by an address.
     add("-vnc", format!("unix:{}/vnc", dir.display()));
     add("-chardev", "stdio,id=monitor,signal=off".into());
     add("-mon", "chardev=monitor,mode=control".into());
     // The sandbox's disk does not wait for the host's either.
     add("-blockdev", format!("driver=file,node-name=file0,filename={disk},cache.no-flush=on,discard=unmap"));
     add("-blockdev", "driver=qcow2,node-name=disk0,file=file0,discard=unmap".into());
-    // Its own network, which reaches what a process of this sandbox reaches.
+    // A separate network, which reaches what a process of this sandbox reaches.
     let forward = match (launch, agent_port) {
         (_, 0) => String::new(),
         (Launch::Alone(outside), port) => format!(",restrict=on,hostfwd=tcp:127.0.0.1:{outside}-:{port}"),
@@ -257,7 +258,7 @@ fn arguments(settings: &Settings, disk: &str, dir: &Path, launch: Launch) -> Vec
     if launch == Launch::TakeUp {
         add("-loadvm", READY.into());
     }
-    // Of the kernel, QEMU uses no more than it needs from here on.
+    // From here on, QEMU uses no more of the kernel than it needs.
     add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny".into());
     words.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
     words

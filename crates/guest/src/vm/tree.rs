@@ -1,4 +1,4 @@
-//! The agent's tree, which is XML with a namespace for each kind of property, as the tree that the sandbox's own screen gives.
+//! The agent's accessibility tree in the form of the sandbox's own. It is XML with a namespace for each kind of property.
 
 use quick_xml::XmlVersion;
 use quick_xml::escape::resolve_xml_entity;
@@ -8,16 +8,16 @@ use quick_xml::reader::Reader;
 
 use crate::desktop::{AccessibilityTree, AccessibleNode, NodeValue, known_state, place_of};
 
-/// Characters of a node's name or text.
+/// Maximum characters of a node's name or text.
 const MAX_TEXT: usize = 4000;
 
 struct Open {
     node: AccessibleNode,
-    /// It is beyond what was asked for; so is what is in it.
+    /// The node is outside the requested limits, and so are its descendants.
     is_left_out: bool,
 }
 
-/// Reads it as far as was asked for: levels below the root, nodes in all.
+/// Parses the tree up to `depth` levels below the root, and `most` nodes in all.
 pub(super) fn read(xml: &str, depth: u32, most: u32) -> Result<AccessibilityTree, String> {
     let mut reader = Reader::from_str(xml);
     let mut open: Vec<Open> = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn read(xml: &str, depth: u32, most: u32) -> Result<AccessibilityTree
 fn add_text(node: &mut AccessibleNode, more: &str) {
     let mut text = match node.value.take() {
         Some(NodeValue::Text(text)) => text,
-        // A number is what the node is about.
+        // A numeric value takes precedence over text.
         Some(number) => {
             node.value = Some(number);
             return;
@@ -117,7 +117,7 @@ fn text(attribute: &Attribute<'_>) -> Result<String, String> {
     Ok(value.into_owned())
 }
 
-/// `(12, 34)`.
+/// Parses `(12, 34)`.
 fn pair(text: &str) -> Option<(i32, i32)> {
     let (x, y) = text.trim().strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
     Some((x.trim().parse().ok()?, y.trim().parse().ok()?))
