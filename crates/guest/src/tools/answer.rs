@@ -1,4 +1,4 @@
-//! Answers of several parts: words for agents, the same for programs, pictures.
+//! Answers of several parts: text for agents, the same as JSON for programs, and images.
 
 use axum::http::StatusCode;
 use base64::Engine;
@@ -10,21 +10,21 @@ use super::bounded::Bounded;
 use super::tool::ToolResult;
 use crate::http::ApiError;
 
-/// Bytes of a picture: models take no larger ones.
+/// Maximum bytes of an image: models accept no larger ones.
 pub(super) const MAX_PICTURE: usize = 3_700_000;
 
-/// Words for agents beside JSON for programs.
+/// Builds a result with text for agents and JSON for programs.
 pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     tool_result(vec![ContentBlock::text(text.into())], answer)
 }
 
-/// A text, and how to read the rest of one that was cut.
+/// Builds a result with a text, and a hint how to read the rest if it was cut.
 pub(super) fn cut(bounded: Bounded) -> ToolResult {
     let hint = bounded.hint.map(|hint| ContentBlock::text(format!("Hint: {hint}")));
     Ok(CallToolResult::success([ContentBlock::text(bounded.text)].into_iter().chain(hint).collect()))
 }
 
-/// A picture's file, what is to be said of it, and JSON for programs.
+/// Builds a result with an image, its description, and JSON for programs.
 pub(super) fn picture(file: &[u8], media_type: &str, text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     tool_result(vec![ContentBlock::image(STANDARD.encode(file), media_type), ContentBlock::text(text.into())], answer)
 }

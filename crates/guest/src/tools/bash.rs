@@ -1,4 +1,4 @@
-//! Commands in a shell that lasts.
+//! Commands in a persistent shell.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,12 +9,12 @@ use super::tool::{Caller, Effect, Tool, ToolResult, structured};
 use crate::http::ApiError;
 use crate::shell::{ShellCommandResult, ShellCreateSessionRequest, ShellError, ShellExecRequest, ShellStatus, ShellWaitRequest};
 
-/// The session that calls share which don't ask for another.
+/// The session that calls share unless they request another.
 const SHARED: &str = "mcp";
-/// Commands under way at a time; further calls wait. Each may have a separate shell.
+/// Maximum commands that run concurrently; further calls wait. Each may have a separate shell.
 const MAX_COMMANDS: usize = 48;
 static TURNS: Semaphore = Semaphore::const_new(MAX_COMMANDS);
-/// What stands for the keys that stop a command.
+/// The spellings of the keys that stop a command.
 const STOP: [&str; 3] = ["C-c", "ctrl+c", "^C"];
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -64,10 +64,10 @@ struct Executed {
     session_id: String,
     command: String,
     status: ShellStatus,
-    /// None: it has not ended, or not by itself.
+    /// `None`: it is still running, or did not exit by itself.
     exit_code: Option<i32>,
     output: String,
-    /// Where the session is now.
+    /// The session's current directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
                 None => {
                     let request = ShellCreateSessionRequest { id: Some(SHARED.to_owned()), ..Default::default() };
                     let made = guest.shell.create(guest, request).await?;
-                    // Another call may have come first meanwhile.
+                    // Another call may have used the session meanwhile.
                     Some(made.session_id).filter(|id| !guest.shell.is_busy(id))
                 }
             };
@@ -139,7 +139,7 @@ async fn execute(caller: Caller, args: ExecuteBash) -> ToolResult {
     })
 }
 
-/// What a session's command has said, after its end or after some seconds.
+/// Returns the output of a session's command, after its end or after `seconds`.
 async fn look(caller: &Caller, id: &str, seconds: f64) -> Result<ShellCommandResult, ShellError> {
     let shell = &caller.guest.shell;
     shell.wait(ShellWaitRequest { id: id.to_owned(), seconds: Some(seconds), max_wait_seconds: None }).await?;

@@ -1,23 +1,23 @@
-//! Answers have a bound; what is over it can be read from a file.
+//! Bounded answers: what exceeds the bound can be read from a file.
 
 use crate::Guest;
 use crate::files::{Failure, Kind};
 
-/// Characters of one text that an agent is given at once.
+/// Maximum characters of one text in an answer.
 pub(super) const SHOWN_CHARS: usize = 30_000;
-/// Where texts that were longer are kept whole.
+/// The directory in which longer texts are kept whole.
 const DIR: &str = "/tmp/tool-output";
-/// Texts that are kept: the oldest go first.
+/// Maximum kept texts: the oldest are deleted first.
 const KEPT: usize = 32;
 
-/// A text that fits, or its first and last part, and where the whole of it is.
+/// A text that fits, or its first and last part.
 pub(super) struct Bounded {
     pub(super) text: String,
-    /// How to read the rest.
+    /// Where to read the rest.
     pub(super) hint: Option<String>,
 }
 
-/// Cuts a text that is longer than [`SHOWN_CHARS`], and keeps the whole of it in a file of the sandbox's user.
+/// Cuts a text that is longer than [`SHOWN_CHARS`], and keeps the whole text in a file of the sandbox's user.
 pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
     let chars = text.chars().count();
     if chars <= SHOWN_CHARS {
@@ -37,7 +37,7 @@ pub(super) async fn bounded(guest: &Guest, text: String) -> Bounded {
     Bounded { text: shown, hint: Some(hint) }
 }
 
-/// Keeps as many entries of a list as fit, and says how many there were when these are not all.
+/// Cuts a list to the entries that fit. Returns the number of entries before, if some were cut.
 pub(super) fn cut_list<T: serde::Serialize>(list: &mut Vec<T>) -> Option<usize> {
     let mut chars = 0;
     let fits = list.iter().position(|entry| {
@@ -58,10 +58,10 @@ async fn keep(guest: &Guest, text: String) -> Result<String, Failure> {
         let mut kept: Vec<_> = std::fs::read_dir(DIR).map_err(failed)?.flatten().collect();
         kept.sort_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
         for old in kept.iter().rev().skip(KEPT - 1) {
-            // Somebody else's, perhaps.
+            // The file may belong to another user.
             let _ = std::fs::remove_file(old.path());
         }
-        // A new file of a name that nobody can know, whatever is in the directory.
+        // A new file with an unpredictable name, whatever is in the directory.
         let mut file = std::fs::File::create_new(&written).map_err(failed)?;
         std::io::Write::write_all(&mut file, text.as_bytes()).map_err(failed)
     };

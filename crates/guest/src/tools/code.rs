@@ -1,4 +1,4 @@
-//! Code without a session, and what there is to run it with.
+//! Code without a session, and the packages and runtimes for it.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::files::Failure;
 use crate::http::ApiError;
 use crate::sandbox::{self, Package, SandboxDetail};
 
-/// Seconds that an execution may take at most.
+/// Maximum seconds of one execution.
 const MAX_TIMEOUT: f64 = 900.0;
-/// Pictures of one answer.
+/// Maximum images of one answer.
 const MAX_PICTURES: usize = 10;
-/// Outputs of one answer that are no pictures.
+/// Maximum other outputs of one answer.
 const MAX_OUTPUTS: usize = 50;
-/// Media types that agents can see.
+/// Media types that models can see.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 pub(super) fn execution_tools() -> Vec<Tool> {
@@ -79,7 +79,7 @@ struct Executed {
     stderr: String,
     /// The value of the last expression, as text.
     result: Option<String>,
-    /// What was displayed besides.
+    /// Further displays.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outputs: Vec<Shown>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,16 +88,16 @@ struct Executed {
     hint: Option<String>,
 }
 
-/// A display, in the form that says most to a reader.
+/// A display, in its most readable form.
 #[derive(Debug, Serialize)]
 struct Shown {
     output_type: String,
     text: Option<String>,
-    /// The forms that it has; a picture among them is an image of the answer.
+    /// The media types of the display; images among them are images of the answer.
     media_types: Vec<String>,
 }
 
-/// What is read of a service's output.
+/// The used part of a service's output.
 #[derive(Debug, Deserialize)]
 struct Output {
     output_type: String,
@@ -116,7 +116,7 @@ impl Output {
         })
     }
 
-    /// Plain text, unless that only names an object which says more in another form.
+    /// Returns plain text, unless that only names an object with a more readable form.
     fn words(&self) -> Option<String> {
         let of = |kind: &str| self.data.as_ref().and_then(|data| data.get(kind)).and_then(joined);
         let plain = self.text.clone().or_else(|| of("text/plain"));
@@ -127,7 +127,7 @@ impl Output {
     }
 }
 
-/// A text of a notebook, which may be in lines.
+/// A notebook's text, which may be a list of lines.
 fn joined(data: &Value) -> Option<String> {
     match data {
         Value::String(text) => Some(text.clone()),
@@ -146,7 +146,7 @@ async fn execute(caller: Caller, args: ExecuteCode) -> ToolResult {
         language,
         code: args.code,
         timeout: Some(args.timeout.clamp(1.0, MAX_TIMEOUT).ceil() as i64),
-        // Both start where commands and files do.
+        // Code starts in the same directory as commands and files.
         cwd: Some(guest.default_dir().display().to_string()),
         stateful: None,
         session_id: None,

@@ -61,7 +61,7 @@ struct LoadSkill {
 #[derive(Debug, Serialize)]
 struct Loaded {
     name: String,
-    /// Its directory.
+    /// The skill's directory.
     path: String,
     content: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,7 @@ struct StrReplaceEditor {
 struct Edited {
     output: String,
     path: String,
-    /// Whether there was a file before.
+    /// Whether the file existed before.
     prev_exist: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
@@ -75,7 +75,7 @@ async fn edit(caller: Caller, args: StrReplaceEditor) -> ToolResult {
         slide_range: None,
         enable_metadata: None,
     };
-    // Some room is for line numbers and words.
+    // Leaves room for line numbers and messages.
     let manner = Manner { overwrite, view_bytes: SHOWN_CHARS - SHOWN_CHARS / 10 };
     let done = edit_so(guest, request, manner).await.map_err(|error| match command {
         EditorCommand::Create => not_created(&error),

@@ -1,4 +1,4 @@
-//! Files: one tool with an action for each thing that can be done with them.
+//! Files: one tool with an action for each operation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ struct FileOperations {
     sudo: bool,
 }
 
-/// A service's result with advice.
+/// A service's result with a hint.
 #[derive(Debug, Serialize)]
 struct Hinted<T> {
     #[serde(flatten)]
@@ -117,7 +117,7 @@ fn told(result: impl Serialize, hint: Option<String>) -> ToolResult {
     structured(&Hinted { result, hint })
 }
 
-/// A file call that failed, in words for agents.
+/// Converts an error of a file call for agents.
 pub(super) fn failed(error: &FileError) -> ApiError {
     let answer = ApiError::bad_request(error.to_string());
     let hint = match &error.failure {
@@ -155,7 +155,7 @@ async fn operate(caller: Caller, args: FileOperations) -> ToolResult {
     }
 }
 
-/// An argument that an action can't do without.
+/// Returns an argument that an action requires.
 fn required(value: Option<String>, action: Action, name: &str, what: &str) -> Result<String, ApiError> {
     value.ok_or_else(|| {
         ApiError::bad_request(format!("the action {} needs the argument {name}", action.name())).hint(format!("give {what}"))
@@ -277,7 +277,7 @@ async fn grep(guest: &Guest, args: FileOperations) -> ToolResult {
 const NARROWER: &str = "use a deeper path or a narrower pattern";
 const SHALLOW: &str = "only the directory itself was searched: give recursive: true to search below it too";
 
-/// The pattern for directories below too, if that is asked for; and whether it stays in the directory itself.
+/// Extends the pattern to subdirectories if `recursive` is set. Also returns whether it stays in the directory itself.
 fn deepened(pattern: String, recursive: Option<bool>) -> (String, bool) {
     let is_shallow = !pattern.contains("**") && !pattern.contains('/');
     match is_shallow && recursive == Some(true) {
@@ -286,12 +286,12 @@ fn deepened(pattern: String, recursive: Option<bool>) -> (String, bool) {
     }
 }
 
-/// An extension without what may stand before it.
+/// Strips `*.` and `.` from an extension.
 fn extension(text: &str) -> &str {
     text.trim_start_matches("*.").trim_start_matches('.')
 }
 
-/// Cuts a list to what fits into an answer, and says so.
+/// Cuts a list to what fits into an answer, and returns a note about it.
 fn cut<T: Serialize>(list: &mut Vec<T>, truncated: &mut bool, what: &str, advice: &str) -> Option<String> {
     let whole = cut_list(list);
     let shown = list.len();

@@ -1,4 +1,4 @@
-//! The tools of this sandbox, for agents: what MCP's hub lists and calls, one description and one function each.
+//! The sandbox's tools for agents, as MCP's hub lists and calls them: one description and one function each.
 //!
 //! A tool translates: its arguments are read into a type with doc comments that are the schema's descriptions, a service does the
 //! work, and the answer consists of text, structured content, and images. Names are those of AIO's hub; names that it once had,
@@ -14,7 +14,7 @@
 //! | `browser/` | `browser_*` |
 //! | `readme.rs` | what AIO's README names and its hub never listed: `file_*`, `terminal_*` |
 //!
-//! A call is a future that does all of it: dropped, it stops what it started.
+//! Each call is one future: if it is dropped, everything that it started stops.
 
 mod answer;
 mod bash;

@@ -1,5 +1,5 @@
-//! The tools that AIO's README names, which its hub never listed: callable, by the names of its table of servers too, and not
-//! listed by the hub.
+//! Tools in AIO's README that its hub never listed. They are callable, also by the names in the README's table of servers, but
+//! not listed by the hub.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::http::ApiError;
 use crate::shell::ShellCreateSessionRequest;
 use crate::util;
 
-/// A tool that is another one with a part of its arguments, under its own names.
+/// A tool that forwards to another one with some of its arguments, under different names.
 struct Part {
     name: &'static str,
     title: &'static str,
     about: &'static str,
     effect: Effect,
     of: &'static str,
-    /// What is always the same.
+    /// The fixed action.
     action: Option<&'static str>,
-    /// The argument's name, and what the other tool calls it. The first of several names is the one that is described.
+    /// Each argument's name, and its name in the other tool. If several map to one, the first is described.
     required: &'static [(&'static str, &'static str)],
     optional: &'static [(&'static str, &'static str)],
     aliases: &'static [(&'static str, &'static str)],
@@ -92,7 +92,7 @@ const PARTS: [Part; 5] = [
 ];
 
 impl Part {
-    /// The arguments as the other tool wants them. What is unknown goes along, for it to say what it makes of it.
+    /// Renames the arguments for the other tool. Unknown ones are passed on, and the other tool decides about them.
     fn arguments(&self, given: JsonObject) -> JsonObject {
         let names = || self.required.iter().chain(self.optional).chain(self.aliases);
         let renamed = |name: String| names().find(|(own, _)| *own == name).map_or(name, |(_, theirs)| (*theirs).to_owned());
@@ -184,7 +184,7 @@ async fn images(Caller { guest, .. }: Caller, ExtractImages { uri }: ExtractImag
     structured(&json!({"images": pictures(&content.text)}))
 }
 
-/// The pictures of a Markdown text: `![alt](src)`.
+/// Finds the images of a Markdown text: `![alt](src)`.
 fn pictures(markdown: &str) -> Vec<Image> {
     let mut found = Vec::new();
     let mut rest = markdown;

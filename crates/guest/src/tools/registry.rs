@@ -1,4 +1,4 @@
-//! All tools by name, and the names that they have had.
+//! All tools by name, and their aliases.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 use super::tool::Tool;
 use super::{bash, browser, code, documents, editor, files, readme, screen};
 
-/// A server of AIO's hub that the sandbox is itself.
+/// A server of AIO's hub that the sandbox itself implements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     Sandbox,
     Browser,
     Markitdown,
-    /// Of AIO's README, like the next: not listed among the servers unless hidden ones are.
+    /// From AIO's README, like the next: listed among the servers only if hidden ones are.
     File,
     Shell,
 }
@@ -31,7 +31,7 @@ impl Group {
         }
     }
 
-    /// By its name, or one that it has had.
+    /// Finds a group by its current or earlier name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Some(match name {
             "sandbox" | "code" => Self::Sandbox,
@@ -43,7 +43,7 @@ impl Group {
         })
     }
 
-    /// Whether a tool that the hub lists is one of its.
+    /// Whether a listed tool belongs to the group.
     pub(crate) fn has(self, tool: &str) -> bool {
         match self {
             Self::Sandbox => tool.starts_with("sandbox_"),
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// The tools that only this server lists: the names that it has for them, and their own.
+    /// The tools that only this server lists: its names for them, and the tools' own names.
     fn documented(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Sandbox | Self::Browser => &[],
@@ -74,8 +74,7 @@ impl Group {
     }
 }
 
-/// Other names of tools: those of AIO's hub before 1.0 (`sandbox_browser_*`), those of its newer daemon, and those that its
-/// documents use.
+/// Aliases of tools: the names of AIO's hub before 1.0 (`sandbox_browser_*`), of its newer daemon, and of its documents.
 const ALIASES: &[(&str, &str)] = &[
     ("sandbox_browser_navigate", "browser_navigate"),
     ("sandbox_browser_get_text", "browser_get_text"),
@@ -109,9 +108,9 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 pub(crate) struct Registry {
-    /// All that can be called.
+    /// All callable tools.
     tools: BTreeMap<&'static str, Tool>,
-    /// In the order in which they are listed.
+    /// Names in the order in which they are listed.
     listed: Vec<&'static str>,
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn registry() -> &'static Registry {
 }
 
 impl Registry {
-    /// The tools as the hub lists them.
+    /// The tools that the hub lists.
     pub(crate) fn list(&self) -> impl Iterator<Item = &Tool> {
         self.listed.iter().filter_map(|name| self.tools.get(name))
     }
@@ -160,7 +159,7 @@ impl Registry {
         shared.chain(own)
     }
 
-    /// A tool by its name or an alias. A server's own tools are found without the server's name before theirs, too.
+    /// Finds a tool by its name or an alias. A server's own tools are also found without the server's prefix.
     pub(crate) fn find(&self, name: &str, group: Option<Group>) -> Option<&Tool> {
         let own = |name: &str| self.tools.get(ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, own)| own));
         let documented = group.and_then(|group| group.documented().iter().find(|(known, _)| *known == name));

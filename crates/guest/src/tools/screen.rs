@@ -1,4 +1,4 @@
-//! The whole screen that shows the browser: where it is, how it looks, and a person's hands on it.
+//! The whole screen that shows the browser: addresses, screenshots, and input.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

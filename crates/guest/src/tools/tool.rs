@@ -1,4 +1,4 @@
-//! One tool: how it is described, and how it is called.
+//! One tool: its description and its function.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use tokio::sync::mpsc;
 use crate::SharedGuest;
 use crate::http::{Address, ApiError, Lax};
 
-/// What a tool answers. An error is a result too, with `isError`.
+/// The result of a tool. Errors become results too, with `isError`.
 pub(crate) type ToolResult = Result<CallToolResult, ApiError>;
 
 type Answer = Pin<Box<dyn Future<Output = CallToolResult> + Send>>;
 
-/// Who calls a tool, and wants to know meanwhile how it goes.
+/// The context of a call: the sandbox, and the caller's address and progress channel.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) guest: SharedGuest,
-    /// Where the caller reaches the sandbox.
+    /// The address at which the caller reaches the sandbox.
     pub(crate) address: Address,
     pub(crate) progress: Progress,
 }
 
-/// Where news of a call goes; nowhere for callers that don't want any.
+/// Sends progress of a call; discards it for callers that don't want any.
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Option<mpsc::Sender<String>>);
 
@@ -38,7 +38,7 @@ impl Progress {
         Self(Some(sender))
     }
 
-    /// Tells a line, or several at once; waits while the caller does not listen.
+    /// Sends a line, or several at once. Waits while the channel is full.
     pub(crate) async fn tell(&self, text: impl Into<String>) {
         if let Some(sender) = &self.0 {
             // If the receiver was dropped, the call is about to be dropped too.
@@ -46,22 +46,22 @@ impl Progress {
         }
     }
 
-    /// Where to send lines oneself.
+    /// The channel, to send lines directly.
     pub(crate) fn sender(&self) -> Option<&mpsc::Sender<String>> {
         self.0.as_ref()
     }
 }
 
-/// What a tool does to the world, for clients that ask a person first.
+/// The effect of a tool, for clients that ask a person first.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Effect {
-    /// It looks.
+    /// Reads only.
     Reads,
-    /// It looks at what is outside the sandbox.
+    /// Reads, also outside the sandbox.
     Fetches,
-    /// It adds or moves on; nothing is lost.
+    /// Adds or moves on; nothing is lost.
     Changes,
-    /// It may overwrite or delete, and reach out.
+    /// May overwrite or delete, and connect to the outside.
     Anything,
 }
 
@@ -80,13 +80,13 @@ impl Effect {
 /// A tool of the sandbox.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// As it is listed.
+    /// The description as it is listed.
     pub(crate) description: rmcp::model::Tool,
     call: Box<dyn Fn(Caller, JsonObject) -> Answer + Send + Sync>,
 }
 
 impl Tool {
-    /// Its description and its arguments' schema are those of `A`.
+    /// Takes the description and the schema of the arguments from `A`.
     pub(super) fn new<A, F>(name: &'static str, title: &str, effect: Effect, work: fn(Caller, A) -> F) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -112,7 +112,7 @@ impl Tool {
         Self { name, description, call: Box::new(call) }
     }
 
-    /// One that `forward` does, with its own description and schema.
+    /// A tool that calls `forward`, with a separate description and schema.
     pub(super) fn forwarding<F>(
         name: &'static str,
         title: &str,
@@ -129,13 +129,13 @@ impl Tool {
         Self { name, description, call: Box::new(move |caller, arguments| Box::pin(forward(caller, arguments))) }
     }
 
-    /// Calls it. Wrong arguments and failures are results with `isError`.
+    /// Calls the tool. Invalid arguments and failures are results with `isError`.
     pub(crate) async fn call(&self, caller: Caller, arguments: JsonObject) -> CallToolResult {
         (self.call)(caller, arguments).await
     }
 }
 
-/// A tool's failure: what went wrong, then what to do.
+/// Converts a failure: the message, then the hint.
 fn failed(error: ApiError) -> CallToolResult {
     let text = match error.hint {
         Some(hint) => format!("{}\nHint: {hint}", error.message),
@@ -149,19 +149,19 @@ fn json(answer: &impl Serialize) -> Result<Value, ApiError> {
         .map_err(|error| ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("the answer is no JSON: {error}")))
 }
 
-/// An answer for programs and for agents: the same JSON as structured content and as text.
+/// Builds a result with the same JSON as structured content and as text.
 pub(super) fn structured(answer: &impl Serialize) -> ToolResult {
     Ok(CallToolResult::structured(json(answer)?))
 }
 
-/// An answer in words for agents, and as structured content for programs.
+/// Builds a result with text for agents, and structured content for programs.
 pub(super) fn worded(text: impl Into<String>, answer: &impl Serialize) -> ToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text.into())]);
     result.structured_content = Some(json(answer)?);
     Ok(result)
 }
 
-/// An answer in words.
+/// Builds a result with text only.
 pub(super) fn text(text: impl Into<String>) -> ToolResult {
     Ok(CallToolResult::success(vec![ContentBlock::text(text.into())]))
 }
@@ -183,7 +183,7 @@ fn schema<A: JsonSchema>() -> (String, Arc<JsonObject>) {
     (description.and_then(|text| text.as_str().map(unwrapped)).unwrap_or_default(), Arc::new(object))
 }
 
-/// Takes away what only Rust means by a type: `null` beside it, and the width of numbers.
+/// Removes what only Rust means by a type: `null` as an alternative, and the width of numbers.
 fn plain(schema: &mut schemars::Schema) {
     let Some(object) = schema.as_object_mut() else { return };
     if let Some(Value::Array(types)) = object.get_mut("type") {
@@ -215,7 +215,7 @@ fn plain(schema: &mut schemars::Schema) {
     }
 }
 
-/// Lines that were only broken to fit in the source are one.
+/// Joins lines that are broken only to fit the source.
 fn unwrapped(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|paragraph| match paragraph.contains("\n- ") || paragraph.starts_with("- ") {
         true => paragraph.to_owned(),

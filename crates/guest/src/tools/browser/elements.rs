@@ -1,4 +1,4 @@
-//! What can be used in a page, each with its index.
+//! The usable elements of a page, each with its index.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,9 +8,9 @@ use super::look;
 use crate::tools::answer::worded;
 use crate::tools::tool::{Caller, ToolResult};
 
-/// Elements that one answer tells.
+/// Maximum elements of one answer.
 const MOST: usize = 500;
-/// Characters of a text or an address in a line.
+/// Maximum characters of a text or an address in a line.
 const LINE: usize = 150;
 
 /// Lists what can be used in the current tab's page and its frames: links, buttons, fields and whatever else takes clicks.
@@ -26,7 +26,7 @@ pub(super) async fn list(caller: Caller, GetClickableElements {}: GetClickableEl
     worded(in_words(&shown, left), &json!({"elements": shown, "elements_left": left}))
 }
 
-/// Elements of an answer, and how many there are beside them.
+/// The listed elements, and the number of further ones.
 pub(super) struct Elements {
     pub(super) shown: Vec<Value>,
     pub(super) left: usize,
@@ -61,7 +61,7 @@ fn line(element: &Map<String, Value>) -> String {
     if !kind.is_empty() && (tag, kind) != ("button", "submit") {
         add("type", kind);
     }
-    // Others say it by their tag.
+    // Other elements are identified by their tag.
     if matches!(tag, "div" | "span" | "li" | "td" | "svg" | "label" | "p") && word("role") != "generic" {
         add("role", word("role"));
     }

@@ -1,4 +1,4 @@
-//! From page to page.
+//! Navigation.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::browser::WaitUntil;
 use crate::tools::answer::worded;
 use crate::tools::tool::{Caller, ToolResult};
 
-/// Seconds within which a page has to be there.
+/// Timeout for a page, in seconds.
 const PATIENCE: f64 = 30.0;
-/// How long what belongs to it is waited for then.
+/// Time to wait for its resources after that.
 const COMPLETE: Duration = Duration::from_secs(10);
 /// Elements of an opened page that the answer lists.
 const FIRST: usize = 50;

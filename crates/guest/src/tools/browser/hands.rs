@@ -135,7 +135,7 @@ pub(super) async fn scroll(caller: Caller, Scroll { amount }: Scroll) -> ToolRes
 
 async fn to_the_bottom(work: &Work) -> Result<(), PageError> {
     match work.beyond().await? {
-        // What scrolls may be a part of the page.
+        // The scrolling element may be a part of the page.
         (_, below) if below < 1.0 => work.scroll(ScrollDirection::Down, 1_000_000).await.map(drop),
         (above, below) => work.scroll_to(0, (above + below).ceil() as i64).await.map(drop),
     }
@@ -150,7 +150,7 @@ pub(super) struct PressKey {
 }
 
 pub(super) async fn press_key(caller: Caller, PressKey { key }: PressKey) -> ToolResult {
-    // A caller who leaves does not leave a key held.
+    // If the caller leaves, no key stays pressed.
     whole(async move {
         let press =
             |work: std::sync::Arc<Work>| async move { Ok::<Value, PageError>(json!(work.press_key(&key.to_string()).await?)) };

@@ -1,4 +1,4 @@
-//! Keys by the names that Puppeteer and AIO's hub have for them.
+//! Keys by the names of Puppeteer and AIO's hub.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ pub(super) enum KeyName {
 
 impl std::fmt::Display for KeyName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Unit variants are written by their names.
+        // Unit variants are formatted as their names.
         std::fmt::Debug::fmt(self, f)
     }
 }

@@ -1,15 +1,15 @@
-//! Pages in the sandbox's browser, by tools: what can be done in the tab that calls work in.
+//! Tools for pages in the sandbox's browser, which work in the current tab.
 //!
-//! | file | what it is about |
+//! | file | subject |
 //! | --- | --- |
-//! | `going.rs` | from page to page |
-//! | `reading.rs` | text, Markdown, links, files that were downloaded |
-//! | `elements.rs` | what can be used, each with the index that hands take |
+//! | `going.rs` | navigation |
+//! | `reading.rs` | text, Markdown, links, downloaded files |
+//! | `elements.rs` | usable elements, each with the index that other tools take |
 //! | `hands.rs`, `keys.rs` | mouse, forms, keyboard |
-//! | `pictures.rs` | pictures of the page, and clicks in them |
+//! | `pictures.rs` | screenshots of the page, and clicks in them |
 //! | `script.rs` | JavaScript in the page |
 //! | `typing.rs` | the keyboard under another name |
-//! | `tabs.rs` | tabs, and the browser's end |
+//! | `tabs.rs` | tabs, and closing the browser |
 
 mod elements;
 mod going;
@@ -30,13 +30,13 @@ use super::tool::{Caller, Effect, Tool, ToolResult};
 use crate::browser::{self, PageError, Target, Work};
 use crate::http::ApiError;
 
-/// What to do when an element was not there, or not as it has to be.
+/// The hint if an element does not exist, or is not usable.
 const LIST_ELEMENTS: &str = "browser_get_clickable_elements lists the page's elements and their indexes as they are now; \
      browser_vision_screen_capture shows the page";
-/// What to do when a tab was not there.
+/// The hint if a tab does not exist.
 const LIST_TABS: &str = "browser_tab_list tells which tabs there are";
 
-/// In the order in which they are listed.
+/// The tools, in the order in which they are listed.
 pub(super) fn tools() -> Vec<Tool> {
     use Effect::{Anything, Changes, Fetches, Reads};
     vec![
@@ -66,18 +66,18 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// Callable, and not listed.
+/// Tools that are callable but not listed.
 pub(super) fn hidden_tools() -> Vec<Tool> {
     vec![Tool::new("browser_type", "Type a text", Effect::Anything, typing::type_text)]
 }
 
-/// An element by one of the two. Agents leave the other empty.
+/// Parses a target from a selector or an index. Agents may leave the other empty.
 fn target(selector: Option<String>, index: Option<i64>) -> Result<Target, ApiError> {
     let selector = selector.filter(|selector| !selector.trim().is_empty());
     Target::new(selector, index).map_err(|error| failed(error, LIST_ELEMENTS))
 }
 
-/// A failure in words for agents, and what to do: `hint`, unless what went wrong has its own answer.
+/// Converts an error for agents. The hint is `hint`, unless the error has its own.
 fn failed(error: PageError, hint: &str) -> ApiError {
     let own = match error {
         PageError::Crashed | PageError::Cdp(_) | PageError::Browser(_) => return error.into(),
@@ -88,7 +88,7 @@ fn failed(error: PageError, hint: &str) -> ApiError {
     if own.is_empty() { error } else { error.hint(own) }
 }
 
-/// Looks at the page.
+/// Runs an operation that reads the page.
 async fn look<T, F>(caller: &Caller, hint: &str, operation: impl FnOnce(Arc<Work>) -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, PageError>>,
@@ -96,7 +96,8 @@ where
     browser::work(&caller.guest, operation).await.map_err(|error| failed(error, hint))
 }
 
-/// Does something in the page: what was done, where the page is then, and whether another tab takes its place.
+/// Runs an operation that changes something. The result says what was done, where the page is then, and whether another tab
+/// became the current one.
 async fn act<F>(caller: &Caller, done: String, hint: &str, operation: impl FnOnce(Arc<Work>) -> F) -> ToolResult
 where
     F: Future<Output = Result<Value, PageError>>,

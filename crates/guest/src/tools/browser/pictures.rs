@@ -1,4 +1,4 @@
-//! Pictures of the page, and clicks in them.
+//! Screenshots of the page, and clicks in them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::http::{ApiError, whole};
 use crate::tools::answer::{MAX_PICTURE, picture};
 use crate::tools::tool::{Caller, ToolResult};
 
-/// Sides of a viewport, in pixels.
+/// Valid sides of a viewport, in pixels.
 const SIDES: std::ops::RangeInclusive<u32> = 50..=4096;
 
 /// Takes a picture of what the current tab's page shows. browser_vision_screen_click clicks at places in it.
@@ -102,13 +102,13 @@ pub(super) async fn screenshot(caller: Caller, args: Screenshot) -> ToolResult {
         None => "What the page shows".to_owned(),
     };
     let shot = Shot { target, full: args.full_page, width, height, marked: args.highlight };
-    // A caller who leaves does not leave the page changed.
+    // If the caller leaves, the page is restored all the same.
     let (taken, format) = whole(async move { taken(&caller, shot).await }).await?;
     let name = args.name.map(|name| format!("{name}: ")).unwrap_or_default();
     told(&taken, format, format!("{name}{what}, {} x {} pixels", taken.width, taken.height))
 }
 
-/// A picture that is not too large.
+/// Takes a picture within the size limit.
 async fn taken(caller: &Caller, shot: Shot) -> Result<(PagePicture, PageFormat), ApiError> {
     for format in [PageFormat::Png, PageFormat::Jpeg] {
         let shot = shot.clone();

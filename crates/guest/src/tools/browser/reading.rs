@@ -1,4 +1,4 @@
-//! What is in a page, to be read, and what was downloaded from pages.
+//! The content of a page, and files that were downloaded.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::tools::answer::{cut, worded};
 use crate::tools::bounded::bounded;
 use crate::tools::tool::{Caller, ToolResult};
 
-/// Links that one answer tells.
+/// Maximum links of one answer.
 const MOST_LINKS: usize = 500;
 
 /// Reads the main content of the current tab's page as Markdown, with its links. What is longer than 30,000 characters is cut
@@ -84,7 +84,7 @@ fn told(download: Download) -> Value {
         DownloadProgress::Whole => "completed",
         DownloadProgress::Broken => "canceled",
     };
-    // The file may have got a number that was not asked for.
+    // The file may have got a number appended.
     let own = download.path.as_deref().and_then(|path| path.rsplit('/').next());
     let filename = own.unwrap_or(&download.filename);
     json!({"filename": filename, "url": download.url, "path": download.path, "status": status})

@@ -1,4 +1,4 @@
-//! Tabs, and the browser's end.
+//! Tabs, and closing the browser.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

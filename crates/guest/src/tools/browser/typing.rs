@@ -1,4 +1,4 @@
-//! Typing, under the name that AIO's README has for it.
+//! Typing, under the name in AIO's README.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
