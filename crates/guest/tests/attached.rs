@@ -20,7 +20,7 @@ async fn open(guest: &Guest, query: &str) -> Result<Socket, Error> {
     Ok(client_async(url, guest.connect().await).await?.0)
 }
 
-/// The next frame; none: the socket was closed.
+/// The next frame; `None` if the socket was closed.
 async fn frame(socket: &mut Socket) -> Option<Value> {
     let next = tokio::time::timeout(Duration::from_secs(60), socket.next());
     match next.await.expect("a frame comes")?.unwrap() {
@@ -34,7 +34,7 @@ async fn say(socket: &mut Socket, frame: Value) {
     socket.send(Message::text(frame.to_string())).await.unwrap();
 }
 
-/// Reads until the output has `text` in it.
+/// Reads until the output contains `text`.
 async fn shows(socket: &mut Socket, text: &str) {
     let mut seen = String::new();
     while !seen.contains(text) {
@@ -45,7 +45,7 @@ async fn shows(socket: &mut Socket, text: &str) {
     }
 }
 
-/// Reads to the end: all output, and the exit code.
+/// Reads to the end; returns all output and the exit code.
 async fn end(socket: &mut Socket) -> (String, i64) {
     let mut seen = String::new();
     loop {
@@ -67,7 +67,7 @@ async fn a_command_has_its_size_its_directory_and_its_exit_code() {
     let command = "stty%20size;pwd;seq%2020000%7Ctail%20-1;exit%207";
     let mut socket = open(&guest, &format!("&command={command}&exec_dir=/usr&cols=91&rows=33")).await.unwrap();
     assert_eq!(end(&mut socket).await, ("33 91\r\n/usr\r\n20000\r\n".to_owned(), 7));
-    // All of what was printed before the end is there, however much it is.
+    // All output before the end arrives, however long it is.
     let mut socket = open(&guest, "&command=seq%20200000").await.unwrap();
     let (seen, code) = end(&mut socket).await;
     assert_eq!((seen.lines().count(), code), (200_000, 0));

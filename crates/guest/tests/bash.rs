@@ -15,7 +15,7 @@ async fn exec(guest: &Guest, body: Value) -> Value {
     guest.post("/v1/bash/exec", body).await
 }
 
-/// Waits for the end of a command.
+/// Waits for a command to end.
 async fn ended(guest: &Guest, session: &Value, command: &Value) -> Value {
     let (mut offset, mut stderr_offset) = (0, 0);
     let (mut stdout, mut stderr) = (String::new(), String::new());
@@ -59,7 +59,7 @@ async fn a_command_has_its_streams_and_its_code() {
     let missing = exec(&guest, json!({"command": "no-such-program"})).await;
     assert_eq!(missing["exit_code"], 127);
     assert_eq!(missing["stderr"], "bash: line 1: no-such-program: command not found\n");
-    // Empty when nobody can write to it, so that nothing waits for it.
+    // Standard input is empty if it can't be written to, so that the command does not wait for it.
     assert_eq!(exec(&guest, json!({"command": "cat"})).await["exit_code"], 0);
 }
 
@@ -176,7 +176,7 @@ async fn a_kill_reaches_the_whole_tree() {
 #[tokio::test]
 async fn a_background_child_does_not_hold_its_command_open() {
     let guest = Guest::start().await;
-    // It prints on after the end, and must not die of a closed pipe.
+    // It continues to print after the call ends, and must not die of a closed pipe.
     let command = "(for i in 1 2 3 4 5; do sleep 0.2; echo tick $i; done; touch survived; sleep 999) & echo main";
     let began = Instant::now();
     let done = exec(&guest, json!({"command": command})).await;
@@ -250,7 +250,7 @@ async fn a_session_has_one_stream_of_all_its_commands() {
     assert_eq!(all["command"]["command"], "echo two; echo bad >&2");
     let from_two = guest.post("/v1/bash/output", json!({"session_id": "s", "offset": 6})).await;
     assert_eq!((&from_two["stdout"], &from_two["stdout_start_offset"]), (&json!("o\n"), &json!(6)));
-    // Waiting ends with the next output of any command.
+    // The wait ends with the next output of any command.
     let guest = Arc::new(guest);
     let waiting = tokio::spawn({
         let guest = Arc::clone(&guest);
@@ -349,7 +349,7 @@ async fn variables_name_the_directory_and_the_user() {
     let workspace = workspace.display().to_string();
     let guest = Guest::start_with("root", &[("WORKSPACE", &workspace), ("USER", "nobody"), ("TZ", "Asia/Tokyo")]).await;
     let done = exec(&guest, json!({"command": "pwd; id -un; echo $USER; date +%Z"})).await;
-    // Made when it is missing, and the user's own.
+    // Created if missing, and owned by the user.
     assert_eq!(done["stdout"], format!("{workspace}\nnobody\nnobody\nJST\n"));
     assert_eq!(exec(&guest, json!({"command": "touch made"})).await["exit_code"], 0);
     std::fs::remove_dir_all(&workspace).unwrap();

@@ -1,4 +1,4 @@
-//! The client of the DevTools protocol against a stand-in for the browser, which can be made to fail as none does on demand.
+//! The client of the DevTools protocol against a stand-in for the browser, which fails on demand.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -78,7 +78,7 @@ async fn a_silent_browser_costs_the_time_that_was_given() {
     let (client, mut socket) = connected().await;
     let late = client.send::<Value>(None, "Test.late", json!({}), Duration::from_millis(50)).await;
     assert!(matches!(late, Err(CdpError::TimedOut { method: "Test.late", .. })), "{late:?}");
-    // Its answer comes for nobody, and the next call gets its own.
+    // The answer to the abandoned call is discarded, and the next call gets its own.
     let first = next(&mut socket).await;
     let again = tokio::spawn({
         let client = client.clone();
@@ -152,6 +152,6 @@ async fn the_connection_ends_with_its_last_holder() {
     assert_eq!(message["sessionId"], "one");
     say(&mut socket, json!({"id": message["id"], "result": 7})).await;
     assert_eq!(asked.await.unwrap().unwrap(), 7);
-    // Nobody holds it any more.
+    // No clone is left.
     assert!(!matches!(socket.next().await, Some(Ok(Message::Text(_)))));
 }

@@ -1,4 +1,4 @@
-//! Hooks: registered, listed, and run at the sandbox's end.
+//! Hooks: registering, listing, and running them when the sandbox ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use standalone::Guest;
 
-/// What the host sends before it ends a sandbox.
+/// Sends the host's call before it ends a sandbox.
 async fn shut_down(guest: &Guest) -> StatusCode {
     let request =
         axum::http::Request::post("/internal/shutdown").header("host", "guest").body(axum::body::Body::empty()).unwrap();
@@ -73,7 +73,7 @@ async fn they_run_in_order_and_equal_ones_at_once() {
         register(&guest, name, &format!("sleep 0.5; {}", say("middle")), json!({})).await;
     }
     register(&guest, "first", &say("first"), json!({"priority": 1})).await;
-    // Ended at its time, with what it started; and one that fails keeps nobody.
+    // A hook that hangs is killed at its timeout, with what it started. One that fails does not stop the others.
     register(&guest, "stuck", "sleep 4000 & sleep 4000", json!({"priority": 2, "timeout": 0.3})).await;
     register(&guest, "failing", "exit 3", json!({"priority": 3})).await;
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Values as pydantic takes them, for every number and truth value that the OpenAPI document has in a body or a query.
+//! Values in the forms that pydantic accepts, for every number and boolean in a body or a query of the OpenAPI document.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,7 +10,7 @@ use arenite_guest::api;
 use serde_json::{Map, Value, json};
 use standalone::Guest;
 
-/// What a schema refers to; of one that allows null too, the rest.
+/// Resolves a schema's references; for one that also allows null, the rest.
 fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     if let Some(reference) = schema["$ref"].as_str() {
         return resolve(document, document.pointer(reference.trim_start_matches('#')).unwrap());
@@ -24,7 +24,7 @@ fn kind(schema: &Value) -> &str {
     types.unwrap_or(&schema["type"]).as_str().unwrap_or_default()
 }
 
-/// A text that means a value of the schema; none for what is no number and no truth value.
+/// A string that stands for a value of the schema; `None` if it is not a number or a boolean.
 fn as_text(schema: &Value) -> Option<String> {
     match kind(schema) {
         "boolean" => Some("false".to_owned()),
@@ -36,7 +36,7 @@ fn as_text(schema: &Value) -> Option<String> {
     }
 }
 
-/// Something of the schema that does no harm.
+/// A harmless value of the schema.
 fn sample(document: &Value, schema: &Value) -> Value {
     let schema = resolve(document, schema);
     match kind(schema) {
@@ -66,7 +66,7 @@ async fn every_scalar_may_be_a_text() {
             let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             for (name, property) in schema["properties"].as_object().into_iter().flatten() {
                 let property = resolve(&document, property);
-                // What may be of several kinds takes a text as it is.
+                // A property of several types takes a string literally.
                 let Some(text) = as_text(property).filter(|_| property.get("oneOf").is_none()) else { continue };
                 let mut body: Map<String, Value> =
                     required.iter().map(|name| ((*name).to_owned(), sample(&document, &schema["properties"][*name]))).collect();
@@ -88,7 +88,7 @@ async fn every_scalar_may_be_a_text() {
     }
 }
 
-/// A call that may fail, but not for the kind of this field's value.
+/// A call that may fail, but not because of the type of this field's value.
 async fn refused_for(guest: &Guest, verb: &str, target: &str, body: String, field: &str) {
     let request = axum::http::Request::builder()
         .method(verb.to_uppercase().as_str())
@@ -97,7 +97,7 @@ async fn refused_for(guest: &Guest, verb: &str, target: &str, body: String, fiel
         .header("content-type", "application/json")
         .body(axum::body::Body::from(body.clone()))
         .unwrap();
-    // What is not refused at once is being done.
+    // A call that is not refused immediately is being run.
     let Ok(answer) = tokio::time::timeout(Duration::from_millis(500), guest.send(request)).await else { return };
     if answer.status() != 422 {
         return;

@@ -26,7 +26,7 @@ async fn call(guest: &Guest, server: &str, tool: &str, arguments: Value) -> (Sta
     guest.call("POST", &format!("/v1/mcp/{server}/tools/{tool}"), arguments.to_string()).await
 }
 
-/// The text of a tool's result.
+/// Calls a tool and returns the text of its result.
 async fn said(guest: &Guest, server: &str, tool: &str, arguments: Value) -> String {
     let (status, answer) = call(guest, server, tool, arguments).await;
     assert_eq!((status, &answer["data"]["isError"]), (StatusCode::OK, &json!(false)), "{answer}");
@@ -57,7 +57,7 @@ async fn a_stdio_server_starts_at_its_first_call_and_answers() {
     assert!(tools.get("nextCursor").is_none());
 
     assert_eq!(said(&guest, "one", "echo", json!({"text": "ü", "n": null})).await, r#"{"n": null, "text": "\u00fc"}"#);
-    // An empty body is no arguments.
+    // An empty body means no arguments.
     let (status, answer) = guest.call("POST", "/v1/mcp/one/tools/echo", "").await;
     assert_eq!((status, &answer["data"]["content"][0]["text"]), (StatusCode::OK, &json!("{}")));
     let image = call(&guest, "one", "image", json!({})).await.1;
@@ -67,7 +67,7 @@ async fn a_stdio_server_starts_at_its_first_call_and_answers() {
     assert_eq!(structured["data"]["_meta"], json!({"example.org/x": true}));
     let environment: Value = serde_json::from_str(&said(&guest, "one", "environment", json!({})).await).unwrap();
     assert_eq!((&environment["GREETING"], &environment["HOME"]), (&json!("hello"), &json!(guest.dir)));
-    // All of these were one process.
+    // All of these came from one process.
     assert_eq!(guest.processes("server.py"), [environment["pid"].as_i64().unwrap() as i32]);
 }
 
@@ -115,16 +115,16 @@ async fn a_server_that_dies_fails_its_call_and_is_started_again() {
     let (status, answer) = call(&guest, "one", "die", json!({})).await;
     assert_eq!(status, StatusCode::FAILED_DEPENDENCY);
     assert!(message(&answer).contains("ended with code 7; its standard error ends with: I am dying"), "{answer}");
-    // What it left behind is gone too.
+    // The processes that it started are gone too.
     guest.gone("sleep 4217").await;
     let second = said(&guest, "one", "environment", json!({})).await;
     assert_ne!(first, second);
-    // Killed between calls.
+    // It is killed between calls.
     let pid: Value = serde_json::from_str(&second).unwrap();
     let pid = rustix::process::Pid::from_raw(pid["pid"].as_i64().unwrap() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     guest.gone("server.py").await;
-    // A call may still be on its way to the one that was killed.
+    // A call may still be on its way to the killed process.
     let deadline = Instant::now() + Duration::from_secs(30);
     while call(&guest, "one", "echo", json!({})).await.0 != StatusCode::OK {
         assert!(Instant::now() < deadline, "it is not started again");
@@ -154,7 +154,7 @@ async fn calls_run_side_by_side_and_time_out_alone() {
     assert_eq!(status, StatusCode::FAILED_DEPENDENCY);
     assert!(message(&answer).contains("within 1.5 s"), "{answer}");
 
-    // More than may be under way.
+    // More than the maximum of concurrent calls.
     let many = (0..100).map(|_| call(&guest, "one", "sleep", json!({"seconds": 1})));
     let statuses: Vec<StatusCode> = futures_util::future::join_all(many).await.into_iter().map(|(status, _)| status).collect();
     let count = |wanted| statuses.iter().filter(|s| **s == wanted).count();
@@ -216,7 +216,7 @@ impl Drop for HttpServer {
     }
 }
 
-/// With a file of a key and its certificate it speaks TLS.
+/// Starts a server; with a file of a key and its certificate, it uses TLS.
 async fn http_server(certificate: Option<&Path>) -> HttpServer {
     let file = std::env::temp_dir().join(format!("arenite-mcp-port-{:016x}", getrandom::u64().unwrap()));
     let process = Command::new("python3").arg(SERVER).arg(&file).args(certificate).stdin(Stdio::null()).spawn().unwrap();
@@ -242,7 +242,7 @@ async fn a_server_is_reached_over_streamable_http() {
     let (status, answer) = guest.call("GET", "/v1/mcp/locked/tools", "").await;
     assert_eq!(status, StatusCode::FAILED_DEPENDENCY);
     assert!(message(&answer).contains("401") && !message(&answer).contains("sekrit"), "{answer}");
-    // It goes away, and comes back.
+    // It stops and is restarted.
     drop(server);
     let (status, answer) = call(&guest, "web", "echo", json!({})).await;
     assert_eq!(status, StatusCode::FAILED_DEPENDENCY, "{answer}");

@@ -1,4 +1,4 @@
-//! Observing: what is used now, over time, and in reports.
+//! Observations: current usage, usage over time, and reports.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -132,7 +132,7 @@ async fn time_ends_a_capture_and_numbers_are_bounded() {
     let lines = report(&guest, id).await;
     assert!(lines.iter().filter_map(|l| l.get("sample")).all(|s| s.get("processes").is_none() && s.get("disk").is_none()));
     guest.call("DELETE", &format!("{BASE}/reports/{id}"), "").await;
-    // The next observation takes the place of the last one's file.
+    // The next observation replaces the file of the last one.
     let guardrail = guest.post(&format!("{BASE}/start"), json!({"mode": "guardrail", "interval_seconds": 0.1})).await;
     assert_eq!((&guardrail["mode"], &guardrail["ends_at"]), (&json!("guardrail"), &Value::Null));
     assert!(!std::path::Path::new(&format!("{directory}/{session}.jsonl")).exists());

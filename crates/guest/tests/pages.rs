@@ -1,5 +1,4 @@
-//! VS Code's and JupyterLab's pages, with a stand-in for the programs (`pages/fake_program.py`), which fails as they never
-//! would on demand.
+//! VS Code's and JupyterLab's pages, with a stand-in for the programs (`pages/fake_program.py`) that fails on demand.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -28,7 +27,7 @@ async fn with(programs: &[&str], variables: &[(&str, &str)]) -> Guest {
     let guest = Guest::start_with("root", &[&path[..], variables].concat()).await;
     let bin = guest.dir.join("bin");
     std::fs::create_dir(&bin).unwrap();
-    // A link to the file of the tree: one that is written here could still be open for writing in another test's child.
+    // A link to the file in the source tree: a file that is written here could still be open for writing in another test's child.
     let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages/fake_program.py");
     for program in programs {
         std::os::unix::fs::symlink(&fake, bin.join(program)).unwrap();
@@ -104,7 +103,7 @@ async fn each_is_told_what_it_needs() {
     }
     let written: Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
     assert_eq!(written["telemetry.telemetryLevel"], "off");
-    // What a person has set stays.
+    // A person's settings are kept.
     std::fs::write(&settings, "{}").unwrap();
     let first = told["pid"].as_i64().unwrap().try_into().unwrap();
     kill(first);
@@ -166,14 +165,14 @@ async fn one_that_was_killed_is_replaced_in_the_same_request() {
     let mut last = get(&guest, "/code-server/").await.pid();
     for _ in 0..5 {
         kill(last);
-        // At once: nobody can have noticed yet.
+        // All at once: none can have noticed the end yet.
         let answers = join_all((0..4).map(|_| get(&guest, "/code-server/"))).await;
         let pids: HashSet<i32> = answers.iter().map(Answer::pid).collect();
         assert!(pids.len() == 1 && !pids.contains(&last), "{last} {pids:?}");
         last = pids.into_iter().next().unwrap();
     }
     assert_eq!(starts(&guest), 6);
-    // Nor does one that a request ends take the others with it.
+    // A request that kills the program fails only itself.
     let died = get(&guest, "/code-server/dies").await;
     assert_eq!(died.status, StatusCode::FAILED_DEPENDENCY, "{}", died.text);
     assert!(died.json()["message"].as_str().unwrap().contains("it was the request"), "{}", died.text);
@@ -188,7 +187,7 @@ async fn a_request_that_may_do_something_is_not_repeated() {
     let answer = ask(&guest, "GET", "/code-server/dies", &[("content-length", "1")], "x").await;
     assert_eq!((answer.status, count(&answer.text)), (StatusCode::FAILED_DEPENDENCY, 1), "{}", answer.text);
     assert_eq!(starts(&guest), 1);
-    // A connection that can't be had is no reason to give up: nothing was sent.
+    // A connection that can't be opened is retried: nothing was sent.
     let told = ask(&guest, "POST", "/code-server/x", &[], "body").await;
     assert_eq!((told.status, told.json()["body"].as_str()), (StatusCode::OK, Some("body")), "{}", told.text);
     assert_eq!(starts(&guest), 2);
@@ -211,7 +210,7 @@ async fn one_that_dies_at_its_start_is_heard() {
     assert!(page.text.contains("<pre>starting\n&lt;script&gt;alert('last words')&lt;/script&gt;</pre>"), "{}", page.text);
     assert!(!page.text.contains("<script") && !page.text.contains('\u{1b}'));
     assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
-    // The next request starts it again, and it may be well by then.
+    // The next request restarts it, and it may work by then.
     mode(&guest, "");
     get(&guest, "/code-server/").await.pid();
 }
@@ -255,7 +254,7 @@ async fn hostile_answers_are_errors_of_their_request_alone() {
         assert_eq!(answer.status, StatusCode::FAILED_DEPENDENCY, "{path}");
         assert!(answer.json()["message"].as_str().unwrap().contains(said), "{}", answer.text);
     }
-    // Cut off during its body: so is the client's.
+    // If the program's answer is cut off in its body, so is the client's.
     let request = Request::get("/code-server/half").header("host", "x").body(Body::empty()).unwrap();
     assert!(guest.send(request).await.into_body().collect().await.is_err());
     assert_eq!(get(&guest, "/code-server/").await.pid(), pid, "it goes on");
@@ -276,7 +275,7 @@ async fn a_connection_keeps_it_and_without_one_it_ends() {
     let mut first = socket(&guest, "/code-server/socket").await;
     assert_eq!(echoed(&mut first, "hello").await, "HELLO");
     let before = starts(&guest);
-    // Longer than it would last by itself; how much longer doesn't matter.
+    // Longer than it would run by itself; how much longer doesn't matter.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert_eq!(echoed(&mut first, "still").await, "STILL");
     assert_eq!(starts(&guest), before);
@@ -285,7 +284,7 @@ async fn a_connection_keeps_it_and_without_one_it_ends() {
     let mut second = socket(&guest, "/code-server/socket").await;
     assert_eq!(echoed(&mut second, "again").await, "AGAIN");
     assert!(starts(&guest) > before);
-    // Its end is the connection's.
+    // When it ends, the connection ends.
     for pid in guest.processes("--socket") {
         kill(pid);
     }
@@ -298,7 +297,7 @@ async fn an_agent_starts_in_a_terminal() {
     let answer = ask(&guest, "GET", "/opencode", &[PAGE, ("x-forwarded-prefix", "/sandbox/a")], "").await;
     assert_eq!(answer.status, StatusCode::TEMPORARY_REDIRECT);
     let session = answer.headers["location"].to_str().unwrap().strip_prefix("terminal?session_id=").unwrap().to_owned();
-    // The stand-in takes no `--socket` here, and its complaint is what the terminal shows.
+    // The stand-in does not accept `--socket` here, and the terminal shows its error.
     for _ in 0..1500 {
         let shown = guest.post("/v1/shell/view", json!({"id": session})).await;
         if shown["command"] == "opencode" && shown["status"] == "completed" {

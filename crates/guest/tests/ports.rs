@@ -1,4 +1,4 @@
-//! Connections to ports, as the gateway asks for them.
+//! Connections to ports, as the gateway requests them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,7 +9,7 @@ use standalone::Guest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-/// The status of the answer; after a 101 the stream is the connection.
+/// Requests a port; returns the status and the stream, which is the connection after a 101.
 async fn ask(guest: &Guest, port: &str, headers: &str) -> (UnixStream, u16) {
     let mut stream = guest.connect().await;
     let request = format!("GET {PORTS_PATH}{port} HTTP/1.1\r\nhost: guest\r\n{headers}\r\n");

@@ -1,4 +1,4 @@
-//! The forward proxy, with real connections: commands that use it, servers that it leads to, an upstream that wants a password.
+//! The forward proxy with real connections: commands that use it, target servers, and an upstream that requires a password.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use standalone::Guest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A server that answers each connection's first request with its head, and `tunnelled` bytes with themselves.
+/// A server that answers each connection's first request with its head, and echoes `tunnelled` bytes.
 struct Server {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
@@ -52,7 +52,7 @@ impl Server {
         Self { port, heads }
     }
 
-    /// An upstream proxy that wants `me:PASSWORD`, tunnels for CONNECT, and answers other requests with their head.
+    /// An upstream proxy that requires `me:PASSWORD`, tunnels for CONNECT, and answers other requests with their head.
     async fn upstream(password: Arc<Mutex<String>>) -> Self {
         use base64::Engine;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -71,7 +71,7 @@ impl Server {
                     {
                         let _ = stream.write_all(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n").await;
                     } else if let Some(rest) = head.strip_prefix("CONNECT ") {
-                        // Names lead to this host here.
+                        // Here, all names resolve to this host.
                         let port = rest.split([':', ' ']).nth(1).unwrap();
                         let mut to = TcpStream::connect(format!("127.0.0.1:{port}")).await.unwrap();
                         stream.write_all(b"HTTP/1.1 200 Fine\r\n\r\n").await.unwrap();
@@ -94,7 +94,7 @@ struct Proxied {
 
 impl Proxied {
     async fn start(variables: &[(&str, &str)]) -> Self {
-        // Free a moment ago, and ports are given out in turn.
+        // The port was free a moment ago, and ports are assigned in turn.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let text = port.to_string();
         let variables: Vec<(&str, &str)> = variables.iter().copied().chain([("PROXY_PORT", &*text)]).collect();
@@ -105,7 +105,7 @@ impl Proxied {
         self.guest.post("/v1/proxy/mappings", json!({"source": source, "target": target})).await
     }
 
-    /// What the proxy answers to bytes, until it closes or is silent.
+    /// Sends bytes to the proxy, and returns its answer, until it closes or is silent.
     async fn ask(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -145,9 +145,9 @@ async fn commands_go_where_a_mapping_leads() {
     assert!(seen.starts_with("GET /deep/x?y=/v1/z HTTP/1.1"), "{seen}");
     assert!(seen.to_ascii_lowercase().contains("host: api.myapp.test"), "{seen}");
     assert!(!seen.to_ascii_lowercase().contains("proxy"), "{seen}");
-    // Outside the mapping's path the name is looked up, and nobody knows it.
+    // Outside the mapping's path, the name is resolved, and does not exist.
     assert!(proxied.get("http://api.myapp.test/v2").await.starts_with("HTTP/1.1 502"));
-    // The next request follows the new rule at once.
+    // The next request follows the new rule immediately.
     proxied.map("api.myapp.test", &server.port.to_string()).await;
     assert!(proxied.get("http://api.myapp.test/v2").await.contains("GET /v2 HTTP/1.1"));
     assert_eq!(proxied.guest.get("/v1/proxy/mappings").await.as_array().unwrap().len(), 2);
@@ -171,14 +171,14 @@ async fn https_is_tunnelled_as_it_is() {
     let (server, proxied) = (Server::start().await, Proxied::start(&[]).await);
     proxied.map("secure.test", &server.port.to_string()).await;
     let mut stream = TcpStream::connect(("127.0.0.1", proxied.port)).await.unwrap();
-    // Bytes that come with the head are not lost.
+    // Bytes that arrive with the head are not lost.
     stream.write_all(b"CONNECT secure.test:443 HTTP/1.1\r\nHost: secure.test:443\r\n\r\nNOT TLS\r\n\r\n").await.unwrap();
     let answer = head(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let mut echoed = String::new();
     stream.read_to_string(&mut echoed).await.unwrap();
     assert!(echoed.ends_with("\r\n\r\nNOT TLS\r\n\r\n"), "{echoed}");
-    // Without a mapping: straight there.
+    // Without a mapping, connections are direct.
     let direct = proxied.ask(&format!("CONNECT 127.0.0.1:{} HTTP/1.1\r\n\r\nX\r\n\r\n", server.port)).await;
     assert!(direct.starts_with("HTTP/1.1 200") && direct.ends_with("X\r\n\r\n"), "{direct}");
 }
@@ -191,7 +191,7 @@ async fn the_upstream_gets_the_credentials_and_nobody_else_does() {
     let proxied = Proxied::start(&[("PROXY_SERVER", &variable), ("PROXY_EXCLUDE", "127.9.0.0/16")]).await;
     let info = proxied.guest.get("/v1/proxy/upstream").await;
     assert_eq!(info, json!({"addr": format!("127.0.0.1:{}", upstream.port), "username": "me", "password": null}));
-    // Nor do commands.
+    // Commands don't get the password either.
     assert!(!proxied.run("env; cat /proc/$PPID/environ | tr '\\0' '\\n'").await.contains("sekrit"));
 
     let answer = proxied.get("http://far.test/x?y").await;
@@ -200,7 +200,7 @@ async fn the_upstream_gets_the_credentials_and_nobody_else_does() {
     let tunnel = format!("CONNECT far.test:{} HTTP/1.1\r\n\r\nHELLO\r\n\r\n", server.port);
     let answer = proxied.ask(&tunnel).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("HELLO\r\n\r\n"), "{answer}");
-    // Loopback never goes to the upstream.
+    // Connections to loopback never use the upstream.
     assert!(proxied.get(&format!("http://localhost:{}/here", server.port)).await.contains("GET /here HTTP/1.1"));
 
     let diagnosed = proxied.diagnose(&format!("https://far.test:{}/", server.port)).await;
@@ -216,7 +216,7 @@ async fn the_upstream_gets_the_credentials_and_nobody_else_does() {
     assert!(proxied.ask(&tunnel).await.contains("answered 407"));
     assert_eq!(proxied.diagnose(&format!("https://far.test:{}/", server.port)).await["target_reachable"], false);
 
-    // Credentials that a command tells, and tells again when they have changed.
+    // Credentials from a command, which runs again when they have changed.
     let file = proxied.guest.dir.join("token");
     std::fs::write(&file, "me:sekrit\n").unwrap();
     let server_text = format!("127.0.0.1:{}", upstream.port);
@@ -318,7 +318,7 @@ async fn hostile_input_does_no_harm() {
     }
     let more = json!({"source": "more.test", "target": "1"});
     assert_eq!(proxied.guest.refused("/v1/proxy/mappings", more).await, StatusCode::CONFLICT);
-    // As many connections as there may be, all idle: the next one is served when one of them goes.
+    // The maximum number of connections, all idle: the next one is served when one of them closes.
     let mut idle = Vec::new();
     for _ in 0..256 {
         idle.push(TcpStream::connect(("127.0.0.1", proxied.port)).await.unwrap());

@@ -125,7 +125,7 @@ async fn a_session_outlives_its_shell() {
     assert_eq!(killed["data"]["output"], "dying");
     assert!(killed["hint"].as_str().unwrap().contains("new shell"));
     is(&run(&guest, "echo still").await, "still", 0);
-    // What waits behind a command that ends the shell comes after it.
+    // Commands that wait behind one that ends the shell run after it.
     let guest = Arc::new(guest);
     let calls = ["sleep 0.3; exit 5", "echo after"].map(|command| {
         let guest = Arc::clone(&guest);
@@ -171,7 +171,8 @@ async fn a_hundred_calls_at_once_get_their_own_answers() {
     assert_eq!((&stats["total_sessions"], &stats["active_sessions"]), (&json!(101), &json!(101)));
     assert_eq!((&stats["max_sessions"], &stats["session_timeout"]), (&json!(128), &json!(3600)));
 
-    // More than there may be: those that calls made go first, the oldest of them; background jobs stay.
+    // More than the maximum: sessions that calls created are closed first, the oldest of them first; those with background jobs
+    // stay.
     let job = json!({"command": "sleep 4242 &"});
     let job = exec(&guest, job).await;
     for _ in 0..40 {
@@ -192,7 +193,7 @@ async fn a_hundred_calls_at_once_get_their_own_answers() {
 #[tokio::test]
 async fn three_clocks() {
     let guest = with_session().await;
-    // The call ends, the command goes on.
+    // The call ends, and the command continues.
     let body = json!({"id": "s", "command": "echo begin; read x; echo got $x; (exit 4)", "timeout": 0.3});
     let early = exec(&guest, body).await;
     assert_eq!((&early["status"], &early["exit_code"]), (&json!("running"), &Value::Null));
@@ -209,14 +210,14 @@ async fn three_clocks() {
     assert_eq!(wait["status"], "completed");
     let view = guest.post("/v1/shell/view", json!({"id": "s"})).await;
     assert_eq!((&view["output"], &view["exit_code"]), (&json!("begin\nit\ngot it"), &json!(4)));
-    // What was typed has no part in the next command, not even in what it finds in `$?`.
+    // Typed input does not affect the next command, not even its `$?`.
     is(&run(&guest, "echo $?").await, "4", 0);
 
     let quiet = json!({"id": "s", "command": "echo one; sleep 0.4; echo two; sleep 1000", "no_change_timeout": 1});
     let quiet = exec(&guest, quiet).await;
     assert_eq!((&quiet["status"], &quiet["output"]), (&json!("no_change_timeout"), &json!("one\ntwo")));
     assert_eq!(guest.processes("sleep 1000").len(), 1);
-    // A command behind it is given up, and said so.
+    // A queued command behind it is abandoned, and that is reported.
     let behind = json!({"id": "s", "command": "echo never", "no_change_timeout": 1}).to_string();
     let (_, behind) = guest.call("POST", "/v1/shell/exec", behind).await;
     assert_eq!(behind["data"]["status"], "no_change_timeout");
@@ -267,7 +268,7 @@ async fn a_hard_timeout_stops_anything_and_the_session_lives_on() {
     guest.gone("sleep 1001").await;
     let earlier = guest.processes("sleep 3600").len();
     assert_eq!(earlier, commands.len(), "an earlier background job was hit");
-    // The shell itself does not listen: it is replaced.
+    // The shell itself ignores the signals: it is replaced.
     let body = json!({"id": "s", "command": "trap '' INT TERM HUP; cd /usr; while :; do :; done", "hard_timeout": 0.5});
     let (_, hard) = guest.call("POST", "/v1/shell/exec", body.to_string()).await;
     assert_eq!(hard["data"]["status"], "hard_timeout");

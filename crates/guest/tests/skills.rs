@@ -24,7 +24,7 @@ fn skill(name: &str) -> String {
     format!("---\nname: {name}\ndescription: What {name} does\n---\n\n# {name}\n\nDo it.\n")
 }
 
-/// Sends a registration: parts of text, and maybe an archive with its file name.
+/// Sends a registration: text parts, and optionally an archive with its file name.
 async fn register(guest: &Guest, texts: &[(&str, &str)], archive: Option<(&str, Vec<u8>)>) -> (StatusCode, Value) {
     let mut body = Vec::new();
     for (name, value) in texts {
@@ -121,7 +121,7 @@ async fn paths_names_and_archives_of_several_skills() {
     let list = registered(&guest, &[("path", "own"), ("name", "delta")], Some(("x.zip", one()))).await;
     assert_eq!((&list[0]["name"], &list[0]["path"]), (&json!("delta"), &json!(dir.join("delta").display().to_string())));
     guest.call("DELETE", "/v1/skills", "").await;
-    // What is on disk already, without an archive.
+    // A skill that is already on disk, without an archive.
     let list = registered(&guest, &[("path", &own)], None).await;
     assert_eq!(list.iter().map(|s| s["name"].as_str().unwrap()).collect::<Vec<_>>(), ["alpha", "deep", "alpha", "deep", "gamma"]);
     assert_eq!(names(&guest, "").await, ["alpha", "deep", "gamma"]);
@@ -202,7 +202,7 @@ async fn what_is_no_package_is_not_handed_to_an_installer() {
         assert_eq!(command["success"], false);
         assert!(command["stderr"].as_str().unwrap().contains("nothing was installed"), "{command}");
     }
-    // In any other form they are for readers.
+    // In any other form, they are free text for readers.
     let text = "---\nname: t\ndependencies: python>=3.8, pandas\n---\n";
     let list = registered(&guest, &[], Some(("t.zip", package(&[("SKILL.md", text)])))).await;
     assert_eq!(
@@ -221,7 +221,7 @@ async fn skills_of_the_image_are_there_at_the_first_call() {
     assert_eq!(names(&guest, "").await, ["one", "two"]);
     guest.call("DELETE", "/v1/skills/one", "").await;
     assert_eq!(names(&guest, "").await, ["two"]);
-    // Archives go there too.
+    // Archives are extracted there too.
     let list = registered(&guest, &[], Some(("x.zip", package(&[("SKILL.md", &skill("three"))])))).await;
     assert_eq!(list[0]["path"], guest.dir.join("image/three").display().to_string());
 }

@@ -47,7 +47,7 @@ impl Terminal {
         self.say(json!({"type": "input", "data": data})).await;
     }
 
-    /// Reads until the terminal shows `text`; forgets what was up to there.
+    /// Reads until the terminal shows `text`, and drops the output up to there.
     async fn shows(&mut self, text: &str) -> String {
         loop {
             if let Some(at) = self.seen.find(text) {
@@ -77,10 +77,10 @@ async fn a_person_types_and_everyone_sees_it() {
     first.shows("33 91\r\n").await;
     second.socket.send(Message::binary("printf '\\xe2\\x82'; sleep 0.2; printf '\\xac\\n'\r")).await.unwrap();
     first.shows("€\r\n").await;
-    // Newcomers see what was there.
+    // New connections receive earlier output.
     let mut third = Terminal::open(&guest, &format!("?session_id={}", first.session)).await.unwrap();
     third.shows("33 91").await;
-    // The typed command is the session's as any other.
+    // A typed command is the session's command like any other.
     let body = json!({"id": first.session, "input": "echo written", "press_enter": true});
     guest.post("/v1/shell/write", body).await;
     first.shows("\nwritten\r\n").await;
@@ -103,7 +103,7 @@ async fn a_command_looks_like_one_that_was_typed() {
     let done = guest.post("/v1/shell/exec", body).await;
     assert_eq!(done["output"], "a\nb");
     assert_eq!(terminal.shows("b\r\n> ").await, "echo a\r\nX=5; echo \u{1b}[31mb\r\na\r\n\u{1b}[31mb\r\n> ");
-    // Half a line at the prompt is thrown away, and not run as a part of the command.
+    // Half a line at the prompt is discarded, and does not run as a part of the command.
     terminal.type_in("touch broken; echo half").await;
     terminal.shows("half").await;
     let done = guest.post("/v1/shell/exec", json!({"id": id, "command": "echo whole $X $?"})).await;
@@ -111,7 +111,7 @@ async fn a_command_looks_like_one_that_was_typed() {
     terminal.shows("^C").await;
     terminal.shows("whole 5 0").await;
     assert!(!guest.dir.join("broken").exists());
-    // A command waits for what a person runs.
+    // A command waits for one that a person runs.
     terminal.type_in("read line; echo got $line\r").await;
     terminal.shows("got $line").await;
     while guest.get("/v1/shell/sessions").await["sessions"][&id]["status"] != "running" {
@@ -122,7 +122,7 @@ async fn a_command_looks_like_one_that_was_typed() {
     terminal.type_in("typed\r").await;
     terminal.shows("got typed").await;
     terminal.shows("\nlater\r\n").await;
-    // The shell's end brings a new one.
+    // When the shell ends, a new one starts.
     terminal.type_in("exit\r").await;
     terminal.shows("[the shell has ended]").await;
     terminal.type_in("echo again\r").await;

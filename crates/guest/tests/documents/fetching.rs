@@ -1,4 +1,4 @@
-//! Fetching: not from private places, and by the proxy when there is one.
+//! Fetching: not from private addresses, and through the proxy if there is one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A proxy that answers for the hosts behind it itself, by the path that is asked for.
+/// A proxy that answers for the hosts behind it, according to the requested path.
 async fn proxy() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -79,7 +79,7 @@ async fn private_places_are_not_fetched() {
     assert!(none.is_err(), "a connection was made");
 }
 
-/// The sandbox's own servers are fetched where a caller names loopback; not its API, nor by a redirect from elsewhere.
+/// The sandbox's own servers are fetched if a caller names loopback, but not its API, and not by a redirect from elsewhere.
 #[tokio::test]
 async fn servers_on_loopback_are_fetched() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +98,7 @@ async fn servers_on_loopback_are_fetched() {
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    // A proxy that doesn't answer: what is on loopback goes past it.
+    // A proxy that doesn't answer: requests to loopback bypass it.
     let guest = Guest::start_with("root", &[("HTTP_PROXY", "http://127.0.0.1:1")]).await;
     for host in ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"] {
         for path in ["page", "there"] {
@@ -121,7 +121,7 @@ async fn servers_on_loopback_are_fetched() {
 async fn a_proxy_is_used_and_its_redirects_are_checked() {
     let (address, tunnels) = proxy().await;
     let guest = Guest::start_with("root", &[("HTTP_PROXY", &address)]).await;
-    // Names that nobody resolves: only the proxy knows them.
+    // Names that don't resolve: only the proxy knows them.
     let site = "http://pages.arenite.invalid";
     for path in ["/page", "/there"] {
         let answer = convert(&guest, &format!("{site}{path}")).await;
@@ -141,7 +141,7 @@ async fn a_proxy_is_used_and_its_redirects_are_checked() {
         assert!(!message.contains("sekrit"), "{answer}");
     }
     let before = tunnels.load(Ordering::Relaxed);
-    // What is on loopback goes past the proxy.
+    // Requests to loopback bypass the proxy.
     assert!(convert(&guest, "http://127.0.0.1:1/").await["message"].as_str().unwrap().contains("could not fetch"));
     assert_eq!(tunnels.load(Ordering::Relaxed), before);
 }

@@ -1,4 +1,4 @@
-//! Documents that end their readers. The guest must live on, and stay small.
+//! Documents that kill their readers. The guest must survive, and stay small.
 
 use serde_json::json;
 

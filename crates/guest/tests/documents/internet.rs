@@ -1,11 +1,11 @@
-//! Fetching from the internet: a network with nothing in it but one public address.
+//! Fetching from the internet: a network with a single public address.
 
 use crate::markdown::convert;
 use crate::standalone::Guest;
 
 const ADDRESS: &str = "93.184.215.14";
 
-/// A server of pages at the address, over TLS and without, with a certificate of an authority made for the test.
+/// A web server at that address, with and without TLS. Its certificate is from an authority that the test creates.
 const SERVER: &str = r#"
 ip addr add 93.184.215.14/32 dev lo
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj "/CN=Test authority" 2>/dev/null
@@ -53,7 +53,7 @@ async fn pages_come_from_public_addresses_over_trusted_connections() {
     }
     let answer = convert(&guest, &format!("https://{ADDRESS}/inside")).await;
     assert!(answer["message"].as_str().unwrap().contains("127.0.0.1/ is not on the public internet"), "{answer}");
-    // A name that no resolver knows.
+    // A name that does not resolve.
     let answer = convert(&guest, "https://no-such-name.arenite.invalid/").await;
     assert!(answer["message"].as_str().unwrap().contains("could not fetch"), "{answer}");
 }

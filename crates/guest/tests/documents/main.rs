@@ -1,4 +1,4 @@
-//! Documents by the editor and as Markdown, from a real guest.
+//! Documents in the editor and as Markdown, from a real guest.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

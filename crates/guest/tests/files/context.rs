@@ -45,7 +45,7 @@ async fn the_context_has_every_required_field_and_real_data() {
         let ours =
             runtime["python"].as_array().unwrap().iter().find(|p| p["alias"].as_array().unwrap().contains(&"python3".into()));
         assert!(ours.is_some(), "{runtime}");
-        // The search path of the guest's commands is not this process's.
+        // The search path of the guest's commands differs from this process's.
         if std::path::Path::new("/usr/bin/python3").exists() && !std::path::Path::new("/usr/local/bin/python3").exists() {
             assert!(ours.unwrap()["ver"].is_string(), "{runtime} {told}");
         }

@@ -1,4 +1,4 @@
-//! A real guest as a child process, dialled over its Unix socket.
+//! A real guest as a child process, called over its Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-/// A directory for one test.
+/// A temporary directory for one test.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -28,7 +28,7 @@ impl Scratch {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// Names in it, or in a directory of it.
+    /// Names of entries in it, or in a subdirectory.
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.join(dir)).unwrap();
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -56,7 +56,7 @@ impl Drop for Guest {
     }
 }
 
-/// Tests that need another user than root can only change it as root.
+/// Only root can run tests that need another user.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -67,7 +67,7 @@ impl Guest {
         Self::start_as(workdir, "root")
     }
 
-    /// A guest whose calls without `sudo` act as `user`.
+    /// A guest that runs calls without `sudo` as `user`.
     pub(crate) fn start_as(workdir: &Path, user: &str) -> Self {
         let dir = Scratch::new();
         let (socket, config) = (dir.0.join("guest.sock"), dir.0.join("config.json"));
@@ -93,7 +93,7 @@ impl Guest {
         UnixStream::connect(&self.socket).await.unwrap()
     }
 
-    /// One request, answered whole. An error is a connection that broke.
+    /// Sends one request and reads the whole answer. An error is a broken connection.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<(StatusCode, HeaderMap, Bytes)> {
         let io = TokioIo::new(self.connect().await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
@@ -123,14 +123,14 @@ impl Guest {
         answer
     }
 
-    /// A file call that succeeds; its data.
+    /// Makes a file call that must succeed; returns its data.
     pub(crate) async fn file(&self, operation: &str, arguments: Value) -> Value {
         let answer = self.call(operation, &arguments).await;
         assert_eq!(answer["success"], true, "{operation} {arguments}: {answer}");
         answer["data"].clone()
     }
 
-    /// A file call that fails; its data.
+    /// Makes a file call that must fail; returns its data.
     pub(crate) async fn refused(&self, operation: &str, arguments: Value) -> Value {
         let answer = self.call(operation, &arguments).await;
         assert_eq!(answer["success"], false, "{operation} {arguments}: {answer}");
@@ -138,12 +138,12 @@ impl Guest {
         answer["data"].clone()
     }
 
-    /// A file call that fails; what kind of failure it is.
+    /// Makes a file call that must fail; returns the kind of failure.
     pub(crate) async fn error_type(&self, operation: &str, arguments: Value) -> String {
         self.refused(operation, arguments).await["error_type"].as_str().unwrap().to_owned()
     }
 
-    /// An upload's answer; parts are a name, a file name or nothing, and content.
+    /// Uploads a form, with parts of name, optional file name, and content; returns the answer.
     pub(crate) async fn upload(&self, parts: &[(&str, Option<&str>, &[u8])]) -> (StatusCode, Value) {
         let request = Request::post("/v1/file/upload")
             .header("host", "guest")

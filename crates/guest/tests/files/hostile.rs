@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::guest::{Guest, Scratch};
 
-/// Every call that opens a file, on one path.
+/// Makes every call that opens a file, on one path.
 async fn every_way(guest: &Guest, path: &str) -> Vec<(&'static str, Value)> {
     let mut answers = Vec::new();
     for (operation, arguments) in [
@@ -111,10 +111,10 @@ async fn the_kernels_own_trees_are_passed_over_and_a_walk_ends_with_its_caller()
         tokio::io::AsyncWriteExt::write_all(&mut connection, head.as_bytes()).await.unwrap();
         connections.push(connection);
     }
-    // These don't wait for places of walks.
+    // These don't wait for slots of walks.
     guest.file("write", json!({"file": dir.path("f"), "content": "x"})).await;
     drop(connections);
-    // Left alone, each of them would go on for 50 s.
+    // Left running, each of them would take 50 s.
     let listed = guest.file("list", json!({"path": dir.path("")}));
     let listed = tokio::time::timeout(std::time::Duration::from_secs(30), listed).await;
     assert_eq!(listed.unwrap()["total_count"], 2);

@@ -47,7 +47,7 @@ async fn huge_files_are_read_by_ranges_only() {
     assert_eq!(guest.refused("read", json!({"file": file, "start_line": 5})).await["errno_name"], "EFBIG");
     let found = guest.file("search", json!({"file": file, "regex": "^0.*e$"})).await;
     assert_eq!((found["matches"].as_array().unwrap().len(), found["truncated"].clone()), (10_000, json!(true)));
-    // One line without end, larger than memory should ever see.
+    // One endless line, which must never be in memory as a whole.
     let endless = dir.path("endless");
     fs::File::create(&endless).unwrap().set_len(1 << 34).unwrap();
     assert_eq!(guest.refused("read", json!({"file": endless, "start_line": 0, "end_line": 1})).await["errno_name"], "EFBIG");
@@ -80,7 +80,7 @@ async fn what_is_no_text_is_a_decode_error_and_can_still_be_searched() {
     }
 }
 
-/// Both versions of AIO's client parse these: the error's fields, and what the result requires.
+/// Both versions of AIO's client parse these: the error's fields, and the required fields of the result.
 #[tokio::test]
 async fn errors_carry_what_both_clients_require() {
     let dir = Scratch::new();

@@ -1,4 +1,5 @@
-//! Calls act as the sandbox's user, and as root with `sudo`. Only root can try that: elsewhere these tests end at once.
+//! Calls act as the sandbox's user, and as root with `sudo`. Only root can test that; for other users, these tests return
+//! immediately.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -9,7 +10,7 @@ use serde_json::json;
 
 use crate::guest::{Guest, Scratch, is_root};
 
-/// A user of every image, with a number that is not root's.
+/// A user that every image has, with an id other than root's.
 const USER: &str = "nobody";
 const ID: u32 = 65_534;
 
@@ -45,7 +46,7 @@ async fn without_sudo_root_files_are_closed() {
         ("str_replace_editor", json!({"command": "view", "path": dir.path("closed")})),
         ("str_replace_editor", json!({"command": "create", "path": dir.path("root/f"), "file_text": ""})),
         ("str_replace_editor", json!({"command": "insert", "path": dir.path("readable"), "insert_line": 0, "new_str": ""})),
-        // The guest's own memory and environment are root's too.
+        // The guest's own memory and environment belong to root too.
         ("read", json!({"file": format!("/proc/{}/environ", guest.pid())})),
         ("read", json!({"file": "/proc/self/environ"})),
         ("read", json!({"file": "/proc/thread-self/environ"})),
@@ -85,14 +86,14 @@ async fn what_the_user_makes_is_the_users_and_what_it_may_write_stays_whose_it_w
         let made = fs::metadata(dir.path(name)).unwrap();
         assert_eq!((made.uid(), made.gid()), (ID, ID), "{name}");
     }
-    // Root's file, open to all, in a directory that is open too: still root's afterwards.
+    // Root's file, writable by all, in a directory that is writable too: it still belongs to root afterwards.
     fs::write(dir.path("shared"), "old").unwrap();
     fs::set_permissions(dir.path("shared"), fs::Permissions::from_mode(0o666)).unwrap();
     guest.file("write", json!({"file": "shared", "content": "new, longer"})).await;
     guest.file("write", json!({"file": "shared", "content": "short"})).await;
     assert_eq!(fs::read_to_string(dir.path("shared")).unwrap(), "short");
     assert_eq!(fs::metadata(dir.path("shared")).unwrap().uid(), 0);
-    // The user's own file in a directory that is closed to it: written where it stands.
+    // The user's own file in a directory that the user can't write to: written in place.
     fs::create_dir(dir.path("closed")).unwrap();
     fs::write(dir.path("closed/own"), "old").unwrap();
     chown(dir.path("closed/own"), Some(ID), Some(ID)).unwrap();
@@ -140,7 +141,7 @@ async fn a_full_disk_leaves_files_as_they_were() {
     let guest = Guest::start_as(&other.0, USER);
     let file = dir.path("f");
     guest.file("write", json!({"file": file, "content": "precious"})).await;
-    // Root's, so written in place.
+    // Root's file, so it is written in place.
     let rooted = dir.path("rooted");
     fs::write(&rooted, "precious").unwrap();
     fs::set_permissions(&rooted, fs::Permissions::from_mode(0o666)).unwrap();
@@ -169,7 +170,7 @@ async fn a_full_disk_leaves_files_as_they_were() {
     assert_eq!(fs::read_to_string(&rooted).unwrap(), "precious");
     assert_eq!(dir.names(""), ["f", "rooted"]);
     assert!(other.names("").is_empty());
-    // What was begun elsewhere moves over when it fits.
+    // An upload that started on another file system is moved over if it fits.
     let (_, answer) = guest.upload(&[("file", Some("f"), b"fits"), ("path", None, file.as_bytes())]).await;
     assert_eq!(answer["success"], true, "{answer}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "fits");

@@ -18,14 +18,14 @@ fn tree(dir: &Scratch, files: &[(&str, &str)]) {
     }
 }
 
-/// Where the matches are, relative to the directory, with their line numbers.
+/// The matches' paths relative to the directory, with their line numbers.
 fn places(dir: &Scratch, data: &Value) -> Vec<String> {
     let base = format!("{}/", dir.0.display());
     let matches = data["matches"].as_array().unwrap().iter();
     matches.map(|m| format!("{}:{}", m["file"].as_str().unwrap().strip_prefix(&base).unwrap(), m["line_number"])).collect()
 }
 
-/// The same for files.
+/// The files' paths relative to the directory.
 fn paths(dir: &Scratch, data: &Value) -> Vec<String> {
     let base = format!("{}/", dir.0.display());
     let files = data["files"].as_array().unwrap().iter();
@@ -134,7 +134,7 @@ async fn context_is_whole_for_each_match_also_where_they_are_close() {
     assert_eq!(context(1), (json!(["2", "hit 3", "4"]), json!(["6", "7"])));
     assert_eq!(context(2), (json!(["17", "18", "19"]), json!(["21", "22"])));
     assert_eq!(context(3), (json!([]), json!([])));
-    // The last match of a page has its lines too, though they hold a match beyond it.
+    // The last match of a page has its context lines too, though they contain a match beyond the page.
     let data = guest.file("grep", json!({"path": dir.0, "pattern": "hit", "context_after": 4, "max_results": 1})).await;
     assert_eq!(data["matches"][0]["context_after"], json!(["4", "hit 5", "6", "7"]));
     assert_eq!(data["matches"].as_array().unwrap().len(), 1);
@@ -173,7 +173,7 @@ async fn what_ripgrep_passes_over_is_passed_over() {
     let base = json!({"path": dir.0, "pattern": "hit"});
     let data = guest.file("grep", base.clone()).await;
     assert_eq!(places(&dir, &data), ["loose/x:1", "repo/keep.log:1", "repo/sub/b.log:1", "repo/sub/build/x:1"]);
-    // From inside: the rules above count too.
+    // From a subdirectory: the rules above apply too.
     let data = guest.file("grep", with(&base, json!({"path": "repo/sub"}))).await;
     assert_eq!(places(&dir, &data), ["repo/sub/b.log:1", "repo/sub/build/x:1"]);
     for (extra, expected) in [
@@ -228,7 +228,7 @@ async fn bad_searches_are_refused() {
     }
 }
 
-/// A tree that would hold a search that opens what it meets.
+/// A tree that would block a search that opens everything.
 #[tokio::test]
 async fn a_hostile_tree_holds_nothing() {
     let dir = Scratch::new();
@@ -254,7 +254,7 @@ async fn a_hostile_tree_holds_nothing() {
     let data = guest.file("grep", json!({"path": dir.0, "pattern": "hit"})).await;
     assert_eq!(places(&dir, &data), ["a/f:1", "b/f:1"]);
     assert_eq!(data["truncated"], true, "deeper than a walk goes");
-    // A file without end is left at its first line, which has none either.
+    // An endless file is abandoned in its first line, which does not end either.
     let data =
         guest.file("grep", json!({"path": dir.0, "pattern": "hit", "max_file_size": "2000G", "include": ["sparse"]})).await;
     assert_eq!(data["match_count"], 0);
@@ -293,7 +293,7 @@ async fn searches_have_the_users_rights_on_every_thread() {
 async fn memory_and_time_are_bounded() {
     let dir = Scratch::new();
     let guest = Guest::start(&dir.0);
-    // Ten thousand matches with context, and lines that are long.
+    // Ten thousand matches with context, and long lines.
     tree(&dir, &[("many", &"hit and some more text on the line\n".repeat(300_000)), ("long", &"hit ".repeat(1 << 20))]);
     let all = json!({"path": dir.0, "pattern": "hit", "max_results": 10_000, "max_file_size": "1G", "context_before": 20, "context_after": 20});
     let data = guest.file("grep", all).await;

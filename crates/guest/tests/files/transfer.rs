@@ -80,7 +80,7 @@ async fn an_upload_larger_than_memory_streams_to_disk() {
     connection.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
     assert_eq!(fs::metadata(&file).unwrap().len(), size as u64);
-    // And back, as a stream too.
+    // A download is streamed too.
     let io = TokioIo::new(guest.connect().await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
     tokio::spawn(connection);
@@ -100,7 +100,7 @@ async fn an_upload_larger_than_memory_streams_to_disk() {
     assert!(peak.parse::<u64>().unwrap() < 64 << 10, "peak memory {peak} KiB");
 }
 
-/// Waits until the guest has seen that a connection is gone: it holds no file of the directory any more.
+/// Waits until the guest has noticed that a connection is gone: it has no file of the directory open any more.
 async fn no_file_open(guest: &Guest, dir: &Path) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
@@ -131,12 +131,12 @@ async fn an_upload_that_is_cut_off_leaves_nothing() {
             let mut connection = guest.connect().await;
             connection.write_all(head.as_bytes()).await.unwrap();
             connection.write_all(&body[..cut]).await.unwrap();
-            // Long enough for what has come to be read: the form's end is there, the body's is not.
+            // Long enough to read what was sent: the end of the form, but not of the body.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             drop(connection);
         }
     }
-    // The guest answers calls in order of arrival on its one thread: this one comes after the ends above were seen.
+    // The guest's single thread answers calls in order of arrival: this one comes after it noticed the ends above.
     no_file_open(&guest, &dir.0).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     assert_eq!(dir.names(""), ["f"]);
@@ -207,7 +207,7 @@ async fn a_file_that_changes_under_a_download_breaks_it_when_asked() {
         let mut first = [0; 15];
         connection.read_exact(&mut first).await.unwrap();
         assert_eq!(&first, b"HTTP/1.1 200 OK");
-        // Another file at the path, while most of the first is still to come.
+        // Another file replaces this one, while most of the first is still to be sent.
         fs::write(dir.path("new"), "y").unwrap();
         fs::rename(dir.path("new"), &file).unwrap();
         let mut rest = Vec::new();

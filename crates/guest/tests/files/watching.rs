@@ -1,4 +1,4 @@
-//! `watch` and its kin.
+//! `watch` and related calls.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -27,7 +27,7 @@ async fn poll(guest: &Guest, id: &str, arguments: Value) -> Value {
     answer["data"].clone()
 }
 
-/// All events until `last` has come, as `type relative_path`.
+/// Reads events until `last`, as `type relative_path`.
 async fn until(guest: &Guest, id: &str, last: &str) -> Vec<String> {
     let (mut told, mut cursor) = (Vec::new(), 0);
     for _ in 0..20 {
@@ -72,15 +72,15 @@ async fn changes_are_told_once_and_in_order() {
     step(&|| fs::rename(dir.path("old/f"), dir.path("g")).unwrap(), "rename g").await;
     step(&|| fs::remove_file(dir.path("g")).unwrap(), "remove g").await;
     step(&|| fs::rename(dir.path("old"), dir.path("renamed")).unwrap(), "rename renamed").await;
-    // A directory that moved is watched at its new place.
+    // A directory that moved is watched at its new path.
     step(&|| fs::write(dir.path("renamed/h"), "").unwrap(), "create renamed/h").await;
-    // One that comes from elsewhere is looked through.
+    // A directory that moves in from elsewhere is scanned.
     let other = Scratch::new();
     fs::create_dir_all(other.path("in/deep")).unwrap();
     fs::write(other.path("in/deep/f"), "").unwrap();
     step(&|| fs::rename(other.path("in"), dir.path("in")).unwrap(), "create in/deep/f").await;
     step(&|| fs::write(dir.path("in/deep/g"), "").unwrap(), "create in/deep/g").await;
-    // One that leaves is not watched any more.
+    // A directory that moves out is no longer watched.
     let told = step(&|| fs::rename(dir.path("in"), other.path("out")).unwrap(), "remove in").await;
     assert!(!told.contains(&"rename in".to_owned()));
     fs::write(other.path("out/deep/unseen"), "").unwrap();
@@ -161,7 +161,7 @@ trait TapOrder {
 }
 
 impl TapOrder for Vec<String> {
-    /// The same things, in the order of another list: which of two came first is the kernel's business.
+    /// Returns the same events in the order of another list: the kernel decides which of two is first.
     fn tap_order(mut self, as_in: &[String]) -> Vec<String> {
         self.sort_by_key(|t| as_in.iter().position(|other| other == t));
         self
@@ -215,7 +215,7 @@ async fn more_than_the_kernel_queues_is_told_as_a_loss() {
     let dir = Scratch::new();
     let guest = Guest::start(&dir.0);
     let id = watch(&guest, json!({"path": dir.0, "debounce": 50})).await;
-    // Stopped, the guest reads nothing, and the queue (16,384 by default) runs over.
+    // While the guest is stopped, it reads nothing, and the queue (16,384 by default) overflows.
     let pid = rustix::process::Pid::from_raw(i32::try_from(guest.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let queue: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
@@ -234,7 +234,7 @@ async fn more_than_the_kernel_queues_is_told_as_a_loss() {
     }
     assert_eq!(page["overflow"], true);
     let cursor = page["cursor"].clone();
-    // A directory that came while events were lost is watched.
+    // A directory that was created while events were lost is watched.
     tokio::time::sleep(Duration::from_millis(300)).await;
     fs::write(dir.path("late/deep/f"), "").unwrap();
     let mut cursor = cursor;
@@ -281,7 +281,7 @@ async fn streams_and_plain_answers_by_accept() {
     assert_eq!((&plain["events"][0]["relative_path"], &plain["data"]["cursor"]), (&json!("a"), &json!(1)));
     fs::write(dir.path("b"), "").unwrap();
     read("\"relative_path\":\"b\"").await;
-    // Resumed after the first, a stream begins with the second.
+    // Resumed after the first event, a stream starts with the second.
     let io = TokioIo::new(guest.connect().await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
     tokio::spawn(connection);
@@ -295,7 +295,7 @@ async fn streams_and_plain_answers_by_accept() {
         text.push_str(&String::from_utf8_lossy(resumed.frame().await.unwrap().unwrap().data_ref().unwrap()));
     }
     assert!(!text.contains("\"relative_path\":\"a\""), "{text}");
-    // A stopped watcher ends its streams.
+    // Stopping a watcher ends its streams.
     assert_eq!(delete(&guest, &format!("/v1/file/watch/{id}")).await.1["stopped"], true);
     let end = tokio::time::timeout(Duration::from_secs(5), async { while resumed.frame().await.is_some() {} }).await;
     assert!(end.is_ok(), "the stream went on");
@@ -319,7 +319,7 @@ async fn wait_sees_files_that_are_there_that_come_and_that_go() {
     let answer = wait(json!({"path": dir.path("there"), "timeout": 1, "event_types": ["write"]})).await;
     assert_eq!((&answer["success"], &answer["event"], &answer["timed_out"]), (&json!(false), &Value::Null, &json!(true)));
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    // In directories that are not there yet.
+    // In directories that do not exist yet.
     let deep = dir.path("a/b/c/f");
     let later = async {
         for made in ["a", "a/b", "a/b/c"] {

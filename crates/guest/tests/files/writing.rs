@@ -69,7 +69,7 @@ async fn a_file_keeps_its_mode_owner_and_links() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
-    // A link to nothing yet: what it names is made.
+    // A dangling link: its target is created.
     symlink(dir.path("later"), dir.path("dangling")).unwrap();
     guest.file("write", json!({"file": dir.path("dangling"), "content": "x"})).await;
     assert_eq!(fs::read_to_string(dir.path("later")).unwrap(), "x");

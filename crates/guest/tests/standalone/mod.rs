@@ -1,4 +1,4 @@
-//! A real guest in a separate process, driven over its socket.
+//! A real guest in a separate process, called over its socket.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -20,7 +20,7 @@ pub struct Guest {
     pub dir: PathBuf,
 }
 
-/// The variable by which the processes of one guest are found, with its directory as value.
+/// The variable that marks the processes of one guest, with its directory as value.
 const MARK: &str = "ARENITE_TEST_DIR";
 
 impl Guest {
@@ -38,8 +38,8 @@ impl Guest {
         Self::start_under(Command::new(env!("CARGO_BIN_EXE_guest-standalone")), user, variables).await
     }
 
-    /// One in its own network, of which nothing but loopback is up. `script` is run in it first, by a shell in the
-    /// guest's directory. For root alone.
+    /// A guest in a separate network, in which only loopback is up. A shell in the guest's directory runs `script` in it first.
+    /// For root only.
     pub async fn start_apart(script: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("unshare");
         let script = format!("ip link set lo up; cd \"${{3%/*}}\"; {script}\nexec \"$@\"");
@@ -78,7 +78,7 @@ impl Guest {
         self.process.id()
     }
 
-    /// Sends a request, and gives back the head of the answer with its body to be read.
+    /// Sends a request, and returns the head of the answer and its unread body.
     pub async fn send(&self, request: Request<Body>) -> hyper::Response<hyper::body::Incoming> {
         let stream = TokioIo::new(self.connect().await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
@@ -101,7 +101,7 @@ impl Guest {
         (status, value)
     }
 
-    /// A call that must succeed; its `data`.
+    /// Makes a call that must succeed; returns its `data`.
     pub async fn post(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.call("POST", path, body.to_string()).await;
         assert_eq!(status, StatusCode::OK, "{path} {answer}");
@@ -115,7 +115,7 @@ impl Guest {
         answer["data"].clone()
     }
 
-    /// The status of a call that must fail; the body is the envelope.
+    /// Makes a call that must fail, with the envelope as body; returns its status.
     pub async fn refused(&self, path: &str, body: Value) -> StatusCode {
         let (status, answer) = self.call("POST", path, body.to_string()).await;
         assert_eq!(answer["success"], false, "{path} {answer}");
@@ -140,14 +140,14 @@ impl Guest {
         eventually(&format!("{text} is gone"), || self.processes(text).is_empty()).await;
     }
 
-    /// The most memory that the guest's process has had, in bytes.
+    /// The peak memory of the guest's process, in bytes.
     pub fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Living processes that read what the guest does not trust itself with.
+    /// Counts the living processes that read what the guest does not trust itself to read.
     pub fn confined(&self) -> usize {
         let pids = std::fs::read_dir("/proc").unwrap().flatten();
         let stats = pids.filter_map(|entry| {
@@ -190,7 +190,7 @@ fn marked(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Waits for something that must come; the patience is for busy machines.
+/// Waits for a condition that must become true; the long timeout is for busy machines.
 pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..1500 {
         if is_so() {
