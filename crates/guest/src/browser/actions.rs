@@ -124,7 +124,7 @@ pub enum Action {
         #[schema(min_length = 1)]
         #[schemars(description = "The text.", length(min = 1))]
         text: String,
-        /// Whether it may be pasted; null as true.
+        /// Whether it may be pasted; null means true.
         #[serde(default = "yes", deserialize_with = "lenient")]
         #[schema(default = true)]
         #[schemars(description = "Whether a long text may be pasted over the clipboard.")]
@@ -187,7 +187,7 @@ async fn wait(seconds: f64) {
     tokio::time::sleep(process::seconds(seconds.min(MAX_WAIT))).await;
 }
 
-/// An action that fails has an error's status, and no such answer.
+/// A failed action returns an error status instead of this answer.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionStatus {

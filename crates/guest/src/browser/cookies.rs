@@ -58,7 +58,7 @@ fn session() -> f64 {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct CookieQuery {
-    /// Addresses that they would be sent to, with commas between them. Absent: all cookies.
+    /// Addresses that the cookies would be sent to, separated by commas. Absent: all cookies.
     urls: Option<String>,
 }
 
@@ -152,7 +152,7 @@ impl Cookie {
     }
 }
 
-/// The cookies of the profile, or those that would be sent to some addresses.
+/// The cookies of the profile, or those that would be sent to the given addresses.
 #[utoipa::path(get, path = "/v1/browser/cookies", tag = "browser", operation_id = "get_cookies_v1_browser_cookies_get",
     params(CookieQuery), responses((status = 200, body = Envelope<Items>)))]
 async fn get_all(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<CookieQuery>) -> Reply<Vec<Value>> {

@@ -60,7 +60,7 @@ impl From<BrowserError> for ApiError {
     }
 }
 
-/// Where clients of the DevTools protocol and people find the browser, and how large it is.
+/// The addresses of the browser for DevTools clients and people, and its size.
 #[utoipa::path(get, path = "/v1/browser/info", tag = "browser", operation_id = "get_browser_info_v1_browser_info_get",
     responses((status = 200, body = Envelope<BrowserInfoResult>)))]
 async fn info(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<BrowserInfoResult> {
@@ -68,8 +68,8 @@ async fn info(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<Bro
     ok(whole(async move { guest.browser.info(&guest, &address).await }).await?)
 }
 
-/// A picture of the whole screen. The headers `x-screen-width`, `x-screen-height`, `x-image-width` and `x-image-height` tell
-/// the sizes of the screen and of the picture, which are the same.
+/// Takes a screenshot of the whole screen. The headers `x-screen-width`, `x-screen-height`, `x-image-width` and `x-image-height`
+/// have the sizes of the screen and of the picture, which are the same.
 #[utoipa::path(get, path = "/v1/browser/screenshot", tag = "browser",
     operation_id = "take_screenshot_v1_browser_screenshot_get", params(ScreenshotQuery),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/jpeg")))))]
@@ -82,7 +82,7 @@ async fn screenshot(
     Ok(picture_answer(&picture, file, format))
 }
 
-/// Does with mouse and keyboard what a person would do, anywhere on the screen.
+/// Performs a mouse or keyboard action of a person, anywhere on the screen.
 #[utoipa::path(post, path = "/v1/browser/actions", tag = "browser", operation_id = "execute_action_v1_browser_actions_post",
     request_body = Action, responses((status = 200, body = ActionResponse)))]
 async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Result<axum::Json<ActionResponse>, ApiError> {
@@ -107,7 +107,7 @@ async fn configure(State(guest): State<SharedGuest>, Body(request): Body<Browser
     ok_message((), format!("The screen is {width}x{height} now"))
 }
 
-/// Restarts the browser, with other rules for it if wanted.
+/// Restarts the browser, optionally with other settings.
 #[utoipa::path(post, path = "/v1/browser/restart", tag = "browser", operation_id = "restart_v1_browser_restart_post",
     request_body = Option<RestartRequest>, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn restart(State(guest): State<SharedGuest>, Body(request): Body<Option<RestartRequest>>) -> Reply<()> {
@@ -120,7 +120,7 @@ async fn restart(State(guest): State<SharedGuest>, Body(request): Body<Option<Re
     ok_message((), message)
 }
 
-/// How the browser finds its proxy: through the sandbox's forward proxy while that has rules.
+/// The browser's proxy configuration: the sandbox's forward proxy while that has rules.
 #[utoipa::path(get, path = "/v1/browser/proxy.pac", tag = "browser", operation_id = "get_proxy_pac_v1_browser_proxy_pac_get",
     responses((status = 200, content_type = "application/x-ns-proxy-autoconfig", body = String)))]
 async fn proxy_pac(State(guest): State<SharedGuest>) -> Response {

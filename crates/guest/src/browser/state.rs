@@ -182,7 +182,7 @@ async fn save(State(guest): State<SharedGuest>, Body(request): Body<StateSaveReq
     ok(saved.await?)
 }
 
-/// Sets cookies and storage as a file has them.
+/// Sets cookies and storage from a file.
 #[utoipa::path(post, path = "/v1/browser/state/load", tag = "browser", operation_id = "load_state_v1_browser_state_load_post",
     request_body = StateLoadRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn load(State(guest): State<SharedGuest>, Body(request): Body<StateLoadRequest>) -> Reply<Value> {

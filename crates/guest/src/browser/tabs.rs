@@ -100,7 +100,7 @@ pub(crate) async fn shown(guest: &SharedGuest, index: i64) -> Result<TabTold, Pa
     one(&automation, &tab)
 }
 
-/// All tabs, in the order in which they were opened.
+/// All tabs, in order of opening.
 #[utoipa::path(get, path = "/v1/browser/tabs", tag = "browser", operation_id = "list_tabs_v1_browser_tabs_get",
     responses((status = 200, body = Envelope<Items>)))]
 async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
@@ -108,7 +108,7 @@ async fn list(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
     ok(tabs.await?.into_iter().map(|told| json!(told)).collect())
 }
 
-/// Opens a tab. Operations work in it from now on.
+/// Opens a tab, which becomes the current one.
 #[utoipa::path(post, path = "/v1/browser/tabs", tag = "browser", operation_id = "create_tab_v1_browser_tabs_post",
     request_body = CreatePageRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreatePageRequest>) -> Reply<Value> {
@@ -126,7 +126,7 @@ async fn close(State(guest): State<SharedGuest>, Path(index): Path<i64>) -> Repl
     ok_message(json!({"index": index, "tabs": left.await?}), "Closed the tab")
 }
 
-/// Shows a tab. Operations work in it from now on.
+/// Shows a tab, which becomes the current one.
 #[utoipa::path(put, path = "/v1/browser/tabs/{index}/activate", tag = "browser",
     operation_id = "activate_tab_v1_browser_tabs__index__activate_put",
     params(("index" = i64, Path, description = "From 0")), responses((status = 200, body = Envelope<serde_json::Value>)))]

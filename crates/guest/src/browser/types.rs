@@ -12,11 +12,11 @@ pub struct BrowserInfoResult {
     pub cdp_url: String,
     /// The page that shows the desktop.
     pub vnc_url: String,
-    /// There is none: the desktop's page shows the browser.
+    /// Always null: the desktop's page shows the browser.
     pub cdp_ui_url: Option<String>,
     /// Size of the screen.
     pub viewport: BrowserViewport,
-    /// Size of the page in the tab that is shown: what the browser's own bars leave of the screen.
+    /// Size of the page in the visible tab: the screen without the browser's toolbars.
     pub page_viewport: Option<BrowserViewport>,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct ScreenshotQuery {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct BrowserConfigRequest {
-    /// The screen's new size. Absent: it stays. There are 1920x1200, 1920x1080, 1600x1200, 1680x1050, 1400x1050, 1360x768,
-    /// 1280x1024, 1280x960, 1280x800, 1280x720, 1024x768, 800x600 and 640x480, and the one that it began with.
+    /// The screen's new size. Absent: it stays. The sizes are 1920x1200, 1920x1080, 1600x1200, 1680x1050, 1400x1050, 1360x768,
+    /// 1280x1024, 1280x960, 1280x800, 1280x720, 1024x768, 800x600 and 640x480, and the initial one.
     #[serde(default, deserialize_with = "resolution")]
     pub resolution: Option<Resolution>,
 }
@@ -91,11 +91,11 @@ fn resolution<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Resol
 
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 pub struct Resolution {
-    /// Pixels in a row.
+    /// Width in pixels.
     #[serde(deserialize_with = "crate::http::within::<_, 1, 100_000>")]
     #[schema(exclusive_minimum = 0)]
     pub width: i64,
-    /// Pixels in a column.
+    /// Height in pixels.
     #[serde(deserialize_with = "crate::http::within::<_, 1, 100_000>")]
     #[schema(exclusive_minimum = 0)]
     pub height: i64,
@@ -105,24 +105,24 @@ pub struct Resolution {
 #[serde(rename_all = "lowercase")]
 #[schema(default = "hard")]
 pub enum RestartMode {
-    /// Connects to the browser again; its tabs stay.
+    /// Reconnects to the browser; its tabs stay.
     Soft,
     /// Ends the browser and starts another, with the same profile.
     #[default]
     Hard,
 }
 
-/// What is absent stays as it is.
+/// Absent settings stay unchanged.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct RestartRequest {
     #[serde(default)]
     #[schema(inline)]
     pub mode: RestartMode,
-    /// Pages that can't be opened, such as `example.com` or `*`. Hard restarts only, as everything below.
+    /// Pages that can't be opened, such as `example.com` or `*`. For hard restarts only, like everything below.
     pub url_blocklist: Option<Vec<String>>,
-    /// Pages that can be opened all the same.
+    /// Pages that can be opened even if they are blocked.
     pub url_allowlist: Option<Vec<String>>,
-    /// Whether pages may ask for files with a dialog; null: the browser's usual answer.
+    /// Whether pages may open file dialogs; null: the browser's default.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<bool>)]
     pub allow_file_selection_dialogs: Option<Option<bool>>,

@@ -34,13 +34,13 @@ pub enum DisplayRecordAction {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct DisplayRecordRequest {
     pub action: DisplayRecordAction,
-    /// The file. Absent: `/tmp/recordings/recording_{time}.mp4`. Its ending says its kind.
+    /// The file. Absent: `/tmp/recordings/recording_{time}.mp4`. Its extension selects the format.
     pub save_path: Option<String>,
-    /// Pictures in a second.
+    /// Frames per second.
     #[serde(default = "usual_fps", deserialize_with = "within::<_, 1, 30>")]
     #[schema(default = 5, exclusive_minimum = 0, maximum = 30)]
     pub fps: i64,
-    /// How much is left out: 0 is nothing, 51 the most.
+    /// The amount of detail that is left out: 0 is none, 51 the most.
     #[serde(default = "usual_crf", deserialize_with = "within::<_, 0, 51>")]
     #[schema(default = 28, minimum = 0, maximum = 51)]
     pub crf: i64,
@@ -48,11 +48,11 @@ pub struct DisplayRecordRequest {
     #[serde(default = "usual_duration", deserialize_with = "positive")]
     #[schema(default = 600.0, exclusive_minimum = 0)]
     pub max_duration: f64,
-    /// Bytes of the file after which it stops by itself, about. Absent: as many as come.
+    /// Approximate bytes of the file after which it stops by itself. Absent: no limit.
     #[serde(default, deserialize_with = "optional_within::<_, 1, { i64::MAX }>")]
     #[schema(minimum = 1)]
     pub max_bytes: Option<i64>,
-    /// Of the video, in pixels. Absent: the screen's. Odd ones are made even.
+    /// Size of the video in pixels. Absent: the screen's. Odd sizes are made even.
     #[serde(default, deserialize_with = "optional_within::<_, 1, 8192>")]
     #[schema(exclusive_minimum = 0)]
     pub width: Option<i64>,
@@ -92,7 +92,7 @@ pub enum DisplayRecordStatus {
 pub struct DisplayRecordResult {
     pub status: DisplayRecordStatus,
     pub save_path: Option<String>,
-    /// Seconds since it began, or from its beginning to its end.
+    /// Seconds since the start, or from start to end.
     pub duration: f64,
     pub file_size_bytes: Option<u64>,
 }

@@ -84,9 +84,9 @@ impl From<DesktopError> for ApiError {
     }
 }
 
-/// Starts, stops or looks at a recording of the whole screen.
+/// Starts or stops a recording of the whole screen, or returns its state.
 ///
-/// There is one at a time. It stops by itself after `max_duration`, and the file is whole then too.
+/// There is one at a time. It stops by itself after `max_duration`, and the file is complete then too.
 #[utoipa::path(post, path = "/v1/display/record", tag = "display", operation_id = "record_v1_display_record_post",
     request_body = DisplayRecordRequest, responses((status = 200, body = Envelope<DisplayRecordResult>)))]
 async fn record(State(guest): State<SharedGuest>, Body(request): Body<DisplayRecordRequest>) -> Reply<DisplayRecordResult> {
@@ -109,23 +109,23 @@ const USUAL_NODES: u32 = 1000;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct DisplayScreenshotQuery {
-    /// A window, with whatever is before it. Absent: the screen.
+    /// A window, with anything in front of it. Absent: the screen.
     #[serde(default, deserialize_with = "optional_within::<_, 0, MAX_ID>")]
     #[param(minimum = 0, maximum = 4_294_967_295_u32)]
     window: Option<i64>,
-    /// Of a part of it: pixels from its left edge.
+    /// The part's left edge, in pixels.
     #[serde(default, deserialize_with = "within::<_, 0, MAX_SIDE>")]
     #[param(required = false, default = 0, minimum = 0, maximum = 32_767)]
     x: i64,
-    /// Pixels from its upper edge.
+    /// The part's upper edge, in pixels.
     #[serde(default, deserialize_with = "within::<_, 0, MAX_SIDE>")]
     #[param(required = false, default = 0, minimum = 0, maximum = 32_767)]
     y: i64,
-    /// In pixels. Absent: up to its right edge.
+    /// Width in pixels. Absent: up to the right edge.
     #[serde(default, deserialize_with = "optional_within::<_, 1, MAX_SIDE>")]
     #[param(minimum = 1, maximum = 32_767)]
     width: Option<i64>,
-    /// In pixels. Absent: up to its lower edge.
+    /// Height in pixels. Absent: up to the lower edge.
     #[serde(default, deserialize_with = "optional_within::<_, 1, MAX_SIDE>")]
     #[param(minimum = 1, maximum = 32_767)]
     height: Option<i64>,
@@ -144,8 +144,8 @@ fn checked(number: i64) -> u32 {
     u32::try_from(number).unwrap_or_default()
 }
 
-/// A picture of the screen, of a window, or of a part of one of these. The headers `x-screen-width`, `x-screen-height`,
-/// `x-image-width` and `x-image-height` tell the sizes of the screen and of the picture.
+/// Takes a screenshot of the screen, of a window, or of a part of one of these. The headers `x-screen-width`, `x-screen-height`,
+/// `x-image-width` and `x-image-height` have the sizes of the screen and of the picture.
 #[utoipa::path(get, path = "/v1/display/screenshot", tag = "display",
     operation_id = "display_screenshot_v1_display_screenshot_get", params(DisplayScreenshotQuery),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/jpeg")))))]
@@ -181,8 +181,7 @@ pub(crate) fn picture_answer(picture: &Picture, file: Vec<u8>, format: Format) -
     answer
 }
 
-/// Does with mouse and keyboard what a person would do, as `/v1/browser/actions` does, on the screen as it is: the browser is
-/// not started for it.
+/// Performs a mouse or keyboard action of a person, like `/v1/browser/actions`, but without starting the browser.
 #[utoipa::path(post, path = "/v1/display/actions", tag = "display", operation_id = "act_v1_display_actions_post",
     request_body = Action, responses((status = 200, body = ActionResponse)))]
 async fn act(State(guest): State<SharedGuest>, Body(action): Body<Action>) -> Result<axum::Json<ActionResponse>, ApiError> {
@@ -196,13 +195,13 @@ pub(super) struct PointerPosition {
     pub x: i16,
     /// Pixels from its upper edge.
     pub y: i16,
-    /// Of the screen, in pixels.
+    /// Width of the screen, in pixels.
     pub screen_width: u16,
-    /// Of the screen, in pixels.
+    /// Height of the screen, in pixels.
     pub screen_height: u16,
 }
 
-/// Where the pointer is, and how large the screen is.
+/// The pointer's position, and the size of the screen.
 #[utoipa::path(get, path = "/v1/display/pointer", tag = "display", operation_id = "pointer_v1_display_pointer_get",
     responses((status = 200, body = Envelope<PointerPosition>)))]
 async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPosition> {
@@ -210,7 +209,7 @@ async fn pointer(State(guest): State<SharedGuest>) -> Reply<PointerPosition> {
     ok(PointerPosition { x, y, screen_width, screen_height })
 }
 
-/// The windows that programs show, the oldest first.
+/// The windows of programs, the oldest first.
 #[utoipa::path(get, path = "/v1/display/windows", tag = "display", operation_id = "list_windows_v1_display_windows_get",
     responses((status = 200, body = Envelope<Vec<Window>>)))]
 async fn windows(State(guest): State<SharedGuest>) -> Reply<Vec<Window>> {
@@ -222,7 +221,7 @@ fn window_id(text: &str) -> Result<u32, ApiError> {
     text.parse().map_err(wrong).map_err(|error| error.hint("GET /v1/display/windows has those that are there"))
 }
 
-/// Has a window shown before all others, also a minimised one, and keys go to it.
+/// Raises a window, even a minimised one, and gives it the keyboard focus.
 #[utoipa::path(post, path = "/v1/display/windows/{id}/activate", tag = "display", params(("id" = u32, Path)),
     operation_id = "activate_window_v1_display_windows__id__activate_post",
     responses((status = 200, body = Envelope<Window>)))]
@@ -233,7 +232,7 @@ async fn activate(State(guest): State<SharedGuest>, Path(id): Path<String>) -> R
     ok_message(window, message)
 }
 
-/// Asks a window to close, as its frame's button does.
+/// Asks a window to close, like its frame's close button.
 #[utoipa::path(delete, path = "/v1/display/windows/{id}", tag = "display", params(("id" = u32, Path)),
     operation_id = "close_window_v1_display_windows__id__delete",
     responses((status = 200, body = Envelope<WindowClosed>)))]
@@ -259,11 +258,11 @@ pub(super) struct ClipboardText {
 
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct ClipboardCopied {
-    /// Of the text, in UTF-8.
+    /// Bytes of the text in UTF-8.
     pub bytes: usize,
 }
 
-/// The text that was copied last, by a program or by a call; empty when there is none.
+/// The text that a program or a call copied last; empty if there is none.
 #[utoipa::path(get, path = "/v1/display/clipboard", tag = "display", operation_id = "read_clipboard_v1_display_clipboard_get",
     responses((status = 200, body = Envelope<ClipboardText>)))]
 async fn read_clipboard(State(guest): State<SharedGuest>) -> Reply<ClipboardText> {
@@ -299,14 +298,14 @@ struct AccessibilityQuery {
     #[serde(default = "usual_depth", deserialize_with = "within::<_, 1, { MAX_DEPTH as i64 }>")]
     #[param(required = false, default = 64, minimum = 1, maximum = 64)]
     depth: i64,
-    /// Those near the root are there before others.
+    /// Nodes near the root are included first.
     #[serde(default = "usual_nodes", deserialize_with = "within::<_, 1, { MAX_NODES as i64 }>")]
     #[param(required = false, default = 1000, minimum = 1, maximum = 5000)]
     max_nodes: i64,
 }
 
-/// What programs of the desktop say that they show, as a tree of windows, menus, buttons and texts with their places on the
-/// screen, by AT-SPI. Pages of the browser are not in it: read them over the DevTools protocol.
+/// The accessibility tree of the desktop's programs by AT-SPI: windows, menus, buttons and texts with their positions on the
+/// screen. Pages of the browser are not in it: read them over the DevTools protocol.
 #[utoipa::path(get, path = "/v1/display/accessibility", tag = "display",
     operation_id = "accessibility_v1_display_accessibility_get", params(AccessibilityQuery),
     responses((status = 200, body = Envelope<AccessibilityTree>)))]

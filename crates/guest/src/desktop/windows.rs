@@ -30,28 +30,28 @@ const CLOSED: Duration = Duration::from_secs(2);
 /// The source of a request to the window manager: a person, who may do what programs may not.
 const PERSON: u32 = 2;
 
-/// A window that a program shows.
+/// A window of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Window {
     pub id: u32,
     pub title: String,
     /// The kind of program, such as `Chromium-browser`.
     pub class: String,
-    /// The program's process, where it tells.
+    /// The program's process, if the window names it.
     pub pid: Option<u32>,
-    /// Where it is on the screen, without its frame.
+    /// Its box on the screen, without its frame.
     #[serde(rename = "box")]
     pub place: ScreenBox,
-    /// Whether keys go to it.
+    /// Whether it has the keyboard focus.
     pub active: bool,
     pub minimised: bool,
 }
 
-/// What became of a window that was asked to close.
+/// The result of asking a window to close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct WindowClosed {
     pub id: u32,
-    /// False: it is still there; its program may ask something first.
+    /// False: it still exists; its program may ask something first.
     pub closed: bool,
 }
 

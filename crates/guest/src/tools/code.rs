@@ -49,8 +49,8 @@ enum Language {
 
 /// Runs Python (IPython, with the packages of `sandbox_get_packages`) or JavaScript (Node.js) and returns what it prints.
 ///
-/// The value of the last expression is in `result`: no print is needed. `await` works at the top. Figures and pictures that
-/// the code displays come along as images. Every call starts afresh: variables don't last, files do.
+/// The value of the last expression is in `result`: no print is needed. `await` works at the top level. Figures and pictures that
+/// the code displays are returned as images. Each call starts with a fresh state: variables don't last, files do.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ExecuteCode {
     /// The code.

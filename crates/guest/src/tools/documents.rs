@@ -50,7 +50,7 @@ async fn convert(caller: Caller, args: ConvertToMarkdown) -> ToolResult {
     text(whole)
 }
 
-/// Loads a skill: the instructions of its SKILL.md, and the directory that holds what they speak of.
+/// Loads a skill: the instructions of its SKILL.md, and the directory with the files that they refer to.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct LoadSkill {
     /// The name under which it is registered.

@@ -19,7 +19,7 @@ pub(super) fn tools() -> Vec<Tool> {
 /// - `create`: a new file with `file_text`. A file that exists is refused, unless `overwrite` is true
 /// - `str_replace`: replaces `old_str`, which must stand there exactly once, verbatim with its whitespace, by `new_str`
 /// - `insert`: puts `new_str` after the line `insert_line`
-/// - `undo_edit`: takes back the last edit of `path` by this tool; of a `create`, the file is gone again
+/// - `undo_edit`: undoes the last edit of `path` by this tool; for a `create`, the file is deleted
 #[derive(Debug, Deserialize, JsonSchema)]
 struct StrReplaceEditor {
     /// What to do.
@@ -35,7 +35,7 @@ struct StrReplaceEditor {
     /// For `str_replace`: what stands there instead (absent: nothing). For `insert`: the new lines.
     #[serde(alias = "insert_text")]
     new_str: Option<String>,
-    /// For `insert`: the line, from 1, after which; 0 is the beginning of the file.
+    /// For `insert`: the line, from 1, after which to insert; 0 is the start of the file.
     insert_line: Option<i64>,
     /// For `view` of a file: first and last line, from 1; -1 as last is the end.
     #[schemars(example = [1, 50])]

@@ -60,14 +60,14 @@ enum Encoding {
 /// Reads, writes, changes, lists and searches files.
 ///
 /// - `read`: the text of a file, or its lines from `start_line` to before `end_line`, counted from 0
-/// - `write`: puts `content` into a file (`append`: at its end), and makes the directories that it needs
+/// - `write`: writes `content` to a file (`append`: at its end), and creates missing directories
 /// - `replace`: replaces every `content` in a file by `target`; both are plain text
 /// - `search`: the lines of one file that match the regular expression `content`, with their numbers from 0
-/// - `list`: what is in a directory
+/// - `list`: the content of a directory
 /// - `find`: paths below the directory `path` that match the name or glob `pattern`
 /// - `glob`: the same with sizes and times
 /// - `grep`: the lines of all files below `path` that match the regular expression `pattern`, with their numbers from 1;
-///   what `.gitignore` names is passed over
+///   skips what `.gitignore` names
 #[derive(Debug, Deserialize, JsonSchema)]
 struct FileOperations {
     /// What to do.
@@ -81,19 +81,19 @@ struct FileOperations {
     target: Option<String>,
     /// find, glob: a file's name or a glob relative to `path`, such as `*.py` or `src/**/*.rs`. grep: the regular expression.
     pattern: Option<String>,
-    /// write: how `content` is written down.
+    /// write: the encoding of `content`.
     #[serde(default)]
     encoding: Encoding,
     /// read: the first line, from 0.
     start_line: Option<u64>,
     /// read: the line before which to end.
     end_line: Option<u64>,
-    /// write: keep what is there, and add to its end.
+    /// write: append to the existing content.
     #[serde(default)]
     append: bool,
     /// list, find, glob: also in directories below. grep does that unless this is false.
     recursive: Option<bool>,
-    /// list, glob: also what begins with a dot.
+    /// list, glob: also names that start with a dot.
     #[serde(default)]
     show_hidden: bool,
     /// list, grep: only files with these extensions.

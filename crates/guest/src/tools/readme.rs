@@ -159,7 +159,7 @@ async fn kill(Caller { guest, .. }: Caller, Kill { session_id }: Kill) -> ToolRe
     structured(&guest.shell.kill(&session_id).await?)
 }
 
-/// Lists the pictures that a web page or a document refers to, with what is said of each.
+/// Lists the pictures that a web page or a document refers to, with their descriptions.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ExtractImages {
     /// An http:, https:, file: or data: address, or a path in the sandbox.

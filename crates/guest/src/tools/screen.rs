@@ -17,9 +17,9 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// Tells of the sandbox's browser: its user agent, the size of the screen (`viewport`) and of the page in it
-/// (`page_viewport`), the WebSocket for programs that drive it by the DevTools protocol (`cdp_url`) and the page that shows
-/// the screen (`vnc_url`). Starts the browser if it is not running.
+/// Describes the sandbox's browser: its user agent, the size of the screen (`viewport`) and of the page in it (`page_viewport`),
+/// the WebSocket for DevTools clients (`cdp_url`) and the page that shows the screen (`vnc_url`). Starts the browser if it is not
+/// running.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct GetBrowserInfo {}
 
@@ -27,8 +27,8 @@ async fn info(Caller { guest, address, .. }: Caller, GetBrowserInfo {}: GetBrows
     structured(&guest.browser.info(&guest, &address).await?)
 }
 
-/// Takes a picture of the whole screen: the browser's window with its bars and tabs, and whatever is before it. Places in it
-/// are those that `sandbox_browser_execute_action` takes. For the page alone there are `browser_vision_screen_capture` and
+/// Takes a picture of the whole screen: the browser's window with its toolbars and tabs, and anything in front of it. Positions
+/// in it are those that `sandbox_browser_execute_action` takes. For the page alone, use `browser_vision_screen_capture` or
 /// `browser_screenshot`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Screenshot {}
@@ -45,8 +45,8 @@ async fn screenshot(Caller { guest, .. }: Caller, Screenshot {}: Screenshot) -> 
     picture(&file, format.media_type(), said, &json!({"width": width, "height": height}))
 }
 
-/// Does one thing with mouse or keyboard, as a person would, anywhere on the screen: also in the browser's own bars and
-/// dialogs, where the tools for pages don't reach. Places are pixels of the picture that `sandbox_browser_screenshot` takes.
+/// Performs one mouse or keyboard action of a person, anywhere on the screen, including the browser's own toolbars and dialogs,
+/// which the tools for pages don't reach. Positions are pixels of the picture that `sandbox_browser_screenshot` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ExecuteAction {
     /// What to do: an object with `action_type` and what that type takes.

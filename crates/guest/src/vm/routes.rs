@@ -52,14 +52,14 @@ impl From<VmError> for ApiError {
     }
 }
 
-/// How a reset was done.
+/// The result of a reset.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct VmReset {
-    /// It took a boot, since no state was kept.
+    /// Whether it took a boot, because no state was saved.
     pub booted: bool,
 }
 
-/// How the sandbox's VM is. Nothing is started by it.
+/// The state of the sandbox's VM. Nothing is started.
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "get_vm_v1_vm_get",
     responses((status = 200, body = Envelope<VmStatus>)))]
 async fn status(State(guest): State<SharedGuest>) -> Reply<VmStatus> {

@@ -76,7 +76,7 @@ pub enum VmError {
     Screen(#[from] ScreenError),
 }
 
-/// How far a VM is.
+/// The stage of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VmState {
@@ -86,23 +86,23 @@ pub enum VmState {
     Ready,
 }
 
-/// What is known of the sandbox's VM.
+/// The state of the sandbox's VM.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct VmStatus {
     pub state: VmState,
-    /// What runs its instructions: `kvm`, or `tcg`, which is QEMU itself, without the host's help.
+    /// The accelerator: `kvm`, or `tcg`, which is QEMU's emulation without the host's help.
     pub accel: &'static str,
     /// The image's disk.
     pub disk: String,
     pub memory_mb: u32,
     pub cpus: u32,
-    /// The port of the sandbox's loopback that leads to the agent in the VM; 0: it has none.
+    /// The port on the sandbox's loopback that leads to the agent in the VM; 0: there is no agent.
     pub agent_port: u16,
-    /// From its start until it was ready, in seconds.
+    /// Seconds from its start until it was ready.
     pub boot_seconds: Option<f64>,
-    /// Whether it began where the image left it, and did not boot.
+    /// Whether it resumed from a saved state instead of booting.
     pub warm: bool,
-    /// Whether its state was kept, so that a reset takes seconds.
+    /// Whether its state is saved, so that a reset takes seconds.
     pub snapshot: bool,
 }
 

@@ -16,26 +16,26 @@ const MAX_ANSWERED: usize = 20;
 /// Maximum characters of a dialog's message that are kept.
 const MAX_TEXT: usize = 4000;
 
-/// One that is shown.
+/// A dialog that is shown.
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
 pub(in crate::browser) struct Dialog {
     /// `alert`, `confirm`, `prompt` or `beforeunload`.
     pub(super) r#type: String,
     pub(super) message: String,
-    /// What a `prompt` suggests.
+    /// The default text of a `prompt`.
     #[serde(rename(deserialize = "defaultPrompt"), default)]
     pub(super) default_value: String,
 }
 
-/// How to answer one.
+/// The answer to a dialog.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::browser) struct DialogAnswer {
     pub(in crate::browser) accept: bool,
-    /// What a `prompt` gets; none: what it suggests.
+    /// The text for a `prompt`; none: its default.
     pub(in crate::browser) text: Option<String>,
 }
 
-/// One that is over.
+/// An answered dialog.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::browser) struct AnsweredDialog {
     #[serde(flatten)]

@@ -87,7 +87,7 @@ pub(in crate::browser) struct Frame {
 /// A line of the console.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::browser) struct Message {
-    /// `log`, `info`, `warning`, `debug`, …, as the protocol has it; `error` also for what nobody caught, `dialog` for dialogs.
+    /// `log`, `info`, `warning`, `debug`, …, as in the protocol; `error` also for uncaught exceptions, `dialog` for dialogs.
     #[serde(rename = "type")]
     pub(in crate::browser) kind: String,
     pub(in crate::browser) text: String,

@@ -65,7 +65,7 @@ async fn change<T: Send + 'static>(
     .await
 }
 
-/// Sets headers of all requests from now on, in all tabs. They take the place of the ones that were set before.
+/// Sets headers of all requests from now on, in all tabs. They replace the previous ones.
 #[utoipa::path(post, path = "/v1/browser/network/headers", tag = "browser",
     operation_id = "set_extra_headers_v1_browser_network_headers_post", request_body = HeadersRequest,
     responses((status = 200, body = Envelope<HeadersSet>)))]
@@ -80,7 +80,7 @@ async fn set_headers(State(guest): State<SharedGuest>, Body(request): Body<Heade
     ok(HeadersSet { headers: count })
 }
 
-/// Sets headers of requests to one origin from now on, in the place of the ones that were set for it before.
+/// Sets headers of requests to one origin from now on. They replace the previous ones for it.
 #[utoipa::path(post, path = "/v1/browser/network/scoped_headers", tag = "browser",
     operation_id = "set_scoped_headers_v1_browser_network_scoped_headers_post", request_body = ScopedHeadersRequest,
     responses((status = 200, body = Envelope<ScopedHeadersSet>)))]
@@ -95,7 +95,7 @@ async fn set_scoped_headers(
     ok(set)
 }
 
-/// Answers requests in the place of servers, or lets them fail. Of routes that match a URL the one that was added last counts.
+/// Answers requests instead of the server, or fails them. If several routes match a URL, the one added last applies.
 #[utoipa::path(post, path = "/v1/browser/network/route", tag = "browser",
     operation_id = "add_route_v1_browser_network_route_post", request_body = NetworkRouteRequest,
     responses((status = 200, body = Envelope<RouteChanged>)))]
@@ -130,7 +130,7 @@ async fn remove_route(State(guest): State<SharedGuest>, Body(request): Body<Netw
     ok(RouteChanged { url_pattern, routes })
 }
 
-/// What pages have asked for, the newest last. It is recorded from the first call on that works in pages.
+/// The requests of pages, the newest last. Recording starts with the first call that works in pages.
 #[utoipa::path(get, path = "/v1/browser/network/requests", tag = "browser",
     operation_id = "get_requests_v1_browser_network_requests_get", params(RequestsQuery),
     responses((status = 200, body = Envelope<Vec<NetworkRequest>>)))]
@@ -150,7 +150,7 @@ async fn requests(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<
     ok(automation.traffic().list(wanted, limit))
 }
 
-/// Writes what pages have asked for, and what was answered, as an HTTP archive (HAR 1.2). Bodies of answers are not kept.
+/// Writes the requests of pages and their answers as an HTTP archive (HAR 1.2). Bodies of answers are not kept.
 #[utoipa::path(post, path = "/v1/browser/network/export_har", tag = "browser",
     operation_id = "export_har_v1_browser_network_export_har_post", request_body = ExportHarRequest,
     responses((status = 200, body = Envelope<HarExported>)))]

@@ -7,15 +7,15 @@ use utoipa::{IntoParams, ToSchema};
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct HeadersRequest {
-    /// In the place of those that the browser would send. None: it sends its own again.
+    /// Headers that replace the browser's own. None: the browser sends its own again.
     pub(super) headers: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct ScopedHeadersRequest {
-    /// Such as `https://api.example.com`, with the port where it is not the usual one.
+    /// Such as `https://api.example.com`, with the port if it is not the default.
     pub(super) origin: String,
-    /// For requests to it alone, before those for all. None: there are no such headers any more.
+    /// Headers for requests to this origin only; they override those for all requests. None: removes them.
     pub(super) headers: BTreeMap<String, String>,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct NetworkRouteRequest {
     /// of these. Or a regular expression between slashes, such as `/\.(png|jpg)$/`.
     #[serde(alias = "pattern")]
     pub(super) url_pattern: String,
-    /// The answer. Absent: the request goes on, also where an older route is for it.
+    /// The answer. Absent: the request continues, even if an older route matches it.
     pub(super) response: Option<RouteResponseModel>,
-    /// Fail, as if nothing could be reached.
+    /// Fail the request, as if the server were unreachable.
     #[serde(default)]
     #[schema(default = false)]
     pub(super) abort: bool,
@@ -41,14 +41,14 @@ pub(super) struct RouteResponseModel {
     pub(super) headers: Option<BTreeMap<String, String>>,
     #[schema(default = "")]
     pub(super) body: Option<String>,
-    /// Absent: that of `headers`, or this.
+    /// Absent: that of `headers`, or `text/plain`.
     #[schema(default = "text/plain")]
     pub(super) content_type: Option<String>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct NetworkRouteRemoveRequest {
-    /// As it was given when the route was added.
+    /// The pattern with which the route was added.
     #[serde(alias = "pattern")]
     pub(super) url_pattern: String,
 }
@@ -64,7 +64,7 @@ pub(super) struct ExportHarRequest {
 pub(super) struct RequestsQuery {
     /// Only requests with a URL that contains this, or matches it as a pattern of a route.
     pub(super) filter: Option<String>,
-    /// The most to show: the last ones.
+    /// The maximum number of requests; the last ones are returned.
     #[serde(default = "usual_limit", deserialize_with = "crate::http::within::<_, 1, { i64::MAX }>")]
     #[param(default = 100, minimum = 1)]
     pub(super) limit: i64,
@@ -76,13 +76,13 @@ fn usual_limit() -> i64 {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct HeadersSet {
-    /// How many there are.
+    /// The number of headers.
     pub(super) headers: usize,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ScopedHeadersSet {
-    /// As browsers write it.
+    /// The origin in its normalized form.
     pub(super) origin: String,
     pub(super) headers: usize,
 }
@@ -90,28 +90,28 @@ pub(super) struct ScopedHeadersSet {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RouteChanged {
     pub(super) url_pattern: String,
-    /// How many there are now.
+    /// The number of routes.
     pub(super) routes: usize,
 }
 
-/// A request of a page, and what came of it.
+/// A request of a page, and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct NetworkRequest {
-    /// The browser's name of it. Where a redirect leads has the same with `.1` behind it, and so on.
+    /// The browser's id of the request. The target of a redirect has the same id followed by `.1`, and so on.
     pub(super) id: String,
     pub(super) url: String,
     pub(super) method: String,
     /// `document`, `stylesheet`, `image`, `media`, `font`, `script`, `xhr`, `fetch`, `websocket`, `preflight`, `other`, ….
     pub(super) resource_type: String,
-    /// Of the answer; null while there is none.
+    /// Status of the answer; null while there is none.
     pub(super) status: Option<u16>,
     pub(super) status_text: Option<String>,
     pub(super) mime_type: Option<String>,
     /// Seconds since 1970.
     pub(super) started: f64,
-    /// Seconds; null while it goes on.
+    /// Seconds; null while the request is running.
     pub(super) duration: Option<f64>,
-    /// Bytes of the body as the page got it; null while it goes on, or when nothing came.
+    /// Bytes of the body as the page received it; null while the request is running, or if nothing came.
     pub(super) size: Option<u64>,
     /// Such as `net::ERR_CONNECTION_REFUSED`.
     pub(super) error: Option<String>,
@@ -120,9 +120,9 @@ pub(super) struct NetworkRequest {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct HarExported {
-    /// The file's whole path.
+    /// The file's absolute path.
     pub(super) save_path: String,
-    /// How many requests are in it.
+    /// The number of requests in the file.
     pub(super) entries: usize,
     pub(super) file_size_bytes: u64,
 }

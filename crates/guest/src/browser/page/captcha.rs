@@ -11,7 +11,7 @@ use super::{PageError, Work};
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::browser) struct Captchas {
     detected: bool,
-    /// Of the first one: `recaptcha`, `hcaptcha`, `turnstile`, ….
+    /// The kind of the first one: `recaptcha`, `hcaptcha`, `turnstile`, ….
     r#type: Option<String>,
     captchas: Vec<Value>,
 }

@@ -9,11 +9,11 @@ use crate::SharedGuest;
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct DialogRequest {
-    /// Whether to accept it.
+    /// Whether to accept the dialog.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub(in crate::browser) accept: bool,
-    /// Of a `prompt` that is accepted: what to answer. Absent: what the page suggests.
+    /// The answer to an accepted `prompt`. Absent: its default text.
     #[serde(alias = "prompt_text")]
     pub(in crate::browser) text: Option<String>,
 }
@@ -24,11 +24,11 @@ fn yes() -> bool {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::browser) struct DialogState {
-    /// The one that is shown, and holds up the page.
+    /// The dialog that is shown, which blocks the page.
     dialog: Option<Dialog>,
-    /// How the next one will be answered, if a call has said so.
+    /// The answer to the next dialog, if a call has set one.
     next: Option<DialogAnswer>,
-    /// Those that were answered, the oldest first, at most 20.
+    /// The answered dialogs, the oldest first, at most 20.
     answered: Vec<AnsweredDialog>,
 }
 

@@ -53,7 +53,7 @@ const AUTO_WAIT: Duration = Duration::from_secs(10);
 /// Time to wait for a page that an action leads to. The action is done either way.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Where the tab is after an operation.
+/// The tab's location after an operation.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct PageLocation {
     pub(crate) url: String,

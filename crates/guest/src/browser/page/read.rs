@@ -26,7 +26,7 @@ pub(crate) struct Markdown {
     pub(crate) markdown: String,
     title: String,
     url: String,
-    /// Whether there is more than fits.
+    /// Whether some of the content was cut.
     pub(crate) truncated: bool,
 }
 

@@ -139,7 +139,7 @@ fn list<T: Serialize>(items: Vec<T>) -> Vec<Value> {
     items.into_iter().map(|item| json!(item)).collect()
 }
 
-/// Opens an address in the tab that operations work in.
+/// Opens an address in the current tab.
 #[utoipa::path(post, path = "/v1/browser/page/navigate", tag = "browser",
     operation_id = "navigate_v1_browser_page_navigate_post", request_body = NavigateRequest,
     responses((status = 200, body = Envelope<Fields>)))]
@@ -151,7 +151,7 @@ async fn navigate(State(guest): State<SharedGuest>, Body(request): Body<Navigate
     .await
 }
 
-/// Goes to the page before.
+/// Goes back to the previous page.
 #[utoipa::path(post, path = "/v1/browser/page/back", tag = "browser", operation_id = "go_back_v1_browser_page_back_post",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn back(State(guest): State<SharedGuest>) -> Reply<Value> {
@@ -165,14 +165,14 @@ async fn forward(State(guest): State<SharedGuest>) -> Reply<Value> {
     acted(guest, "Went forward".to_owned(), |work| async move { Ok(json!(work.history(1).await?)) }).await
 }
 
-/// Loads the page again.
+/// Reloads the page.
 #[utoipa::path(post, path = "/v1/browser/page/reload", tag = "browser", operation_id = "reload_v1_browser_page_reload_post",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn reload(State(guest): State<SharedGuest>) -> Reply<Value> {
     acted(guest, "Loaded the page anew".to_owned(), |work| async move { Ok(json!(work.reload().await?)) }).await
 }
 
-/// Clicks an element, once it can be clicked, or a place in the viewport.
+/// Clicks an element, once it is clickable, or a point in the viewport.
 #[utoipa::path(post, path = "/v1/browser/page/click", tag = "browser", operation_id = "click_v1_browser_page_click_post",
     request_body = ClickArguments, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn click(State(guest): State<SharedGuest>, Body(request): Body<ClickArguments>) -> Reply<Value> {
@@ -180,7 +180,7 @@ async fn click(State(guest): State<SharedGuest>, Body(request): Body<ClickArgume
     acted(guest, "Clicked".to_owned(), |work| async move { Ok(at(work.click(request).await?)) }).await
 }
 
-/// Puts text into a field, in the place of what is there.
+/// Replaces the text of a field.
 #[utoipa::path(post, path = "/v1/browser/page/fill", tag = "browser", operation_id = "fill_v1_browser_page_fill_post",
     request_body = FillRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn fill(State(guest): State<SharedGuest>, Body(request): Body<FillRequest>) -> Reply<Value> {
@@ -188,7 +188,7 @@ async fn fill(State(guest): State<SharedGuest>, Body(request): Body<FillRequest>
     acted(guest, format!("Filled {target}"), |work| async move { Ok(json!(work.fill(&target, &request.text).await?)) }).await
 }
 
-/// Types into what has the focus.
+/// Types into the focused element.
 #[utoipa::path(post, path = "/v1/browser/page/type", tag = "browser", operation_id = "type_text_v1_browser_page_type_post",
     request_body = TypeTextRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn type_text(State(guest): State<SharedGuest>, Body(request): Body<TypeTextRequest>) -> Reply<Value> {
@@ -196,7 +196,7 @@ async fn type_text(State(guest): State<SharedGuest>, Body(request): Body<TypeTex
         .await
 }
 
-/// Presses a key, or several that are held together, as `Control+A`.
+/// Presses a key, or several together such as `Control+A`.
 #[utoipa::path(post, path = "/v1/browser/page/press_key", tag = "browser",
     operation_id = "press_key_v1_browser_page_press_key_post", request_body = KeyRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -204,14 +204,14 @@ async fn press_key(State(guest): State<SharedGuest>, Body(request): Body<KeyRequ
     acted(guest, "Pressed".to_owned(), |work| async move { Ok(json!(work.press_key(&request.key).await?)) }).await
 }
 
-/// Presses keys together.
+/// Presses several keys together.
 #[utoipa::path(post, path = "/v1/browser/page/hot_key", tag = "browser", operation_id = "hot_key_v1_browser_page_hot_key_post",
     request_body = HotKeyRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn hot_key(State(guest): State<SharedGuest>, Body(request): Body<HotKeyRequest>) -> Reply<Value> {
     acted(guest, "Pressed".to_owned(), |work| async move { Ok(json!(work.hot_key(&request.keys).await?)) }).await
 }
 
-/// Moves the mouse over an element or to a place in the viewport.
+/// Moves the mouse over an element or to a point in the viewport.
 #[utoipa::path(post, path = "/v1/browser/page/hover", tag = "browser", operation_id = "hover_v1_browser_page_hover_post",
     request_body = HoverRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn hover(State(guest): State<SharedGuest>, Body(request): Body<HoverRequest>) -> Reply<Value> {
@@ -253,7 +253,7 @@ async fn uncheck(State(guest): State<SharedGuest>, Body(request): Body<CheckRequ
     set_checked(guest, request.selector, false).await
 }
 
-/// Gives files of the sandbox to a file input.
+/// Sets the files of a file input to files of the sandbox.
 #[utoipa::path(post, path = "/v1/browser/page/upload_file", tag = "browser",
     operation_id = "upload_file_v1_browser_page_upload_file_post", request_body = UploadFileRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -266,7 +266,7 @@ async fn upload_file(State(guest): State<SharedGuest>, Body(request): Body<Uploa
     .await
 }
 
-/// Fills in several fields, each by what it is. The first that fails ends it.
+/// Fills in several fields, each according to its kind. Stops at the first failure.
 #[utoipa::path(post, path = "/v1/browser/page/fill_form", tag = "browser",
     operation_id = "fill_form_v1_browser_page_fill_form_post", request_body = FormFillRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -278,7 +278,7 @@ async fn fill_form(State(guest): State<SharedGuest>, Body(request): Body<FormFil
     .await
 }
 
-/// Turns the mouse wheel. Tells how far the page is scrolled then.
+/// Turns the mouse wheel. Returns the scroll position afterwards.
 #[utoipa::path(post, path = "/v1/browser/page/scroll", tag = "browser", operation_id = "scroll_v1_browser_page_scroll_post",
     request_body = ScrollRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn scroll(State(guest): State<SharedGuest>, Body(request): Body<ScrollRequest>) -> Reply<Value> {
@@ -286,7 +286,7 @@ async fn scroll(State(guest): State<SharedGuest>, Body(request): Body<ScrollRequ
     acted(guest, "Scrolled".to_owned(), move |work| async move { Ok(at(work.scroll(direction, request.amount).await?)) }).await
 }
 
-/// Scrolls the page to a place in it.
+/// Scrolls the page to a position.
 #[utoipa::path(post, path = "/v1/browser/page/scroll_to", tag = "browser",
     operation_id = "scroll_to_v1_browser_page_scroll_to_post", request_body = ScrollToRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -294,7 +294,7 @@ async fn scroll_to(State(guest): State<SharedGuest>, Body(request): Body<ScrollT
     acted(guest, "Scrolled".to_owned(), move |work| async move { Ok(at(work.scroll_to(request.x, request.y).await?)) }).await
 }
 
-/// Scrolls until an element can be seen.
+/// Scrolls until an element is visible.
 #[utoipa::path(post, path = "/v1/browser/page/scroll_to_element", tag = "browser",
     operation_id = "scroll_to_element_v1_browser_page_scroll_to_element_post", request_body = ScrollToElementRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -302,7 +302,7 @@ async fn scroll_to_element(State(guest): State<SharedGuest>, Body(request): Body
     acted(guest, "Scrolled".to_owned(), |work| async move { Ok(at(work.scroll_to_element(request.selector).await?)) }).await
 }
 
-/// A picture of the page. The headers `x-image-width` and `x-image-height` tell its size.
+/// Takes a screenshot of the page. The headers `x-image-width` and `x-image-height` have its size.
 #[utoipa::path(get, path = "/v1/browser/page/screenshot", tag = "browser",
     operation_id = "page_screenshot_v1_browser_page_screenshot_get", params(PictureQuery),
     responses((status = 200, content((Vec<u8> = "image/png")))))]
@@ -327,14 +327,14 @@ async fn record(State(guest): State<SharedGuest>, Body(request): Body<RecordRequ
     ok(json!(whole(async move { guest.browser.recordings.act(&guest, request).await }).await?))
 }
 
-/// The page's HTML, as it is now.
+/// The page's current HTML.
 #[utoipa::path(get, path = "/v1/browser/page/html", tag = "browser", operation_id = "get_html_v1_browser_page_html_get",
     params(HtmlQuery), responses((status = 200, body = Envelope<String>)))]
 async fn html(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<HtmlQuery>) -> Reply<String> {
     ok(looked(guest, move |work| async move { work.html(query.outer).await }).await?)
 }
 
-/// What the page shows, as text.
+/// The page's visible text.
 #[utoipa::path(get, path = "/v1/browser/page/text", tag = "browser", operation_id = "get_text_v1_browser_page_text_get",
     responses((status = 200, body = Envelope<String>)))]
 async fn text(State(guest): State<SharedGuest>) -> Reply<String> {
@@ -349,7 +349,7 @@ async fn markdown(State(guest): State<SharedGuest>) -> Reply<Value> {
     ok(json!(looked(guest, |work| async move { work.markdown(&of).await }).await?))
 }
 
-/// What can be used in the page and its frames: role, name, place, and an index that calls take.
+/// The usable elements of the page and its frames: role, name, position, and an index for other calls.
 #[utoipa::path(get, path = "/v1/browser/page/elements", tag = "browser",
     operation_id = "get_interactive_elements_v1_browser_page_elements_get",
     responses((status = 200, body = Envelope<Items>)))]
@@ -357,7 +357,7 @@ async fn elements(State(guest): State<SharedGuest>) -> Reply<Vec<Value>> {
     ok(looked(guest, |work| async move { work.elements().await }).await?)
 }
 
-/// What the page's console said, the oldest first.
+/// The messages of the page's console, the oldest first.
 #[utoipa::path(get, path = "/v1/browser/page/console", tag = "browser",
     operation_id = "get_console_logs_v1_browser_page_console_get", params(ConsoleQuery),
     responses((status = 200, body = Envelope<Items>)))]
@@ -365,7 +365,7 @@ async fn console(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<C
     ok(list(looked(guest, move |work| async move { Ok(work.console(query.clear)) }).await?))
 }
 
-/// Writes it to a file of the sandbox.
+/// Writes the console's messages to a file of the sandbox.
 #[utoipa::path(post, path = "/v1/browser/page/console/export", tag = "browser",
     operation_id = "export_console_logs_v1_browser_page_console_export_post", request_body = ExportConsoleLogsRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -375,7 +375,7 @@ async fn export_console(State(guest): State<SharedGuest>, Body(request): Body<Ex
     ok(json!(looked(guest, export).await?))
 }
 
-/// Runs JavaScript in the page: an expression, statements, or what has a `return`; `await` works in all of them.
+/// Runs JavaScript in the page: an expression, statements, or a body with `return`; `await` works in all of them.
 #[utoipa::path(post, path = "/v1/browser/page/evaluate", tag = "browser",
     operation_id = "evaluate_v1_browser_page_evaluate_post", request_body = EvaluateRequest,
     responses((status = 200, body = Envelope<serde_json::Value>)))]
@@ -383,7 +383,7 @@ async fn evaluate(State(guest): State<SharedGuest>, Body(request): Body<Evaluate
     ok(looked(guest, |work| async move { work.evaluate(&request.expression).await }).await?)
 }
 
-/// Where a text is shown in the page and its frames.
+/// The places where a text is shown in the page and its frames.
 #[utoipa::path(post, path = "/v1/browser/page/find_text", tag = "browser",
     operation_id = "find_text_v1_browser_page_find_text_post", request_body = FindTextRequest,
     responses((status = 200, body = Envelope<Items>)))]
@@ -399,15 +399,15 @@ async fn wait(State(guest): State<SharedGuest>, Body(request): Body<WaitRequest>
     ok(looked(guest, |work| async move { work.wait(&of, &request).await }).await?)
 }
 
-/// The dialog that the page shows, and those that were answered. Looking answers none.
+/// The dialog that the page shows, and the answered ones. Does not answer any.
 #[utoipa::path(get, path = "/v1/browser/page/dialog", tag = "browser", operation_id = "get_dialog_v1_browser_page_dialog_get",
     responses((status = 200, body = Envelope<DialogState>)))]
 async fn dialog(State(guest): State<SharedGuest>) -> Reply<DialogState> {
     ok(whole(async move { super::dialog::state(&guest).await }).await?)
 }
 
-/// Answers the dialog that the page shows. If none is shown, says how the next one will be answered: without it, alerts and
-/// leaving are accepted and questions declined while a call works in the page.
+/// Answers the dialog that the page shows. If none is shown, sets the answer to the next one: without it, alerts and leaving are
+/// accepted and questions declined while a call works in the page.
 #[utoipa::path(post, path = "/v1/browser/page/dialog", tag = "browser",
     operation_id = "answer_dialog_v1_browser_page_dialog_post", request_body = DialogRequest,
     responses((status = 200, body = Envelope<DialogState>)))]
@@ -420,14 +420,14 @@ async fn answer_dialog(State(guest): State<SharedGuest>, Body(request): Body<Dia
     ok_message(state, if was_shown { "Answered the dialog" } else { "No dialog is shown: the next one is answered so" })
 }
 
-/// Whether the page asks for a captcha.
+/// Whether the page shows a captcha.
 #[utoipa::path(get, path = "/v1/browser/captcha/detect", tag = "browser",
     operation_id = "detect_captcha_v1_browser_captcha_detect_get", responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn detect_captcha(State(guest): State<SharedGuest>) -> Reply<Value> {
     ok(json!(looked(guest, |work| async move { work.captchas().await }).await?))
 }
 
-/// Waits until none is left.
+/// Waits until no captcha is left.
 #[utoipa::path(post, path = "/v1/browser/captcha/wait", tag = "browser",
     operation_id = "wait_for_captcha_v1_browser_captcha_wait_post", request_body = CaptchaWaitRequest,
     responses((status = 200, body = Envelope<CaptchaWaitResult>)))]

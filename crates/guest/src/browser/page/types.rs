@@ -9,7 +9,7 @@ use super::form::Item;
 use crate::desktop::positive;
 use crate::http::within;
 
-/// What a page has to have come to.
+/// The loading stage to wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(default = "load")]
@@ -37,7 +37,7 @@ fn half_a_minute() -> f64 {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct NavigateRequest {
-    /// Without a scheme, `https` is meant; `http` for this machine.
+    /// Without a scheme, `https` is used; `http` for this machine.
     pub(in crate::browser) url: String,
     #[serde(default)]
     #[schema(inline)]
@@ -74,12 +74,12 @@ fn once() -> i64 {
     1
 }
 
-/// One of: a selector, an index, a place in the viewport.
+/// One of: a selector, an index, a point in the viewport.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ClickRequest)]
 pub(in crate::browser) struct ClickArguments {
     pub(in crate::browser) selector: Option<String>,
-    /// Of the list of elements.
+    /// An index in the list of elements.
     pub(in crate::browser) index: Option<i64>,
     pub(in crate::browser) x: Option<f64>,
     pub(in crate::browser) y: Option<f64>,
@@ -115,7 +115,7 @@ impl TryFrom<ClickArguments> for ClickRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct FillRequest {
     pub(in crate::browser) selector: Option<String>,
-    /// Of the list of elements.
+    /// An index in the list of elements.
     pub(in crate::browser) index: Option<i64>,
     #[serde(alias = "value")]
     pub(in crate::browser) text: String,
@@ -138,7 +138,7 @@ pub(in crate::browser) struct KeyRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::browser) struct HotKeyRequest {
-    /// Pressed in this order, and let go the other way round.
+    /// Pressed in this order, and released in reverse order.
     pub(in crate::browser) keys: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ pub(in crate::browser) struct HoverRequest {
 #[schema(as = SelectOptionRequest)]
 pub(in crate::browser) struct SelectRequest {
     pub(in crate::browser) selector: String,
-    /// One of the three.
+    /// Give one of the three.
     pub(in crate::browser) value: Option<String>,
     pub(in crate::browser) label: Option<String>,
     /// From 0.
@@ -241,7 +241,7 @@ fn png() -> String {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PictureQuery {
-    /// The whole page, or what is shown of it.
+    /// The whole page instead of its visible part.
     #[serde(default)]
     #[param(default = false)]
     pub(super) full_page: bool,
@@ -249,7 +249,7 @@ pub(super) struct PictureQuery {
     #[serde(default = "png")]
     #[param(default = "png")]
     pub(super) format: String,
-    /// Of a JPEG or WebP, 0 to 100. Absent: 80.
+    /// Quality of a JPEG or WebP, 0 to 100. Absent: 80.
     pub(super) quality: Option<i64>,
 }
 
@@ -257,7 +257,7 @@ pub(super) struct PictureQuery {
 #[serde(rename_all = "lowercase")]
 #[schema(default = "once")]
 pub(in crate::browser) enum RecordAction {
-    /// Records for the duration, and answers then.
+    /// Records for the duration, then answers.
     #[default]
     Once,
     Start,
@@ -284,13 +284,13 @@ pub(in crate::browser) struct RecordRequest {
     #[serde(default)]
     #[schema(inline)]
     pub(in crate::browser) action: RecordAction,
-    /// Its ending says its kind: `mp4`, `webm` or `gif`. Absent: an mp4 in `~/recordings`.
+    /// The file. Its extension selects the format: `mp4`, `webm` or `gif`. Absent: an mp4 in `~/recordings`.
     pub(in crate::browser) save_path: Option<String>,
-    /// Seconds after which it ends. Absent: what is recorded at `once` ends after 10, what is started when it is stopped.
+    /// Seconds after which the recording ends. Absent: with `once` 10, otherwise when it is stopped.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = f64, required = false, default = 10, exclusive_minimum = 0)]
     pub(in crate::browser) duration: Option<f64>,
-    /// Pictures in a second.
+    /// Frames per second.
     #[serde(default = "fifteen", deserialize_with = "within::<_, 1, 1000>")]
     #[schema(default = 15, exclusive_minimum = 0)]
     pub(in crate::browser) fps: i64,
@@ -302,7 +302,7 @@ pub(in crate::browser) struct RecordRequest {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HtmlQuery {
-    /// With the document's own element.
+    /// Include the document's root element.
     #[serde(default)]
     #[param(default = false)]
     pub(super) outer: bool,
@@ -311,7 +311,7 @@ pub(super) struct HtmlQuery {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ConsoleQuery {
-    /// Forgets what it answers with.
+    /// Delete the returned messages.
     #[serde(default)]
     #[param(default = false)]
     pub(super) clear: bool,
@@ -362,18 +362,18 @@ pub(in crate::browser) struct WaitRequest {
     #[schema(inline)]
     pub(in crate::browser) r#type: WaitType,
     pub(in crate::browser) selector: Option<String>,
-    /// Of a selector: `attached`, `detached`, `visible` or `hidden`; of `load`: `load`, `domcontentloaded` or `networkidle`.
+    /// For a selector: `attached`, `detached`, `visible` or `hidden`; for `load`: `load`, `domcontentloaded` or `networkidle`.
     pub(in crate::browser) state: Option<String>,
     /// Exact, a glob or a `/regular expression/`.
     pub(in crate::browser) url: Option<String>,
-    /// Where a download is put.
+    /// The path to which a download is copied.
     pub(in crate::browser) save_path: Option<String>,
     /// In seconds.
     #[serde(default = "half_a_minute")]
     #[schema(default = 30)]
     pub(in crate::browser) timeout: f64,
     pub(in crate::browser) expression: Option<String>,
-    /// Milliseconds between two looks.
+    /// Milliseconds between two checks.
     pub(in crate::browser) polling: Option<f64>,
     pub(in crate::browser) url_pattern: Option<String>,
 }

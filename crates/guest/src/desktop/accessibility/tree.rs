@@ -18,7 +18,7 @@ const SHOWING: &str = "showing";
 /// Programs report coordinates beyond this if they don't know a position.
 const FARTHEST: i32 = 1 << 15;
 
-/// A place on the screen, in pixels.
+/// A box on the screen, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ScreenBox {
     pub x: i32,
@@ -33,7 +33,7 @@ impl From<Region> for ScreenBox {
     }
 }
 
-/// A number for what has a range, a text for what holds one.
+/// A number for elements with a range, a text for those with text.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum NodeValue {
@@ -41,37 +41,37 @@ pub enum NodeValue {
     Text(String),
 }
 
-/// A part of what a program shows, and what is in it.
+/// An element of a program's user interface, with its children.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct AccessibleNode {
-    /// In AT-SPI's words, such as `push button`.
+    /// AT-SPI's name of the role, such as `push button`.
     pub role: String,
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Text or number that it holds, when that is not its name.
+    /// The text or number that it contains, if that is not its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<NodeValue>,
-    /// In AT-SPI's words, such as `focused`, `checked`, `sensitive`.
+    /// AT-SPI's names of its states, such as `focused`, `checked`, `sensitive`.
     pub states: Vec<&'static str>,
-    /// Where it is on the screen, when it shows.
+    /// Its box on the screen, if it is shown.
     #[serde(rename = "box", skip_serializing_if = "Option::is_none")]
     pub place: Option<ScreenBox>,
-    /// Of a program: its process.
+    /// For a program: its process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     #[schema(no_recursion)]
     pub children: Vec<AccessibleNode>,
 }
 
-/// What was found.
+/// The accessibility tree.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct AccessibilityTree {
-    /// The desktop, with its programs as children; or the window that was asked for.
+    /// The desktop, with its programs as children, or the requested window.
     pub tree: AccessibleNode,
-    /// How many nodes it has.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Whether there is more than was asked for, or could be read in time.
+    /// Whether nodes are missing, because of the limits or the time.
     pub truncated: bool,
     /// Processes of programs that did not answer in time.
     pub silent: Vec<u32>,

@@ -13,9 +13,9 @@ const MOST: usize = 500;
 /// Maximum characters of a text or an address in a line.
 const LINE: usize = 150;
 
-/// Lists what can be used in the current tab's page and its frames: links, buttons, fields and whatever else takes clicks.
-/// Each line is `[index]<tag …>text</tag>`; browser_click, browser_form_input_fill, browser_select, browser_hover and
-/// browser_screenshot take the index. Indexes stay with their elements until the page goes to another.
+/// Lists the usable elements of the current tab's page and its frames: links, buttons, fields and anything else that is
+/// clickable. Each line is `[index]<tag …>text</tag>`; browser_click, browser_form_input_fill, browser_select, browser_hover and
+/// browser_screenshot take the index. Indexes stay with their elements until the page navigates.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GetClickableElements {}
 

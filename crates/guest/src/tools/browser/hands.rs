@@ -47,7 +47,7 @@ pub(super) struct FormInputFill {
     /// What to write. Dates as 2025-12-31, times as 23:59.
     #[serde(alias = "text")]
     pub(super) value: String,
-    /// Write in the place of what is there, instead of after it.
+    /// Replace the existing text instead of appending to it.
     #[serde(default)]
     pub(super) clear: bool,
 }
@@ -72,7 +72,7 @@ pub(super) struct Select {
     /// Or: CSS, `role=combobox[name="…"]` or an XPath.
     #[schemars(example = "select[name=country]")]
     selector: Option<String>,
-    /// The option's value, or what it is called.
+    /// The option's value or label.
     value: String,
 }
 
@@ -107,7 +107,7 @@ pub(super) async fn hover(caller: Caller, Hover { index, selector }: Hover) -> T
     .await
 }
 
-/// Scrolls the current tab's page, and tells how much of it is above and below then.
+/// Scrolls the current tab's page, and returns how many pixels of it are above and below afterwards.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Scroll {
     /// Pixels down; below 0: up. Absent: to the bottom.
@@ -141,7 +141,7 @@ async fn to_the_bottom(work: &Work) -> Result<(), PageError> {
     }
 }
 
-/// Presses a key in the current tab's page: what has the focus there gets it. Text is written by browser_form_input_fill.
+/// Presses a key in the current tab's page: the focused element gets it. Use browser_form_input_fill to write text.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct PressKey {
     /// The key.

@@ -60,23 +60,23 @@ pub(super) async fn click(caller: Caller, VisionScreenClick { x, y, factors }: V
     .await
 }
 
-/// Takes a picture of the current tab's page: of what it shows, of all of it, or of one element.
+/// Takes a picture of the current tab's page: of its visible part, of all of it, or of one element.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Screenshot {
-    /// What the answer calls the picture.
+    /// A name for the picture in the answer.
     name: Option<String>,
     /// An element: CSS, `text=…`, `role=…[name="…"]` or an XPath.
     #[schemars(example = "main article")]
     selector: Option<String>,
     /// Or: an element's index of browser_get_clickable_elements.
     index: Option<i64>,
-    /// How wide the page is while the picture is taken, in pixels. Absent: as it is.
+    /// Width of the viewport while the picture is taken, in pixels. Absent: unchanged.
     #[schemars(range(min = 50, max = 4096))]
     width: Option<f64>,
-    /// How high what is shown of the page is meanwhile, in pixels. Absent: as it is.
+    /// Height of the viewport while the picture is taken, in pixels. Absent: unchanged.
     #[schemars(range(min = 50, max = 4096))]
     height: Option<f64>,
-    /// All of the page, and not only what is shown of it.
+    /// The whole page instead of its visible part.
     #[serde(default, rename = "fullPage", alias = "full_page")]
     full_page: bool,
     /// Draw a box around each element that can be used, with its index.

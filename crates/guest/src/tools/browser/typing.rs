@@ -8,17 +8,17 @@ use super::hands::{FormInputFill, fill};
 use super::{LIST_ELEMENTS, act};
 use crate::tools::tool::{Caller, ToolResult};
 
-/// Types a text: into an element, after what it has, or by keys into what has the focus.
+/// Types a text: appends it to an element, or types it by keys into the focused one.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Type {
     /// The text.
     #[serde(alias = "value")]
     text: String,
-    /// CSS, `text=…`, `role=textbox[name="…"]` or an XPath. Absent: what has the focus.
+    /// CSS, `text=…`, `role=textbox[name="…"]` or an XPath. Absent: the focused element.
     selector: Option<String>,
     /// Or: the element's index of browser_get_clickable_elements.
     index: Option<i64>,
-    /// Write in the place of what is there, instead of after it.
+    /// Replace the existing text instead of appending to it.
     #[serde(default)]
     clear: bool,
 }
