@@ -275,7 +275,7 @@ async fn a_connection_keeps_it_and_without_one_it_ends() {
     let mut first = socket(&guest, "/code-server/socket").await;
     assert_eq!(echoed(&mut first, "hello").await, "HELLO");
     let before = starts(&guest);
-    // Longer than it would run by itself; how much longer doesn't matter.
+    // Longer than it would run without a connection; how much longer doesn't matter.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert_eq!(echoed(&mut first, "still").await, "STILL");
     assert_eq!(starts(&guest), before);

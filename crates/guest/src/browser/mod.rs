@@ -3,10 +3,10 @@
 //! ```text
 //!  routes ─► service ─► browser: Chromium's process, started by `start` as the sandbox's user on the desktop's screen
 //!                          ├─ cdp: our own connection to it
-//!                          ├─ automation: another one, which knows tabs and what is in them
+//!                          ├─ automation: a second one, which tracks tabs and their content
 //!                          │    └─ page, tabs, cookies, state, network: what agents do there
 //!                          └─ relay: connections of clients, each with its own to Chromium
-//!  actions ─► desktop: mouse and keyboard as a person would use them
+//!  actions ─► desktop: mouse and keyboard input like a person's
 //! ```
 //!
 //! Nothing of it runs before the first call. The profile lasts for the sandbox's whole life. The browser listens on loopback, for

@@ -12,7 +12,7 @@
 //! | `documents.rs` | `sandbox_convert_to_markdown`, `sandbox_load_skill` |
 //! | `screen.rs` | `sandbox_get_browser_info`, `sandbox_browser_screenshot`, `sandbox_browser_execute_action` |
 //! | `browser/` | `browser_*` |
-//! | `readme.rs` | what AIO's README names and its hub never listed: `file_*`, `terminal_*` |
+//! | `readme.rs` | tools of AIO's README that its hub never listed: `file_*`, `terminal_*` |
 //!
 //! Each call is one future: if it is dropped, everything that it started stops.
 

@@ -6,7 +6,7 @@ use crate::markdown::convert;
 use crate::samples::{package, row, workbook};
 use crate::standalone::{Guest, eventually};
 
-/// A spreadsheet that claims `count` texts, so that a naive reader allocates room for them all.
+/// A spreadsheet that claims `count` texts, so that its reader allocates room for all of them at once.
 fn liar(count: u64) -> Vec<u8> {
     let plain = workbook(&[("S", &row(1, &["x"]))]);
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(plain)).unwrap();

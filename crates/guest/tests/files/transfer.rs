@@ -131,7 +131,7 @@ async fn an_upload_that_is_cut_off_leaves_nothing() {
             let mut connection = guest.connect().await;
             connection.write_all(head.as_bytes()).await.unwrap();
             connection.write_all(&body[..cut]).await.unwrap();
-            // Long enough to read what was sent: the end of the form, but not of the body.
+            // Long enough to read what was sent, which may include the end of the form, but not of the body.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             drop(connection);
         }

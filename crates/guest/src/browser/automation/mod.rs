@@ -1,9 +1,9 @@
 //! A separate connection that tracks the browser's tabs, their content, and their events.
 //!
 //! ```text
-//!  Chromium ──events──► pump ──notes──► Tab: frames and their worlds, dialog, console, requests under way
+//!  Chromium ──events──► pump ──records──► Tab: frames and their worlds, dialog, console, pending requests
 //!                         └─ a new tab ──► attach ──► Tab is ready
-//!  operations ──calls──► a Tab's session, and wait for what the pump notes
+//!  operations ──calls──► a Tab's session, and wait for the recorded state
 //! ```
 //!
 //! The first operation in a page opens it; it is reopened when it broke or fell behind. Only tabs of the person's own profile are

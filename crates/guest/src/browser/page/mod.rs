@@ -3,7 +3,7 @@
 //! ```text
 //!  routes ─► an operation ─► Work: the tab, ready, and its dialogs answered meanwhile
 //!                              ├─ element: found by selector or index in any frame, waited for
-//!                              ├─ mouse, keyboard: the browser's own events, as from hands
+//!                              ├─ mouse, keyboard: the browser's own input events, like a person's
 //!                              └─ read, evaluate: our world, or the page's
 //! ```
 //!

@@ -92,7 +92,7 @@ pub(in crate::browser) struct ClickArguments {
     pub(in crate::browser) click_count: i64,
 }
 
-/// A click that can be.
+/// A valid click.
 #[derive(Debug)]
 pub(crate) struct ClickRequest {
     pub(crate) selector: Option<String>,

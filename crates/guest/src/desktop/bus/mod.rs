@@ -1,8 +1,8 @@
 //! D-Bus, as far as the desktop needs it: a bus for its programs, and a client that queries them.
 //!
 //! ```text
-//!  daemon: dbus-daemon's process, which starts others when programs ask for them
-//!  connection: one of ours, for as long as a call takes ─► message ─► wire
+//!  daemon: dbus-daemon's process, which starts services on request
+//!  connection: our client's, for as long as a call takes ─► message ─► wire
 //! ```
 //!
 //! The client is a separate implementation, because it needs only calls and their answers. Answers of programs are not trusted:
