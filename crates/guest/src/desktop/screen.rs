@@ -190,7 +190,7 @@ impl Hands {
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
-    /// Runs a job after the earlier ones. A job whose future is dropped still runs.
+    /// Runs a job after the earlier ones. The job runs even if this future is dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Screen) -> Result<T, ScreenError> + Send + 'static,
