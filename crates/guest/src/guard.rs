@@ -1,7 +1,7 @@
-//! Against pages in the sandbox's own browser: they must not call the API that is on loopback beside them.
+//! Protection from pages in the sandbox's own browser: they must not call the API, which listens on loopback beside them.
 //!
-//! A browser says in `Origin` and `Sec-Fetch-Site` for whom it asks. A page whose name was rebound to loopback is told by
-//! its name in `Host`, since nobody else calls us by one that is not this machine's.
+//! A browser sends the origin of a request in `Origin` and `Sec-Fetch-Site`. A page with a name that was rebound to loopback is
+//! recognised by that name in `Host`: no other client calls the guest by a name that is not this machine's.
 
 use std::net::IpAddr;
 

@@ -10,7 +10,7 @@ use crate::process::Command;
 /// Where its output goes, and the guest's own log. On the sandbox's disk, so that its limit bounds them.
 pub(crate) const LOG_DIR: &str = "/var/log/arenite";
 
-/// Starts it, if there is one. What goes wrong is told in its log, where people look for it.
+/// Starts it, if there is one. Failures are written to its log, where users look for them.
 pub(crate) fn start(guest: SharedGuest) {
     if guest.config().args.is_empty() {
         return;

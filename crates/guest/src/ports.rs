@@ -25,7 +25,7 @@ use crate::http::whole;
 
 /// Such connections at a time; one more is refused.
 const MOST: usize = 256;
-/// For whoever listens to take the connection.
+/// Time for a listener to accept the connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 pub(crate) fn router(guest: &SharedGuest) -> Router {

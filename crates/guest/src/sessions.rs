@@ -89,13 +89,13 @@ impl<T: Default> Turns<T> {
         if self.closed.is_cancelled() { Err(self.gone()) } else { Ok(turn) }
     }
 
-    /// Closes the session, and waits for whoever has the turn.
+    /// Closes the session, and waits for the holder of the turn.
     pub(crate) async fn last_turn(&self) -> tokio::sync::MutexGuard<'_, T> {
         self.closed.cancel();
         self.turn.lock().await
     }
 
-    /// What whoever comes too late is told.
+    /// The error for callers that come too late.
     pub(crate) fn gone(&self) -> SessionError {
         SessionError::NotFound(self.id.clone())
     }
@@ -215,7 +215,7 @@ impl<S: Session> Sessions<S> {
         self.sooner.notify_one();
     }
 
-    /// Takes a session out that never came to be. Who waits for its turn is told that it is not there.
+    /// Removes a session that was never started. Callers that wait for a turn get an error that it does not exist.
     pub(crate) fn forget(&self, session: &S) {
         session.turns().closed.cancel();
         self.lock().remove(&session.turns().id);
@@ -240,7 +240,7 @@ impl<S: Session> Sessions<S> {
         number
     }
 
-    /// Ends the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
+    /// Ends expired sessions and returns when the next one expires. Without sessions, the reaper stops.
     fn end_unused(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut sessions = self.lock();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::calls::{ApiCall, Body, Field, FieldLocation, Kind};
 use super::{AioError, usage};
 
-/// What a call is made of.
+/// The parts of a call.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// By the name in the path.

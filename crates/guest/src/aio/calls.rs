@@ -24,7 +24,7 @@ pub(super) struct ApiCall {
 pub(super) enum Body {
     Nothing,
     Json,
-    /// JSON whose fields nobody knows here: those of MCP's tools.
+    /// JSON with unknown fields: the arguments of MCP tools.
     AnyJson,
     Form,
 }
@@ -48,7 +48,7 @@ pub(super) enum Kind {
     List,
     /// `KEY=VALUE`, once for each.
     Map,
-    /// The name of a file, whose content is sent.
+    /// The name of a file. Its content is sent.
     File,
 }
 

@@ -90,7 +90,7 @@ pub(super) enum WriteError {
 }
 
 impl Command {
-    /// Starts a command; whoever called spawns [`Command::drive`].
+    /// Starts a command. The caller spawns [`Command::drive`].
     pub(super) async fn start(
         id: String,
         plan: Plan<'_>,

@@ -1,4 +1,4 @@
-//! AIO's `bash` service: every command is a fresh process with standard output and standard error of its own.
+//! AIO's `bash` service: every command is a new process with its own standard output and standard error.
 //!
 //! ```text
 //!  exec ──► running ──exit──────────────► completed

@@ -62,7 +62,7 @@ impl From<BashError> for ApiError {
 /// `running` and the command goes on; `hard_timeout` kills it. `cd` and `export` do not last.
 #[utoipa::path(post, path = "/v1/bash/exec", tag = "bash", operation_id = "exec", request_body = BashExecRequest, responses((status = 200, body = Envelope<BashExecResult>)))]
 async fn exec(State(guest): State<SharedGuest>, Body(request): Body<BashExecRequest>) -> Reply<BashExecResult> {
-    // A task of its own, so that a caller who leaves does not cancel the start halfway.
+    // A separate task, so that a client that disconnects does not cancel the start halfway.
     let task = tokio::spawn(async move { guest.bash.exec(&guest, request).await });
     let result = task.await.map_err(|e| ApiError::new(StatusCode::FAILED_DEPENDENCY, format!("the call broke off: {e}")))??;
     let message = match result.status {

@@ -278,7 +278,7 @@ impl BashService {
         Ok(session)
     }
 
-    /// Forgets the sessions whose time is up; returns when the next one's will be. None left: the reaper stops.
+    /// Forgets expired sessions and returns when the next one expires. Without sessions, the reaper stops.
     fn forget_unused(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut sessions = self.lock();

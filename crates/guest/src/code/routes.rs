@@ -20,7 +20,7 @@ pub fn router() -> Router<SharedGuest> {
     Router::new().route("/v1/code/execute", post(execute)).route("/v1/code/info", get(info))
 }
 
-/// Executes code, in its own runtime or, when `stateful`, in a session whose state lasts.
+/// Executes code, in its own runtime or, when `stateful`, in a session that keeps its state.
 ///
 /// The value of the last expression is a result. Code that raises is no failed call: `status` says `error`.
 #[utoipa::path(post, path = "/v1/code/execute", tag = "code", operation_id = "execute_code_v1_code_execute_post", request_body = CodeExecuteRequest, responses((status = 200, body = Envelope<CodeExecuteResponse>)))]

@@ -19,7 +19,7 @@ const MAX_TIMEOUT: i64 = 300;
 /// What `timeout` says of a command that it ended.
 const TIMED_OUT: i32 = 124;
 
-/// Executes code. Without a session it ends when the caller leaves, and lines are told as they are printed.
+/// Executes code. Without a session, it ends when the caller leaves, and lines are sent as they are printed.
 pub(crate) async fn execute(
     guest: &SharedGuest,
     request: CodeExecuteRequest,

@@ -26,7 +26,7 @@ pub struct CodeExecuteRequest {
     pub timeout: Option<i64>,
     /// The directory of execution.
     pub cwd: Option<String>,
-    /// Execute in a session, whose state lasts.
+    /// Execute in a session, which keeps its state.
     #[schema(default = false, value_type = bool)]
     pub stateful: Option<bool>,
     /// The session to use when `stateful`; one that is not there is made. Absent: a new one.

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::job::{Fault, Job, JobOutput};
 use super::{JOB, fetch, unpack};
 
-/// The most address space, in bytes: a document, what it unpacks to, and what is made of it.
+/// The most address space, in bytes: for a document, its unpacked content, and the result.
 const MAX_MEMORY: u64 = 1 << 30;
 /// The most open descriptors.
 const MAX_DESCRIPTORS: u64 = 64;

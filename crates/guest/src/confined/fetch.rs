@@ -206,7 +206,7 @@ fn agent(uri: &Uri, reach: Reach, proxy: Option<Proxy>, time: Duration) -> Resul
     Ok(Agent::with_parts(config.build(), DefaultConnector::default(), resolver))
 }
 
-/// Whom the image trusts.
+/// The certificates that the image trusts.
 fn trusted() -> Result<RootCerts, Fault> {
     let named = std::env::var("SSL_CERT_FILE").ok();
     let places = named.iter().map(String::as_str).chain(CERTIFICATES);

@@ -23,7 +23,7 @@ use crate::process::{Command, Exit, Signal};
 
 /// How many run at once; the next ones wait in order.
 const MAX_RUNNING: usize = 2;
-/// What of the sandbox's environment concerns such a process: the way out, and whom to trust there.
+/// Variables of the sandbox's environment that the process gets: proxies and trusted certificates.
 const VARIABLES: [&str; 9] =
     ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];
 

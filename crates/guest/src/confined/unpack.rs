@@ -78,9 +78,9 @@ fn read(directory: &Path) -> Result<FoundSkill, Fault> {
 
 /// Unpacks an archive beside where its skills will stand, looks at what came out of it, and moves it into place.
 ///
-/// A skill at the archive's root becomes the directory `name`, or of its own name. Of other archives each directory with
-/// skills in it is moved, or all of them below `name`. A skill's older directory is exchanged; any other stays, and is an
-/// error.
+/// A skill at the archive's root becomes the directory `name`, or the directory of the skill's own name. In other archives, each
+/// directory with skills in it is moved, or all of them below `name`. An older directory of a skill is exchanged; any other
+/// existing directory stays and is an error.
 pub(super) fn unpack(
     archive: File,
     directory: &Path,

@@ -12,16 +12,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where images keep whom they trust; `SSL_CERT_FILE` comes before them.
+/// Where images keep trusted certificates. `SSL_CERT_FILE` comes before them.
 pub(crate) const CERTIFICATES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 /// Of a file of certificates.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// Speaks TLS over a connection to a host, whom the sandbox's image or its `SSL_CERT_FILE` must trust.
+/// Speaks TLS over a connection to a host. The sandbox's image or its `SSL_CERT_FILE` must trust the host's certificate.
 ///
 /// # Errors
-/// There are no certificates to check the host with, or it has none that they vouch for.
+/// There are no certificates to check the host with, or the host's certificate is not trusted.
 pub(crate) async fn secure(stream: TcpStream, host: &str, named: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(host).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;

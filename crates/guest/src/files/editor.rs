@@ -214,7 +214,7 @@ pub(super) fn str_replace(path: &str, text: &str, old: &str, new: &str, mode: Op
     Ok(Edited { text: edited, output })
 }
 
-/// Puts `new` as lines of its own after line `after`.
+/// Inserts `new` as separate lines after line `after`.
 pub(super) fn insert(path: &str, text: &str, after: i64, new: &str) -> Result<Edited, Failure> {
     let total = if text.is_empty() { 0 } else { lines(text).len() };
     let at = usize::try_from(after).ok().filter(|at| *at <= total).ok_or_else(|| {

@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A root of its own with a file in it, beside a file that is out of bounds.
+    /// A separate root with a file in it, beside a file that is out of bounds.
     struct Jail(PathBuf);
 
     impl Jail {

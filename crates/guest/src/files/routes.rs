@@ -169,7 +169,7 @@ async fn search(State(guest): State<SharedGuest>, Body(request): Body<FileSearch
     })
 }
 
-/// Files below a directory whose path matches a glob.
+/// Files below a directory with a path that matches a glob.
 #[utoipa::path(post, path = "/v1/file/find", tag = "file", operation_id = "find_files_v1_file_find_post",
     request_body = FileFindRequest, responses((status = 200, body = Envelope<Outcome<FileFindResult>>)))]
 async fn find(State(guest): State<SharedGuest>, Body(request): Body<FileFindRequest>) -> Envelope<Outcome<FileFindResult>> {

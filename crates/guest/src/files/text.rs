@@ -145,7 +145,7 @@ pub(super) fn read_part(
     path: &str,
 ) -> Result<Part, Failure> {
     let fail = |e| Failure::io(e, path);
-    // Enough for so many characters, however long each is.
+    // Enough for `most` characters, however long each is.
     let longest = 4 * most;
     let mut part = Part { content: String::new(), end: start, total: 0, is_line_cut: false };
     let (mut chars, mut offset, mut is_full) = (0, 0, false);

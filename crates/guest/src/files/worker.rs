@@ -32,7 +32,7 @@ impl Default for Workers {
     }
 }
 
-/// How long a call may take, and by whom it is bounded.
+/// How long a call may take, and which limit bounds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Touches one file of bounded size, and is finished even when the caller has gone.
@@ -92,8 +92,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Whose rights a thread takes; none when that is what the guest has anyway, or when it can't change them, not being
-/// root itself (development).
+/// The identity that a thread takes. None: the guest already has it, or can't change its identity, not being root (development).
 fn identity(user: &User) -> Option<Identity> {
     (user.uid != 0 && rustix::process::geteuid().is_root()).then(|| Identity {
         uid: user.uid,

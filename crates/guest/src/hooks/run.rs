@@ -55,7 +55,7 @@ fn log() -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(format!("{LOG_DIR}/hooks.log"))
 }
 
-/// Runs one within its time and `left`. How it went is told in the log.
+/// Runs one within its time and `left`, and logs the outcome.
 async fn run(guest: &SharedGuest, hook: &SandboxHook, left: Duration) {
     let outcome = match attempt(guest, hook, seconds(hook.timeout).min(left)).await {
         Ok(outcome) => outcome,

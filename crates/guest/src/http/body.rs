@@ -22,7 +22,7 @@ const MAX_JSON_BYTES: usize = 32 << 20;
 /// The most bytes after a form's own end.
 const MAX_BYTES_AFTER_FORM: usize = 64 << 10;
 
-/// A JSON body. An empty one reads as `{}`, as AIO's clients send for calls whose fields are all optional.
+/// A JSON body. An empty one reads as `{}`, which AIO's clients send for calls with optional fields only.
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
@@ -56,7 +56,7 @@ pub fn missing(root: &str, field: &str) -> Response {
     unprocessable(&Problem { location: vec![root.into(), field.into()], message: "Field required".to_owned(), kind: "missing" })
 }
 
-/// A form whose parts come one after the other.
+/// A form. Its parts are read one after the other.
 #[derive(Debug)]
 pub struct Form {
     parts: Multipart,
@@ -115,7 +115,7 @@ fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) ->
         }
     }
     let text = error.inner().to_string();
-    // serde appends " at line 1 column 17", which means nothing to whoever sent a value.
+    // serde appends " at line 1 column 17", which means nothing to a client that sent a value.
     let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
     if error.inner().is_syntax() || error.inner().is_eof() {
         return Problem { location, message: format!("JSON decode error: {message}"), kind: "json_invalid" };

@@ -34,7 +34,7 @@ pub fn ok_message<T>(data: T, message: impl Into<String>) -> Reply<T> {
     Ok(Envelope { success: true, message: Some(message.into()), data: Some(data), hint: None })
 }
 
-/// A task of its own, so that a caller who leaves does not cancel it halfway.
+/// Runs a call in a separate task, so that a client that disconnects does not cancel it halfway.
 pub async fn whole<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
     call: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -43,8 +43,8 @@ pub async fn whole<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
     done.map_err(Into::into)
 }
 
-/// A failure that has an HTTP status of its own. Expected failures of a tool (a file that isn't there, a command that
-/// exits with 1) are not errors of HTTP: they answer 200, since AIO's JavaScript client repeats calls that got a 5xx.
+/// A failure with an HTTP status. Expected failures of a tool (a missing file, a command that exits with 1) are not HTTP errors:
+/// they answer 200, since AIO's JavaScript client repeats calls that got a 5xx.
 #[derive(Debug)]
 pub struct ApiError {
     pub status: StatusCode,

@@ -6,7 +6,7 @@
 //! | a number | `"5.5"`, a truth value |
 //! | a truth value | `"true"`, `"yes"`, `"on"`, `"1"`, `1` and their opposites, in any case |
 //!
-//! A text is never made of anything else. [`Lax`] is a deserializer: what is read from it is as lax as it is, all the way down.
+//! No other value is converted to a text. [`Lax`] is a deserializer: the values nested in it are read the same way.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};

@@ -9,8 +9,8 @@
 //!             └──── the process ends ──► ended ◄┘
 //! ```
 //!
-//! The task reads all the time, also between executions: a kernel whose words nobody takes drops some, and one of those
-//! could be the word that an execution is over.
+//! The task reads all the time, also between executions: a kernel drops messages that are not read, and one of these could report
+//! the end of an execution.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -392,7 +392,7 @@ impl Task {
                 self.process.owned().wait().await;
             }
         };
-        // Whoever executes for ever does not hear it.
+        // A kernel that executes for ever does not read the request.
         let patience = if self.running.is_some() { Duration::from_millis(100) } else { SHUTDOWN };
         drop(timeout(patience, goes).await);
     }

@@ -74,10 +74,10 @@ pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option
     (message, hint)
 }
 
-/// Executes code in a kernel whose state lasts as long as its session.
+/// Executes code in a kernel that keeps its state as long as its session.
 ///
-/// Code that raises is no failed call: `status` says `error`, and the last output is the traceback. After `timeout` the
-/// code is interrupted and the session lives on.
+/// Code that raises is no failed call: `status` says `error`, and the last output is the traceback. After `timeout` the code is
+/// interrupted and the session lives on.
 #[utoipa::path(post, path = "/v1/jupyter/execute", tag = "jupyter", operation_id = "jupyter_execute_code", request_body = JupyterExecuteRequest, responses((status = 200, body = Envelope<JupyterExecuteResponse>)))]
 async fn execute(State(guest): State<SharedGuest>, Body(request): Body<JupyterExecuteRequest>) -> Reply<JupyterExecuteResponse> {
     let (executed, request) =

@@ -132,7 +132,7 @@ impl JupyterService {
         Ok(Executed { execution, kernel_name, session_id: Some(session.id().to_owned()), restarted })
     }
 
-    /// Executes code in its own kernel that ends with it, or when the caller leaves. Lines are told as they are printed.
+    /// Executes code in its own kernel, which ends with it or when the caller leaves. Lines are sent as they are printed.
     pub(crate) async fn execute_once(
         &self,
         guest: &SharedGuest,
@@ -153,7 +153,7 @@ impl JupyterService {
         let execution = execution.unwrap_or_else(ended_before);
         let kernel_name = spec.name.clone();
         let owner = Arc::clone(guest);
-        // Whoever executes once does so again: the next kernel starts while this one's answer is read.
+        // Single executions often follow each other: the next kernel starts while the client reads this answer.
         tokio::spawn(async move {
             kernel.shut_down().await;
             drop((turn, place));
@@ -164,7 +164,7 @@ impl JupyterService {
         Ok(Executed { execution, kernel_name, session_id: None, restarted: None })
     }
 
-    /// Starts a kernel for whoever comes first, and says whether one waits then.
+    /// Starts a kernel for the next caller. Returns whether a spare kernel is ready.
     pub async fn prepare(&self, guest: &SharedGuest) -> Result<bool, JupyterError> {
         let spec = self.spec(guest, None).await?;
         self.spares.start(guest, &spec, None).await?;

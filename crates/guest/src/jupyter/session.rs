@@ -19,7 +19,7 @@ pub(super) struct Session {
     pub(super) cwd: PathBuf,
 }
 
-/// What whoever has the turn may change.
+/// The part of a session that the holder of the turn may change.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) kernel: Option<Kernel>,

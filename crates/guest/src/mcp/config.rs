@@ -87,7 +87,7 @@ impl Default for Entry {
     }
 }
 
-/// All servers by name; one whose entry is wrong says why when it is used.
+/// All servers by name. A wrong entry is reported when its server is used.
 pub(super) type Servers = BTreeMap<String, Result<ServerConfig, String>>;
 
 /// Reads them: the file, then `EXTRA_MCP_SERVERS` over it, of which `MCP_FILTER_SERVERS` leaves the named ones.

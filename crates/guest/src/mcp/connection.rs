@@ -179,7 +179,7 @@ impl ClientHandler for Client {
     }
 }
 
-/// A call under way. Dropped, the server is told that nobody waits for it.
+/// A call in progress. When dropped, it notifies the server that the call is cancelled.
 struct Leaving {
     peer: Peer<RoleClient>,
     call: Option<RequestId>,
@@ -204,7 +204,7 @@ async fn tell(news: &mpsc::Sender<String>, told: ProgressNotificationParam) {
         None => told.progress.to_string(),
     };
     let text = told.message.clone().unwrap_or_else(numbers);
-    // Whoever does not listen any more is about to be gone.
+    // Without a listener, the call is about to end.
     drop(news.send(text).await);
 }
 

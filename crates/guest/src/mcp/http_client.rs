@@ -33,7 +33,7 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 
 #[derive(Debug, Clone)]
 pub(super) struct HttpClient {
-    /// A file of whom to trust, before the image's.
+    /// A file of trusted certificates, checked before the image's.
     pub(super) certificates: Option<Arc<str>>,
 }
 
@@ -131,7 +131,7 @@ impl HttpClient {
         let uri: Uri = uri.parse().map_err(|e| wrong(&e))?;
         let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else { return Err(wrong(&"the URL names no host")) };
         let path = uri.path_and_query().map_or("/", |p| p.as_str());
-        // Whoever wrote the URL may have put credentials into it; they are not the host's name.
+        // A URL may contain credentials; they are not part of the host's name.
         let authority = authority.as_str().rsplit('@').next().unwrap_or_default();
         let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
         for (name, value) in extra {

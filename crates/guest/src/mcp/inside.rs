@@ -34,7 +34,7 @@ impl Inside {
 }
 
 impl Tools for Inside {
-    /// Whoever is inside is the sandbox.
+    /// All callers inside are the sandbox.
     type Caller = ();
 
     fn introduction(&self) -> (&'static str, &'static str) {

@@ -55,7 +55,7 @@ struct Server {
 #[derive(Debug, Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// The last start that failed: who waited for it meanwhile is told the same.
+    /// The last start that failed. Callers that waited for it get the same error.
     failed: Option<(Instant, String)>,
 }
 

@@ -253,7 +253,7 @@ pub(super) struct BlobResourceContents {
     meta: Option<serde_json::Value>,
 }
 
-/// Whom a piece of content is for, and how much it matters.
+/// The audience of a piece of content, and its priority.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Annotations {
     audience: Option<Vec<Audience>>,

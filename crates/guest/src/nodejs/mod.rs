@@ -1,4 +1,4 @@
-//! AIO's `nodejs` service: JavaScript, in a process for each execution or in a session whose state lasts.
+//! AIO's `nodejs` service: JavaScript, in a process for each execution or in a session that keeps its state.
 //!
 //! ```text
 //!  routes ─► service ─┬─ once ───► process: Node.js with `driver.js`, as the sandbox's user

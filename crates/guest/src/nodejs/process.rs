@@ -131,7 +131,7 @@ pub(super) struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts one in a directory; it is ready when this answers. Lines that it prints are told as they come.
+    /// Starts one in a directory. It is ready when this returns. Lines that it prints are sent as they come.
     pub(super) async fn start(
         guest: &SharedGuest,
         runtime: &Runtime,
@@ -205,7 +205,7 @@ impl NodeProcess {
         Err(failed(exit, started.stderr.take(budget)))
     }
 
-    /// Evaluates code within a time. A process whose answer or end does not come is killed.
+    /// Evaluates code within a time. Kills a process that does not answer or end.
     pub(super) async fn run(&mut self, code: &str, cwd: Option<&Path>, limit: Duration) -> Ran {
         let mut line = json!({"code": code, "cwd": cwd, "milliseconds": limit.as_millis() as u64}).to_string();
         line.push('\n');

@@ -82,8 +82,8 @@ pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option
 
 /// Executes JavaScript, with await at its top; the value of its last expression is the result.
 ///
-/// Each execution has a separate process, which ends when the code has nothing left to do. With `stateful` or a
-/// `session_id` it has a session's, whose variables last. Code that raises is no failed call: `status` says `error`.
+/// Each execution has a separate process, which ends when the code has nothing left to do. With `stateful` or a `session_id`, it
+/// runs in a session, which keeps its variables. Code that raises is no failed call: `status` says `error`.
 #[utoipa::path(post, path = "/v1/nodejs/execute", tag = "nodejs", operation_id = "execute_nodejs_code", request_body = NodeJSExecuteRequest, responses((status = 200, body = Envelope<NodeJSExecuteResponse>)))]
 async fn execute(State(guest): State<SharedGuest>, Body(request): Body<NodeJSExecuteRequest>) -> Reply<NodeJSExecuteResponse> {
     let seconds = request.timeout.unwrap_or(DEFAULT_TIMEOUT);

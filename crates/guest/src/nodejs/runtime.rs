@@ -7,7 +7,7 @@ use crate::Guest;
 use crate::files::Kind;
 use crate::sandbox::programs;
 
-/// Major versions whose own commands are looked for.
+/// Major versions that are looked up by their own commands.
 const MAJORS: std::ops::RangeInclusive<u32> = 12..=60;
 
 /// One of them.

@@ -150,7 +150,7 @@ impl NodeService {
         Ok(Executed { response, ended, restarted })
     }
 
-    /// Executes code in a separate process that ends with it, or when the caller leaves. Lines are told as they are printed.
+    /// Executes code in a separate process, which ends with it or when the caller leaves. Lines are sent as they are printed.
     pub(crate) async fn execute_once(
         &self,
         guest: &SharedGuest,

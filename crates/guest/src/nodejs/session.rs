@@ -1,4 +1,4 @@
-//! A session: a Node.js process whose state lasts.
+//! A session: a Node.js process that keeps its state.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ struct State {
     max_idle_seconds: i64,
 }
 
-/// What whoever has the turn may change.
+/// The part of a session that the holder of the turn may change.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) process: Option<NodeProcess>,

@@ -20,11 +20,11 @@ pub struct NodeJSExecuteRequest {
     #[serde(default, deserialize_with = "optional_within::<_, 1, 300>")]
     #[schema(default = 30, minimum = 1, maximum = 300)]
     pub timeout: Option<i64>,
-    /// Standard input of the process. Not in a session, whose process has read its input already.
+    /// Standard input of the process. Not in a session: its process has read its input already.
     pub stdin: Option<String>,
     /// Files to put into the directory of execution first: relative paths and their texts.
     pub files: Option<BTreeMap<String, String>>,
-    /// Execute in a session, whose state lasts.
+    /// Execute in a session, which keeps its state.
     #[schema(default = false)]
     pub stateful: Option<bool>,
     /// The session to use; one that is not there is made.

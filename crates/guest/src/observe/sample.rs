@@ -23,7 +23,7 @@ const TICKS: f64 = 100.0;
 pub(super) struct Wanted {
     /// How many processes.
     pub(super) processes: usize,
-    /// Directories whose file systems are told of, each file system once.
+    /// Directories on the file systems to report, each file system once.
     pub(super) disks: Vec<PathBuf>,
 }
 
@@ -117,7 +117,7 @@ struct Stat {
     comm: String,
     state: char,
     ppid: i32,
-    /// Of its own time, in the kernel and outside.
+    /// Its own CPU time, in the kernel and outside.
     ticks: u64,
     threads: u64,
     /// Ticks after the system's start.
@@ -143,7 +143,7 @@ fn parse(text: &str) -> Option<Stat> {
     })
 }
 
-/// Memory of a process, in bytes. `stat` has it in pages, whose size differs between machines.
+/// Memory of a process, in bytes. `stat` has it in pages, which differ in size between machines.
 fn resident(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());

@@ -111,7 +111,7 @@ impl Observer {
         }
     }
 
-    /// A session whose time is over: a capture leaves a report.
+    /// Ends a session after its time. A capture leaves a report.
     pub(super) async fn over(&self, guest: &SharedGuest, session: &Arc<Session>) {
         {
             let mut state = self.lock();
@@ -220,7 +220,7 @@ pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result
     };
     let session = Arc::new(Session::begin(start.clone(), idempotency_key, &dir())?);
     if let Some(before) = state.last.take() {
-        // Its reports stay; what they were made of is not needed any more.
+        // Its reports stay. The samples behind them are not needed any more.
         drop(std::fs::remove_file(&before.file));
     }
     state.active = Some(session.clone());

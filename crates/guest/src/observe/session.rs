@@ -30,7 +30,7 @@ struct Recorded {
     last_sample_at: Option<Timestamp>,
     samples: u64,
     events: VecDeque<ObservationEvent>,
-    /// The kinds of trouble that the last sample showed: each is told of when it begins.
+    /// The kinds of trouble in the last sample: each is reported when it starts.
     trouble: Vec<&'static str>,
     last: Option<Sample>,
 }

@@ -45,7 +45,7 @@ async fn open(guest: &SharedGuest, agent: &Agent, request: Request) -> Response<
     }
 }
 
-/// A shell session of its own, with the program's name typed in: who leaves the program is at the shell's prompt.
+/// Creates a shell session and types the program's name: a user who leaves the program is at the shell's prompt.
 async fn started(guest: &SharedGuest, agent: &Agent) -> Result<String, ShellError> {
     let wanted = ShellCreateSessionRequest { id: None, exec_dir: None, no_change_timeout: None, preserve_symlinks: None };
     let session = guest.shell.create(guest, wanted).await?.session_id;

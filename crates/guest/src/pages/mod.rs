@@ -7,9 +7,9 @@
 //!                                       └─► message: a page that says why it can't be had
 //! ```
 //!
-//! Nothing of it runs before the first request. A process that ended is replaced during the request that finds out;
-//! one that nobody is connected to for a while is ended. Both listen on a socket's file that is the user's alone. They ask
-//! nobody for a password: whoever gets here was let in by the gateway, or is in the sandbox already.
+//! Nothing runs before the first request. A process that ended is replaced during the request that finds out; one without
+//! connections for a while is ended. Both listen on a socket's file that only the user can open. They ask for no password: the
+//! gateway has already admitted each client, or the client is in the sandbox.
 
 mod agents;
 mod error;

@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// A path of its own that it answers once it serves, cheaply.
+    /// A path of the program that it answers once it serves, cheaply.
     pub(super) const fn health(self) -> &'static str {
         match self {
             Self::VsCode => "/healthz",

@@ -30,8 +30,8 @@ pub struct PagesService {
 }
 
 impl PagesService {
-    /// The program, started if it is not there. Whoever calls at the same time waits for the same start, and hears the
-    /// same of it; it goes on when the caller leaves.
+    /// Returns the program, and starts it if needed. Concurrent callers wait for the same start and get the same outcome. The
+    /// start goes on when the caller leaves.
     pub(super) async fn get(&self, guest: &SharedGuest, program: Program) -> Outcome {
         let mut start = self.start(guest, program);
         match start.wait_for(Option::is_some).await.map(|outcome| outcome.clone()) {

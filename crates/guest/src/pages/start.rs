@@ -71,7 +71,7 @@ pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Runni
         Ok(())
     };
     let exit = tokio::select! {
-        // An end that came first is told as one.
+        // An end that came first is reported as one.
         biased;
         exit = owned.wait() => exit,
         serves = timeout(START, serves) => match serves {

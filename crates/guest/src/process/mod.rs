@@ -1,7 +1,7 @@
 //! Starting, reaping and killing processes.
 //!
-//! One task owns the spawner's socket and all waiting. Every process of the sandbox whose parent died becomes a child of
-//! the guest (it is PID 1), so the same task reaps those too.
+//! One task owns the spawner's socket and all waiting. A process of the sandbox becomes a child of the guest (PID 1) when its
+//! parent dies, so the same task reaps those too.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -144,7 +144,7 @@ const REPLACEMENT: Duration = Duration::from_secs(10);
 const SPAWNERS: usize = 3;
 /// How long a spawner may take for one command; then it is replaced, since somebody has stopped it.
 const STUCK: Duration = Duration::from_secs(15);
-/// Between two spawners, so that whoever kills them in a loop does not keep the guest busy.
+/// Time between two spawners, so that a process that kills them in a loop does not keep the guest busy.
 const PAUSE: Duration = Duration::from_millis(200);
 
 fn non_blocking(socket: OwnedFd) -> std::io::Result<Socket> {
@@ -389,6 +389,6 @@ async fn end_unknown(lost: VecDeque<Pending>) {
             kill_members(None, &marker, Signal::KILL);
         }
     });
-    // Failing, it has panicked, and that is in the log. Whoever asked hears of it only now, and may try again.
+    // If it fails, it has panicked, and that is in the log. The caller receives the error only now and may try again.
     drop(ending.await);
 }

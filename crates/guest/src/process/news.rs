@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 /// Bytes that wait for a slow listener; what came before them is not told.
 const MAX_WAITING: usize = 64 << 10;
 
-/// Sends finished lines to whoever listens. Never waits: the whole of the output is in the answer.
+/// Sends finished lines to a listener. Never waits: the answer has the whole output.
 #[derive(Debug)]
 pub struct News {
     to: mpsc::Sender<String>,

@@ -1,4 +1,4 @@
-//! A process that does not outlive whoever holds it.
+//! A process that does not outlive its handle.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is kept of a stream whose length nobody knows: its head and its tail, and how long it was.
+//! The kept part of a stream of unknown length: its head, its tail, and its total length.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -187,8 +187,8 @@ impl Drop for Retained {
 }
 
 impl Piece {
-    /// The text, invalid UTF-8 replaced; a line in its middle tells what is missing.
-    /// With a `limit`, at most so many characters: their first and last half.
+    /// The text, with invalid UTF-8 replaced; a line in its middle reports what is missing. With a `limit`, at most that number
+    /// of characters: the first and the last half.
     pub fn text(&self, limit: Option<usize>) -> String {
         let (before, after) = if self.gap == 0 {
             (&self.before[..], &self.after[..])
@@ -255,7 +255,7 @@ fn last_chars(text: &str, n: usize) -> &str {
     }
 }
 
-/// Without a character at the end whose last bytes are missing.
+/// Without a character at the end that lacks its last bytes.
 fn without_cut_end(bytes: &[u8]) -> &[u8] {
     let start = bytes.len().saturating_sub(3);
     for at in (start..bytes.len()).rev() {
@@ -272,7 +272,7 @@ fn without_cut_end(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Without the rest of a character whose first bytes are missing.
+/// Without the rest of a character that lacks its first bytes.
 fn without_cut_start(bytes: &[u8]) -> &[u8] {
     let cut = bytes.iter().take(3).take_while(|b| (0x80..=0xBF).contains(*b)).count();
     &bytes[cut..]

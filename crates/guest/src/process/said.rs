@@ -8,7 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 /// How much is kept, in bytes.
 const MAX_SAID: usize = 4 << 10;
 
-/// The end of what a process wrote on its own output, for whoever asks why it failed.
+/// The last output of a process, to explain why it failed.
 #[derive(Debug, Clone, Default)]
 pub struct Said(Arc<Mutex<Vec<u8>>>);
 
@@ -26,7 +26,7 @@ impl Said {
         self.listen_for(pipe, |_| {}).await;
     }
 
-    /// The same; `heard` is told what is kept, after each piece.
+    /// The same. Passes the kept text to `heard` after each piece.
     pub async fn listen_for(self, mut pipe: Receiver, mut heard: impl FnMut(&[u8])) {
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = pipe.read(&mut buffer).await {

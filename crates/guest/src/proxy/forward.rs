@@ -174,7 +174,7 @@ async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Resp
     end_to_end(&mut head.headers);
     if let (Some(upstream), StatusCode::PROXY_AUTHENTICATION_REQUIRED) = (upstream, head.status) {
         guest.proxy.renew(guest, upstream).await;
-        // Whoever asked has no credentials to give: they are the proxy's.
+        // The client has no credentials to give: they are the proxy's.
         return Err((StatusCode::BAD_GATEWAY, "the upstream proxy refused the credentials".to_owned()));
     }
     Ok(Response::from_parts(head, patient(body)))
@@ -195,7 +195,7 @@ fn patient(body: Incoming) -> Body {
         }
     });
     match hint {
-        // Keeps the length, so that the next hop is told one.
+        // Keeps the length, so that the next hop receives one.
         Some(length) => Body::new(Measured { inner: Body::from_stream(pieces), length }),
         None => Body::from_stream(pieces),
     }

@@ -84,7 +84,7 @@ struct ProxyUpstreamUpdateRequest {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct DiagnoseQuery {
-    /// The URL whose way is asked for.
+    /// The URL to look up.
     url: String,
 }
 

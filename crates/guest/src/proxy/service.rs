@@ -24,7 +24,7 @@ use crate::{Guest, SharedGuest};
 const PORT: u16 = 8118;
 /// For finding out whether a target is there.
 const REACHED: Duration = Duration::from_secs(5);
-/// Credentials that the upstream refused are told again at most once in this time.
+/// Refused credentials are renewed at most once in this time.
 const RENEWAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]

@@ -1,7 +1,7 @@
 //! AIO's `sandbox` service: what this sandbox is and what is installed in it.
 //!
-//! Owns the versions of programs that it has asked for, until the programs change. Reads everything else again for each
-//! call, since whoever works in the sandbox may have installed or started something.
+//! Owns the known versions of programs, until the programs change. Rereads everything else for each call, since users of the
+//! sandbox may have installed or started something.
 
 mod packages;
 pub(crate) mod programs;

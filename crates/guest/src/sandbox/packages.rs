@@ -96,7 +96,7 @@ struct Manifest {
     version: String,
 }
 
-/// The package whose own directory this is.
+/// The package in this directory.
 pub(super) fn nodejs_package(dir: &Path) -> Option<Package> {
     let file = File::open(dir.join("package.json")).ok()?;
     let Manifest { name, version } = serde_json::from_reader(BufReader::new(file.take(MAX_JSON_BYTES))).ok()?;

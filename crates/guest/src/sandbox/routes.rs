@@ -29,7 +29,7 @@ pub fn router() -> Router<SharedGuest> {
 #[derive(Debug)]
 pub struct SandboxApi;
 
-/// An envelope whose `data` is a text, with the context beside it.
+/// An envelope with a text as its `data`, and the context beside it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SandboxResponse {
     success: bool,

@@ -16,7 +16,7 @@ use crate::files::{Failure, Kind};
 /// AIO's clients read a `v` and four numbers.
 pub(super) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), ".0");
 
-/// Python versions whose own commands are looked for: 3.8 to this one.
+/// Python versions that are looked up by their own commands: 3.8 to this one.
 const NEWEST_PYTHON: u32 = 20;
 
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
@@ -104,7 +104,7 @@ fn python_in(prefixes: &[PathBuf]) -> Vec<Package> {
     packages::python(&directories)
 }
 
-/// Directories of global Node.js packages: of the prefix that npm is told, of the Node.js on the search path, the usual ones.
+/// Directories of global Node.js packages: of npm's configured prefix, of the Node.js on the search path, and the usual ones.
 fn node_directories(path: &[PathBuf], env: &[(String, String)]) -> Vec<PathBuf> {
     let variable = |name: &str| env.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone());
     let told = variable("NPM_CONFIG_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib/node_modules"));

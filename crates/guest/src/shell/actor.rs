@@ -40,7 +40,7 @@ const SETTLE: Duration = Duration::from_millis(30);
 const MAX_SETTLE: Duration = Duration::from_secs(1);
 /// How often a command that its shell never read is tried again, and a shell that ends at its start.
 const ATTEMPTS: u32 = 3;
-/// Shells of one session whose left-over processes are remembered, to end them with the session.
+/// The most shells of one session with remembered left-over processes, which end with the session.
 const MAX_MARKERS: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Actor {
         self.end_everything();
         if let Some((all_processes, reply)) = closing {
             self.kill_shells(all_processes).await;
-            // Whoever asked may have left.
+            // The caller may have left.
             let _ = reply.send(());
         } else {
             self.kill_shells(false).await;
@@ -266,7 +266,7 @@ impl Actor {
             Message::Type { bytes, reply } => {
                 let accepted = self.type_in(&bytes);
                 if let Some(reply) = reply {
-                    // Whoever asked may have left.
+                    // The caller may have left.
                     let _ = reply.send(accepted);
                 }
             }
@@ -279,7 +279,7 @@ impl Actor {
                         run.end(ShellStatus::Terminated, None, None);
                         self.session.ended(&run);
                     }
-                    // Whoever asked may have left.
+                    // The caller may have left.
                     let _ = reply.send(());
                 }
             }

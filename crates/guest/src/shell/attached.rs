@@ -141,7 +141,7 @@ async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _slot: Ter
 /// Output as frames of whole characters.
 #[derive(Debug, Default)]
 struct Output {
-    /// The beginning of a character whose rest has not come yet.
+    /// The first bytes of a character that is not complete yet.
     partial: Vec<u8>,
 }
 

@@ -9,7 +9,7 @@ pub(super) const SETUP_VARIABLE: &str = "__ARENITE_SETUP";
 /// The first line typed. It waits in the terminal until the user's own start-up files have run.
 pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
 
-/// The functions of a shell whose marks carry `nonce`.
+/// The functions of a shell that marks with `nonce`.
 ///
 /// They write to `/dev/tty`, since a command may redirect the shell's own output for good; they call builtins, since a
 /// command may define functions of any name; they switch tracing off for themselves, and keep `$?` as they found it,

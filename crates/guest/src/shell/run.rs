@@ -113,7 +113,7 @@ impl Run {
         self.phase() == Phase::Queued && self.end(ShellStatus::NoChangeTimeout, None, Some(hint))
     }
 
-    /// The last line is the shell's, which says `exit` when it is told to.
+    /// The last line is the shell's: it prints `exit` when it exits on request.
     pub(super) fn ends_with_exit(&self) {
         self.state().said_exit = true;
     }

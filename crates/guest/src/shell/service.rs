@@ -125,7 +125,7 @@ impl ShellService {
                 if offset > told {
                     told = offset;
                     if let Some(lines_to) = lines_to {
-                        // Whoever does not listen any more is about to be gone.
+                        // Without a listener, the call is about to end.
                         drop(lines_to.send(lines).await);
                     }
                 } else if let Some(status) = ended {

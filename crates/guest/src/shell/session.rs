@@ -22,7 +22,7 @@ const CONSOLE_BYTES: usize = 256 << 10;
 /// Bytes of a command in the console and in lists.
 const SHOWN_COMMAND: usize = 4 << 10;
 const PROMPT: &str = "$ ";
-/// Messages on their way to the task; whoever sends the next waits.
+/// Messages on their way to the task. When it is full, senders wait.
 pub(super) const MAILBOX: usize = 64;
 
 /// What the task is asked to do.

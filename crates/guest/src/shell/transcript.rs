@@ -64,7 +64,7 @@ impl Transcript {
         }
     }
 
-    /// Everything so far, as text. With a limit, at most so many characters: the first and the last half.
+    /// Everything so far, as text. With a limit, at most that number of characters: the first and the last half.
     pub(super) fn text_so_far(&self, limit: Option<usize>) -> String {
         let mut piece = self.lines.read(0);
         let last = if piece.gap == 0 { &mut piece.before } else { &mut piece.after };
@@ -224,7 +224,7 @@ impl Line {
         partial.drain(..cut);
     }
 
-    /// The cells and the cursor, for whoever needs more than appending.
+    /// The cells and the cursor, for operations other than appending.
     fn cells(&mut self) -> (&mut Vec<char>, &mut usize) {
         if let Self::Plain(bytes) = self {
             let cells: Vec<char> = String::from_utf8_lossy(bytes).chars().collect();

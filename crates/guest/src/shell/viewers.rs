@@ -13,7 +13,7 @@ pub(super) const MAX_VIEWERS: usize = 16;
 pub(super) const BEHIND: usize = 128;
 /// Bytes of the terminal's past that a new viewer gets.
 const SCROLLBACK: usize = 32 << 10;
-/// In at most so many pieces.
+/// The most pieces of the scrollback.
 const PIECES: usize = 1024;
 
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@
 //!   nodejs: ["lodash@^4"]
 //! ```
 //!
-//! Only names with versions are taken, never options, addresses or paths, and they are handed over as arguments of their
-//! own: no shell reads them. Installers run as the sandbox's user. `dependencies` of any other form are for readers.
+//! Only names with versions are accepted, never options, addresses or paths. They are passed as separate arguments: no shell
+//! reads them. Installers run as the sandbox's user. `dependencies` of any other form are for readers.
 
 use std::sync::LazyLock;
 use std::time::Duration;

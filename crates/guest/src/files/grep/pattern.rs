@@ -1,5 +1,5 @@
-//! Regular expressions: ripgrep's, whose time is linear, and for what these can't say (look-around, back-references) an engine
-//! that backtracks, with a bound.
+//! Regular expressions. ripgrep's engine matches in linear time; patterns that it can't express (look-around, back-references)
+//! use a backtracking engine with a bound.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -42,7 +42,7 @@ pub(super) struct Rules {
     in_repository: bool,
 }
 
-/// What a search says of its own.
+/// The globs and the file type of a search.
 #[derive(Debug)]
 pub(super) struct Filter {
     globs: Override,

@@ -259,7 +259,7 @@ impl Shared<'_> {
         true
     }
 
-    /// Leaves files to whoever comes first; gives them back when too many wait.
+    /// Leaves files to the other threads, or returns them when too many batches wait.
     fn put_files(&self, dir: &Arc<OwnedFd>, relative: &Arc<PathBuf>, names: Vec<OsString>) -> Option<Vec<OsString>> {
         let mut pile = self.lock();
         if pile.batches.len() >= MAX_BATCHES {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::feed::FileEventType;
 
-/// The most paths that wait; at the bound all are told at once.
+/// The most waiting paths. At the bound, all are reported at once.
 const MAX_WAITING: usize = 10_000;
 /// How long the second half of a move may keep the first waiting.
 const MOVE_PATIENCE: Duration = Duration::from_millis(50);
@@ -122,7 +122,7 @@ impl Changes {
         }
     }
 
-    /// Moves whose second half did not come: these have left.
+    /// Moves without a second half: these paths left the tree.
     pub(super) fn left(&mut self, now: Instant) -> Vec<(PathBuf, bool)> {
         let gone: Vec<u32> = self.departed.iter().filter(|(_, d)| d.until <= now).map(|(cookie, _)| *cookie).collect();
         let gone: Vec<Departed> = gone.iter().filter_map(|cookie| self.departed.remove(cookie)).collect();
@@ -155,7 +155,7 @@ mod tests {
     use super::FileEventType::{Chmod, Create, Remove, Rename, Write};
     use super::*;
 
-    /// What is told of events on `a` and `b`.
+    /// The changes reported for events on `a` and `b`.
     fn told(steps: impl FnOnce(&mut Changes, Instant)) -> Vec<(FileEventType, String, Option<String>)> {
         let mut changes = Changes::new(Duration::from_millis(100));
         let now = Instant::now();

@@ -1,7 +1,7 @@
 //! Watching files change.
 //!
 //! ```text
-//!  kernel (inotify) ──► tree: whose directory it was ──► changes: a window's events on a path become one
+//!  kernel (inotify) ──► tree: which directory it was ──► changes: a window's events on a path become one
 //!                         ▲                                            │
 //!                         └── new directories are looked through       ▼
 //!                                                  feed: numbered, bounded, read by poll and by streams

@@ -78,7 +78,7 @@ async fn list(State(guest): State<SharedGuest>) -> Response {
 
 /// Watches a file or directory.
 ///
-/// All events on a path within `debounce` milliseconds are told as one. Read them with `poll` or as a stream.
+/// All events on a path within `debounce` milliseconds are reported as one. Read them with `poll` or as a stream.
 #[utoipa::path(post, path = "/v1/file/watch", tag = "file-watch", operation_id = "create_watch_v1_file_watch_post",
     request_body = CreateWatchRequest, responses((status = 200, body = Value)))]
 async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreateWatchRequest>) -> Result<Response, WatchError> {

@@ -36,7 +36,7 @@ impl Selection {
         Ok(Self { excluded: build(exclude, "!")?, included: build(include, "")? })
     }
 
-    /// Whether nothing in it is told of either. Of directories above it the caller has asked before.
+    /// Whether the path and everything in it are excluded. The caller has already checked the directories above it.
     pub(super) fn excludes(&self, path: &Path, is_dir: bool) -> bool {
         self.excluded.matched(path, is_dir).is_ignore()
     }

@@ -103,11 +103,11 @@ pub(super) struct CreateWatchRequest {
     #[serde(default = "default_exclude")]
     #[schema(default = default_exclude)]
     pub(super) exclude: Vec<String>,
-    /// Milliseconds to wait for more before events are told; what cancels out in them is left out.
+    /// Milliseconds to wait for more before events are reported; what cancels out in them is left out.
     #[serde(default = "default_debounce", deserialize_with = "within::<_, 50, 5000>")]
     #[schema(default = default_debounce, minimum = 50, maximum = 5000)]
     pub(super) debounce: i64,
-    /// Globs of what is told; empty: everything.
+    /// Globs of what is reported; empty: everything.
     #[serde(default)]
     #[schema(default = json!([]))]
     pub(super) include_patterns: Vec<String>,

@@ -19,7 +19,7 @@ use super::selection::Selection;
 
 /// The most directories of one watcher.
 pub(super) const MAX_DIRECTORIES: usize = 8192;
-/// The most files that are told of as new when directories appear with something in them.
+/// The most files that are reported as new when directories appear with content.
 const MAX_SEEN: usize = 10_000;
 /// Bytes of events that are read at once.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -172,7 +172,7 @@ impl Tree {
             let Ok(rest) = path.strip_prefix(from) else { continue };
             match to {
                 Some(to) => *path = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) },
-                // Its end is told as an event, which makes it forgotten.
+                // The kernel reports its end as an event, and then it is forgotten.
                 None => drop(inotify::remove_watch(&self.inotify, *watch)),
             }
         }

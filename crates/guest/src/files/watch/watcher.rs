@@ -23,7 +23,7 @@ use crate::SharedGuest;
 /// Between two looks at the kernel's queue: a writer of single bytes must not keep the guest busy.
 const PACE: Duration = Duration::from_millis(20);
 
-/// What a watcher is made of.
+/// The state of a running watcher.
 pub(super) struct Watcher {
     pub(super) tree: Tree,
     pub(super) selection: Selection,

@@ -226,7 +226,7 @@ impl Actor {
         }
         if let Some(stop) = self.stop.take() {
             for reply in stop.replies {
-                // Whoever asked may have left.
+                // The caller may have left.
                 let _ = reply.send(());
             }
         }
