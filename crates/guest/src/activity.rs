@@ -1,7 +1,7 @@
-//! Work of clients that goes on although no call waits for it. It keeps a sandbox from counting as idle.
+//! Client work that continues without a waiting call. It keeps a sandbox from counting as idle.
 //!
-//! Only what a client started counts: the main command, hooks, and what runs in the background of a shell do not, or no sandbox
-//! with a server in it would ever be idle.
+//! Only work that a client started counts. The main command, hooks, and background jobs of a shell do not: otherwise a sandbox
+//! that runs a server would never be idle.
 
 use arenite_model::protocol::{ACTIVITY_PATH, Activity};
 use axum::extract::State;

@@ -17,7 +17,7 @@ pub(crate) fn router(guest: &SharedGuest) -> Router {
     Router::new().route(PREPARE_PATH, post(prepare)).route(BECOME_PATH, post(become_sandbox)).with_state(guest.clone())
 }
 
-/// Starts a kernel, if the image has one; says whether one waits.
+/// Starts a kernel, if the image has one. Returns whether a spare kernel is ready.
 async fn prepare(State(guest): State<SharedGuest>) -> Reply<bool> {
     let prepared = whole::<_, ApiError>(async move {
         match guest.jupyter.prepare(&guest).await {
@@ -47,7 +47,7 @@ fn already_assigned() -> ApiError {
     ApiError::new(http::StatusCode::CONFLICT, "this sandbox is assigned already")
 }
 
-/// The files that name the host; in a sandbox that is made when it is asked for, they are there from the start.
+/// Writes the files that contain the host name. In a sandbox that is created on demand, they exist from the start.
 fn name_files(hostname: &str) -> io::Result<()> {
     std::fs::write("/etc/hostname", format!("{hostname}\n"))?;
     std::fs::write("/etc/hosts", arenite_model::protocol::hosts_file(hostname))

@@ -1,4 +1,4 @@
-//! What the services say of themselves, in one document: `/v1/openapi.json` shows it, and the command `aio` obeys it.
+//! The OpenAPI document of all services. `/v1/openapi.json` serves it, and the command `aio` is built from it.
 
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
@@ -37,7 +37,7 @@ pub fn description() -> Document {
     whole
 }
 
-/// What the operations of a tag are for; empty for a tag that is not the guest's.
+/// The purpose of a tag's operations; empty for a tag that is not the guest's.
 pub fn purpose(tag: &str) -> &'static str {
     match tag {
         "shell" => "Interactive shells that last",

@@ -52,7 +52,7 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
                 None => vm::keep_ready(&guest).await,
             };
             return match ready {
-                // Whether it is heard is the builder's matter.
+                // The builder decides whether to read it.
                 Ok(seconds) => {
                     drop(writeln!(output, "the VM was ready after {seconds:.1} s"));
                     Ok(Exit::Code(0))
@@ -76,7 +76,7 @@ pub(crate) fn run(output: OwnedFd) -> io::Result<()> {
         let mut child = guest.processes.spawn(command).await.map_err(|e| e.to_string())?;
         Ok::<Exit, String>(child.wait().await)
     });
-    // What it left in the background ends with this process, the first of the sandbox.
+    // Its background processes end with this process, the first of the sandbox.
     match exit {
         Ok(exit) => write!(status, "{}", exit.shell_code()),
         Err(error) => write!(status, "error: {error}"),

@@ -1,4 +1,4 @@
-//! From words of a command line to a request.
+//! Converts command-line arguments to a request.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,24 +13,24 @@ use super::{AioError, usage};
 /// The parts of a call.
 #[derive(Debug, Default)]
 pub(super) struct Request {
-    /// By the name in the path.
+    /// Path parameters by name.
     pub(super) path: Vec<(String, String)>,
     pub(super) query: Vec<(String, String)>,
     pub(super) body: Map<String, Value>,
     pub(super) file: Option<Upload>,
 }
 
-/// The part of a form that is a file.
+/// The file part of a form.
 #[derive(Debug)]
 pub(super) struct Upload {
     pub(super) field: String,
-    /// Its own name.
+    /// The file's name.
     pub(super) name: String,
     pub(super) file: File,
 }
 
-/// Words may name fields (`--field value`, `--field=value`, `--switch`, `--no-switch`); the others are the required fields in
-/// their order. A value `-` is what standard input holds, and `--json` gives several fields at once.
+/// Builds a request from arguments. An argument may name a field (`--field value`, `--field=value`, `--switch`, `--no-switch`);
+/// the others are the required fields in order. The value `-` reads standard input, and `--json` sets several fields at once.
 pub(super) fn request(call: &ApiCall, words: Vec<String>) -> Result<Request, AioError> {
     let help = || format!("aio {} {} --help", call.group, call.method);
     let mut request = Request::default();
@@ -82,7 +82,7 @@ pub(super) fn request(call: &ApiCall, words: Vec<String>) -> Result<Request, Aio
             }
             None if call.body == Body::AnyJson => {
                 let text = value()?;
-                // The name as the caller wrote it: what it means is the tool's to say.
+                // The name as the caller wrote it: only the tool knows what it means.
                 let name = option.split('=').next().unwrap_or_default().to_owned();
                 request.body.insert(name, serde_json::from_str(&text).unwrap_or(Value::String(text)));
             }
@@ -126,7 +126,7 @@ fn item(field: &Field, text: &str) -> Option<Value> {
     if field.integers { text.parse::<i64>().ok().map(Value::from) } else { Some(text.into()) }
 }
 
-/// A value that is the first of its field; the error says what it should be.
+/// Parses the first value of a field. The error says what the value should be.
 fn value(field: &Field, text: &str) -> Result<Value, &'static str> {
     let parsed = || serde_json::from_str::<Value>(text).ok();
     match field.kind {
@@ -145,7 +145,7 @@ fn standard_input() -> Result<String, AioError> {
     io::read_to_string(io::stdin().lock()).map_err(|source| AioError::Input { what: "standard input".to_owned(), source })
 }
 
-/// `-` is standard input.
+/// Opens a file. `-` is standard input.
 fn open(path: &str) -> io::Result<File> {
     if path == "-" { Ok(io::stdin().as_fd().try_clone_to_owned()?.into()) } else { File::open(path) }
 }

@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use crate::api;
 
-/// An operation.
+/// An operation of the API.
 #[derive(Debug)]
 pub(super) struct ApiCall {
     pub(super) group: String,
     pub(super) method: String,
-    /// Its name in the document, without its route: AIO's SDK has methods called so.
+    /// Its name in the document, without the route. AIO's SDK names its methods like this.
     id: String,
-    /// Of HTTP.
+    /// The HTTP method.
     pub(super) verb: String,
     pub(super) path: String,
     pub(super) about: String,
@@ -19,7 +19,7 @@ pub(super) struct ApiCall {
     pub(super) body: Body,
 }
 
-/// What a call sends.
+/// The body of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
     Nothing,
@@ -36,7 +36,7 @@ pub(super) enum FieldLocation {
     Body,
 }
 
-/// How a field is written on a command line.
+/// The form of a field on a command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -44,9 +44,9 @@ pub(super) enum Kind {
     Number,
     /// `--name` and `--no-name`.
     Switch,
-    /// Once for each item.
+    /// One argument for each item.
     List,
-    /// `KEY=VALUE`, once for each.
+    /// `KEY=VALUE`, one argument for each entry.
     Map,
     /// The name of a file. Its content is sent.
     File,
@@ -57,7 +57,7 @@ pub(super) struct Field {
     pub(super) name: String,
     pub(super) location: FieldLocation,
     pub(super) kind: Kind,
-    /// Items of a list that are whole numbers.
+    /// The items of a list are whole numbers.
     pub(super) integers: bool,
     pub(super) required: bool,
     pub(super) about: String,
@@ -66,7 +66,7 @@ pub(super) struct Field {
 }
 
 impl ApiCall {
-    /// Hyphens and underscores are one, and the SDK's name serves too.
+    /// Whether `word` names the call. Hyphens and underscores are equal, and the SDK's name also matches.
     pub(super) fn is_named(&self, word: &str) -> bool {
         let word = word.replace('-', "_");
         word == self.method.replace('-', "_") || word == self.id
@@ -77,7 +77,7 @@ impl ApiCall {
     }
 }
 
-/// Methods under the names that AIO's guide has for them: group and method, and what they are here.
+/// Methods with other names in AIO's guide: its group and method, then the group and method here.
 const GUIDES: [(&str, &str, &str, &str); 7] = [
     ("browser", "screenshot", "browser", "page-screenshot"),
     ("gui", "screenshot", "browser", "take-screenshot"),
@@ -88,12 +88,12 @@ const GUIDES: [(&str, &str, &str, &str); 7] = [
     ("sandbox", "info", "sandbox", "get-context"),
 ];
 
-/// Where a group's calls are: `gui` is AIO's word for what is done on the screen.
+/// The group with a word's calls: `gui` is AIO's name for screen operations.
 pub(super) fn group_of(word: &str) -> &str {
     if word == "gui" { "browser" } else { word }
 }
 
-/// A call by its group and method, or AIO's guide's names for them.
+/// Finds a call by its group and method, or by the names in AIO's guide.
 pub(super) fn find<'a>(calls: &'a [ApiCall], group: &str, method: &str) -> Option<&'a ApiCall> {
     let guides = GUIDES.iter().find(|(of, name, ..)| *of == group && *name == method);
     let (group, method) = guides.map_or((group_of(group), method), |(_, _, group, method)| (*group, *method));
@@ -108,7 +108,7 @@ pub(super) fn groups(calls: &[ApiCall]) -> Vec<&str> {
 
 /// All operations, by group and name.
 pub(super) fn all() -> Vec<ApiCall> {
-    // Structs with text keys: always JSON.
+    // Structs with text keys: always valid JSON.
     let document = serde_json::to_value(api::description()).unwrap_or_default();
     let mut calls = Vec::new();
     for (path, item) in document["paths"].as_object().into_iter().flatten() {
@@ -143,7 +143,7 @@ fn call(document: &Value, path: &str, verb: &str, operation: &Value) -> ApiCall 
         for field in &mut of_body {
             field.required = field.default.is_none() && required.contains(&field.name.as_str());
         }
-        // Those that are required stand in the order of the document's list, which is that of the service.
+        // The required fields are in the order of the document's list, which is the service's order.
         of_body
             .sort_by_key(|field| required.iter().position(|name| *name == field.name).filter(|_| field.required).unwrap_or(99));
         fields.extend(of_body);
@@ -194,7 +194,7 @@ fn field(document: &Value, name: &str, schema: &Value, location: FieldLocation) 
     }
 }
 
-/// What a schema refers to; of one that allows null too, the rest.
+/// Follows a schema's reference. Of a schema that also allows null, returns the other alternative.
 fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     if let Some(reference) = schema["$ref"].as_str() {
         return document.pointer(reference.trim_start_matches('#')).map_or(schema, |found| resolve(document, found));
@@ -203,7 +203,7 @@ fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     either.map_or(schema, |one| resolve(document, one))
 }
 
-/// An operation's name without what its group says already: `list_shell_sessions` of `shell` is `list-sessions`.
+/// An operation's name without the parts that its group already says: `list_shell_sessions` of `shell` is `list-sessions`.
 fn method(group: &str, id: &str) -> String {
     let said = |word: &str| {
         let is = |part: &str| word == part || [Some("s"), Some("es")].contains(&word.strip_prefix(part));

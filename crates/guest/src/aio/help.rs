@@ -1,4 +1,4 @@
-//! What `--help` teaches.
+//! The text of `--help`.
 
 use std::fmt::Write as _;
 

@@ -4,8 +4,8 @@
 //!  aio GROUP METHOD … ─► calls: which operation ─► arguments: its path, query and body ─► send ─► show: JSON or text
 //! ```
 //!
-//! Everything that it knows of the API it takes from [`crate::api`], so what the services learn, it can do. It is a caller as
-//! any other, with no more rights than who runs it, and its calls are steps of the sandbox.
+//! It takes all its knowledge of the API from [`crate::api`], so it offers every operation of the services. It has no more rights
+//! than the user who runs it, and its calls are steps of the sandbox.
 
 mod arguments;
 mod calls;
@@ -24,18 +24,18 @@ use arenite_model::protocol::INSIDE_PORT;
 use calls::ApiCall;
 use send::ApiReply;
 
-/// The name under which this program is the command.
+/// The name of the program as a command.
 pub const NAME: &str = "aio";
 
-/// Whether a program that was started under this name is the command.
+/// Whether a program with this name is the command.
 pub fn is_meant(argv0: Option<&OsStr>) -> bool {
     argv0.is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Why there is nothing to show.
+/// Why there is no answer to show.
 #[derive(Debug, thiserror::Error)]
 enum AioError {
-    /// The command line makes no call.
+    /// The command line does not name a valid call.
     #[error("{message}")]
     Usage { message: String, help: String },
     #[error("could not read or write {what}: {source}")]
@@ -52,18 +52,18 @@ impl AioError {
             Self::Input { .. } => 1,
             Self::Usage { .. } => 2,
             Self::Unreachable { .. } => 3,
-            // 128 + SIGPIPE: the reader has gone, as in `aio … | head -1`.
+            // 128 + SIGPIPE: the reader has closed the pipe, as in `aio … | head -1`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) => 1,
         }
     }
 }
 
-/// What stands before the group.
+/// The options before the group.
 #[derive(Debug)]
 struct Options {
     api_url: String,
-    /// Answers as they came, and not for people.
+    /// Print answers as JSON instead of formatting them.
     json: bool,
 }
 
@@ -136,7 +136,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
         None => send::send(&options.api_url, call, request, &mut out)?,
         Some(path) => {
             let failed = |source| AioError::Input { what: path.clone(), source };
-            // Made once there is something to put there: a call that fails leaves what was there.
+            // The file is created only with its content: a failed call leaves an existing file unchanged.
             let mut content = Vec::new();
             let answer = send::send(&options.api_url, call, request, &mut content)?;
             if let ApiReply::Json { body, .. } = &answer {
@@ -157,7 +157,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
     let failure = answer.failure();
     if let ApiReply::Json { body, .. } = &answer {
         let shown = match (options.json, &failure) {
-            // A program gets the whole answer also when it tells of a failure.
+            // With --json, a program gets the whole answer even of a failed call.
             (true, _) => format!("{body}\n"),
             (false, None) => show::text(body),
             (false, Some(_)) => String::new(),
@@ -174,7 +174,7 @@ fn run(arguments: Vec<String>) -> Result<ExitCode, AioError> {
     Ok(if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Takes `-o` out of a call's words: the form of answers, or the file to write the answer to.
+/// Removes `-o` from a call's arguments. It sets the answer's format, or the file to write the answer to.
 fn output(call: &ApiCall, words: Vec<String>, options: &mut Options) -> Result<(Vec<String>, Option<String>), AioError> {
     let (mut rest, mut file) = (Vec::new(), None);
     let mut words = words.into_iter();
@@ -211,7 +211,7 @@ fn told(text: &str) -> Result<ExitCode, AioError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A text of a JSON object; none for anything but a text.
+/// A text field of a JSON object; `None` for any other type.
 fn text_of(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! Makes the call: one connection, one answer.
+//! Sends the call: one connection, one answer.
 
 use std::io::{self, Write};
 
@@ -19,9 +19,9 @@ use super::calls::{ApiCall, Body};
 use super::{AioError, text_of, usage};
 use crate::dial::dial;
 
-/// Of an answer in JSON; files are passed on as they come.
+/// The most bytes of a JSON answer. Files are streamed.
 const MAX_JSON_BYTES: usize = 256 << 20;
-/// Of an answer that is neither a file nor JSON: it tells of a failure.
+/// The most bytes of an answer that is neither a file nor JSON, which reports a failure.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
@@ -32,7 +32,7 @@ pub(super) enum ApiReply {
         status: StatusCode,
         body: Value,
     },
-    /// A file, which has been written out.
+    /// A file, already written to the output.
     File,
     Refusal {
         status: StatusCode,
@@ -41,7 +41,7 @@ pub(super) enum ApiReply {
 }
 
 impl ApiReply {
-    /// Why the call failed, if it did.
+    /// The reason of a failed call.
     pub(super) fn failure(&self) -> Option<String> {
         match self {
             Self::Json { status, body } if !status.is_success() || body["success"] == false => {
@@ -61,13 +61,13 @@ impl ApiReply {
     }
 }
 
-/// A malformed request's answer lists what is wrong with it.
+/// Adds the details of a malformed request to its message.
 fn with_details(message: String, body: &Value) -> String {
     let wrong: Vec<String> = body["errors"].as_array().into_iter().flatten().filter_map(|e| text_of(e, "message")).collect();
     if wrong.is_empty() { message } else { format!("{message}: {}", wrong.join("; ")) }
 }
 
-/// Sends a request. An answer that is a file goes to `out`.
+/// Sends a request. If the answer is a file, writes it to `out`.
 pub(super) fn send(api_url: &str, call: &ApiCall, request: Request, out: &mut dyn Write) -> Result<ApiReply, AioError> {
     let unreachable = |source| AioError::Unreachable { url: api_url.to_owned(), source };
     let uri: Uri = api_url.parse().map_err(|e| usage(format!("{api_url:?} is no address: {e}"), "aio --help"))?;
@@ -111,7 +111,7 @@ pub(super) fn send(api_url: &str, call: &ApiCall, request: Request, out: &mut dy
         }
         Ok(ApiReply::File)
     });
-    // A read of standard input that nobody waits for any more must not hold the end up.
+    // A pending read of standard input must not delay the exit.
     runtime.shutdown_background();
     answer
 }
@@ -120,7 +120,7 @@ async fn collect(body: Incoming, limit: usize) -> io::Result<Bytes> {
     Limited::new(body, limit).collect().await.map(|body| body.to_bytes()).map_err(io::Error::other)
 }
 
-/// Path and query.
+/// The path and query of the request.
 fn target(call: &ApiCall, request: &Request) -> String {
     let escaped = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let mut target = call.path.clone();
@@ -138,11 +138,11 @@ fn whole(bytes: Vec<u8>) -> Outgoing {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The body, and what it is.
+/// The content type and the body.
 fn body(call: &ApiCall, request: Request) -> (Option<String>, Outgoing) {
     match call.body {
         Body::Nothing => (None, whole(Vec::new())),
-        // Of texts, numbers and lists: always JSON.
+        // Texts, numbers and lists: always valid JSON.
         Body::Json | Body::AnyJson => {
             (Some("application/json".to_owned()), whole(serde_json::to_vec(&request.body).unwrap_or_default()))
         }
@@ -161,7 +161,7 @@ fn form(request: Request) -> (Option<String>, Outgoing) {
     let Some(Upload { field, name, file }) = request.file else {
         return (content_type, whole(format!("{fields}--{boundary}--\r\n").into_bytes()));
     };
-    // What would end the name is written as browsers write it.
+    // Characters that would end the name are encoded as browsers do.
     let name = name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A");
     let head = format!(
         "{fields}--{boundary}\r\nContent-Disposition: form-data; name=\"{field}\"; filename=\"{name}\"\r\n\

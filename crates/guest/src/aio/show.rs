@@ -1,11 +1,11 @@
-//! Answers for people: texts as they are, objects as lines, lists of objects as tables.
+//! Formats answers for people: texts unchanged, objects as lines, lists of objects as tables.
 
 use serde_json::{Map, Value};
 
 /// The widest cell of a table, in characters.
 const WIDEST_CELL: usize = 60;
 
-/// What an answer tells; its message where it has no data.
+/// Formats an answer's data, or its message if it has no data.
 pub(super) fn text(answer: &Value) -> String {
     let mut out = String::new();
     match (answer.get("data"), answer.get("message")) {
@@ -20,7 +20,7 @@ pub(super) fn text(answer: &Value) -> String {
     out
 }
 
-/// Text from a sandbox, made safe for a terminal: but for ends of lines and tabs its control characters can't act there.
+/// Makes text from a sandbox safe for a terminal: replaces control characters except line ends and tabs.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }
@@ -40,7 +40,7 @@ fn line(out: &mut String, depth: usize, text: &str) {
     out.push_str(&format!("{:1$}{text}\n", "", depth * 2));
 }
 
-/// `name  value`, and below it what does not fit into its line. What is null or empty is left out.
+/// One line `name  value` for each field, with longer values below their names. Leaves out null and empty values.
 fn lines(out: &mut String, object: &Map<String, Value>, depth: usize) {
     let shown: Vec<(&String, &Value)> = object.iter().filter(|(_, value)| !is_empty(value)).collect();
     let width = shown.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -69,7 +69,8 @@ fn plain(value: &Value) -> String {
     harmless(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// The rows of a table, its head first; none when there is nothing for it, or not all items are objects of single values.
+/// The rows of a table, starting with its head. `None` if the table would be empty, or if not all items are objects of single
+/// values.
 fn table(items: &[Value]) -> Option<Vec<String>> {
     let objects: Vec<&Map<String, Value>> = items.iter().map(Value::as_object).collect::<Option<_>>()?;
     if objects.iter().any(|object| object.values().any(|held| matches!(held, Value::Array(_) | Value::Object(_)))) {

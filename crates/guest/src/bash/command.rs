@@ -1,4 +1,4 @@
-//! One command: its process, its streams, its end.
+//! One command: its process, its streams, and its end.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::types::CommandStatus;
 use crate::process::{self, Budget, Child, Exit, Piece, Processes, Retained, Signal};
 use crate::users::User;
 
-/// Commands longer than this are handed over by standard input: an argument may have 128 KiB, a message to the spawner 160.
+/// Longer commands are passed over standard input: an argument may have 128 KiB, a message to the spawner 160.
 const MAX_INLINE: usize = 32 << 10;
 /// How long `write` waits for a process to read its standard input.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) struct Command {
     stdout: Arc<Mutex<Retained>>,
     stderr: Arc<Mutex<Retained>>,
     end: watch::Sender<Option<End>>,
-    /// Output came, or the end.
+    /// Output arrived, or the command ended.
     pub(super) changed: Notify,
     stdin: Arc<tokio::sync::Mutex<Option<Sender>>>,
     leader: i32,
@@ -51,34 +51,34 @@ pub(super) struct Command {
     kill_requested: AtomicBool,
 }
 
-/// What decides how a command is started.
+/// How to start a command.
 pub(super) struct Plan<'a> {
     pub(super) text: String,
     pub(super) env: Vec<(String, String)>,
     pub(super) cwd: String,
     pub(super) user: &'a User,
-    /// Someone may write to standard input; else it is empty from the start.
+    /// Clients may write to standard input; otherwise it is empty from the start.
     pub(super) writable: bool,
     /// `BASH_ENV` names the session's snapshot.
     pub(super) snapshot: bool,
 }
 
-/// The process and the pipes that [`Command::drive`] takes over.
+/// The process and the pipes, which [`Command::drive`] takes over.
 pub(super) struct Driven {
     child: Child,
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
 }
 
-/// How many commands there are of two kinds.
+/// Counts of two kinds of commands.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     pub(super) running: AtomicUsize,
-    /// Their process has ended while something that it started holds a pipe open.
+    /// The process has ended, but a process that it started still holds a pipe open.
     lingering: AtomicUsize,
 }
 
-/// At more of them, the pipes of the next are closed: who writes to one gets `SIGPIPE`.
+/// Beyond this number, the pipes of the next one are closed: a process that writes to one gets `SIGPIPE`.
 const MAX_LINGERING: usize = 128;
 
 #[derive(Debug, Error)]
@@ -100,14 +100,14 @@ impl Command {
         if plan.text.contains('\0') {
             return Err(SpawnError::Nul);
         }
-        // The snapshot is read through BASH_ENV before the command's first line; scripts that the command starts
-        // shall not read it again.
+        // The snapshot is read through BASH_ENV before the command's first line; scripts that the command starts must not read it
+        // again.
         let prefix = if plan.snapshot { "unset BASH_ENV;" } else { "" };
         let script = format!("{prefix}{}", plan.text);
         let by_stdin = script.len() > MAX_INLINE;
         let length = script.len();
         let argument = match by_stdin {
-            // In the C locale a character is a byte. `eval` sees the text before `c` is gone from the variables.
+            // In the C locale a character is a byte. `eval` expands the text before `c` is unset.
             true => format!("LC_ALL=C IFS= read -r -N {length} c || :;eval \"unset -v c;$c\""),
             false => script.clone(),
         };
@@ -170,7 +170,7 @@ impl Command {
         Ok((command, driven))
     }
 
-    /// Follows the command to its end, and its pipes to theirs.
+    /// Drives the command to its end, and its pipes to theirs.
     pub(super) async fn drive(
         self: Arc<Self>,
         driven: Driven,
@@ -195,7 +195,7 @@ impl Command {
                 }
             }
         };
-        // What it wrote is in the pipes now. Only that much: a background child may go on writing for ever.
+        // The command's output is in the pipes now. Only that is read: a background child may write for ever.
         for (stream, pipe) in [(Stream::Stdout, &mut stdout), (Stream::Stderr, &mut stderr)] {
             if let Some(receiver) = pipe {
                 let rest = process::read_rest(receiver);
@@ -234,7 +234,7 @@ impl Command {
         session.changed.notify_waiters();
     }
 
-    /// Reads once from a pipe that is readable; closes it at its end.
+    /// Reads once from a readable pipe and closes it at its end.
     fn take(self: &Arc<Self>, session: &Session, stream: Stream, pipe: &mut Option<Receiver>, buffer: &mut Vec<u8>) {
         buffer.resize(READ_BUFFER, 0);
         let Some(receiver) = pipe else { return };
@@ -278,7 +278,7 @@ impl Command {
         self.kept(stream).read_range(range)
     }
 
-    /// How it ended; none: it runs.
+    /// How the command ended; `None` while it runs.
     pub(super) fn end(&self) -> Option<End> {
         *self.end.borrow()
     }
@@ -292,13 +292,13 @@ impl Command {
         let mut end = self.end.subscribe();
         let ended = end.wait_for(Option::is_some);
         match limit {
-            // Either the end came or the time is over; the sender lives as long as `self`.
+            // Either the command ended or the time is over; the sender lives as long as `self`.
             Some(limit) => drop(timeout(limit, ended).await),
             None => drop(ended.await),
         }
     }
 
-    /// Ends it when a caller asks for it. Says whether it was running.
+    /// Kills the command on request of a client. Returns whether it was running.
     pub(super) fn kill(&self, signal: Signal) -> bool {
         let running = self.is_running();
         if running {
@@ -308,7 +308,7 @@ impl Command {
         running
     }
 
-    /// Ends what the command left behind, or all of it when it still runs.
+    /// Kills the processes that the command left behind, or all of them while it runs.
     pub(super) fn end_all(&self) {
         if !self.kill(Signal::KILL) {
             let marker = self.marker.clone();
@@ -351,7 +351,7 @@ impl Command {
 
 async fn readable(pipe: &Option<Receiver>) {
     match pipe {
-        // An error shows again at the read that follows.
+        // The next read returns the error again.
         Some(pipe) => drop(pipe.readable().await),
         None => std::future::pending().await,
     }

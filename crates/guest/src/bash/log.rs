@@ -1,13 +1,13 @@
-//! The outputs of all commands of a session as one stream, in the order in which they came.
+//! The outputs of all commands of a session as one stream, in order of arrival.
 //!
-//! It holds no bytes: only which piece of which command stands where.
+//! It stores no bytes, only the position of each piece in its command's stream.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::command::{Command, Stream};
 
-/// When a session has more alternations between its commands than this, the oldest can no longer be read.
+/// The most alternations between the commands of a session. Beyond it, the oldest can no longer be read.
 const MAX_SEGMENTS: usize = 4096;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ struct Segment {
     start: u64,
     length: u64,
     command: Weak<Command>,
-    /// Where the piece begins in the command's own stream.
+    /// The start of the piece in the command's own stream.
     at: u64,
 }
 
@@ -30,7 +30,7 @@ impl Log {
         self.total
     }
 
-    /// Notes that `length` bytes, at `at` in the command's own stream, came.
+    /// Records that `length` bytes arrived, at `at` in the command's own stream.
     pub(super) fn note(&mut self, command: &Arc<Command>, at: u64, length: u64) {
         let start = self.total;
         self.total += length;
@@ -47,7 +47,7 @@ impl Log {
         self.segments.push_back(Segment { start, length, command: Arc::downgrade(command), at });
     }
 
-    /// The pieces from `offset` on, oldest first: how many bytes are lost, or where to find them.
+    /// The pieces from `offset` on, oldest first: a number of lost bytes, or the position of the bytes.
     pub(super) fn pieces(&self, offset: u64) -> Vec<LogPiece> {
         let mut pieces = Vec::new();
         let first = self.segments.partition_point(|s| s.start + s.length <= offset);
@@ -73,7 +73,7 @@ pub(super) enum LogPiece {
 }
 
 impl LogPiece {
-    /// Adds its bytes to `to`; returns how many are lost.
+    /// Appends the piece's bytes to `to` and returns the number of lost bytes.
     pub(super) fn append_to(self, stream: Stream, to: &mut Vec<u8>) -> u64 {
         let piece = match self {
             Self::Lost(gap) => crate::process::Piece { gap, ..Default::default() },

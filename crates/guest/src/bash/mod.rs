@@ -7,8 +7,8 @@
 //!              └──timeout: only the HTTP call ends, with status `running`
 //! ```
 //!
-//! A session is a name for a default directory, an optional script to source, and the last commands with their
-//! outputs; no process belongs to it while nothing runs. Commands of one session run side by side.
+//! A session is a name for a default directory, an optional script to source, and the last commands with their outputs. It has no
+//! process while no command runs. Commands of one session run concurrently.
 
 mod command;
 mod log;

@@ -1,4 +1,4 @@
-//! Its routes.
+//! Routes of the service.
 
 use arenite_isolation::spawner::SpawnError;
 use axum::Router;
@@ -12,7 +12,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     paths(exec, output, write, kill, sessions, create_session, close_session),
@@ -20,7 +20,7 @@ use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
 )]
 pub struct BashApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/bash/exec", post(exec))
@@ -43,7 +43,7 @@ impl From<BashError> for ApiError {
             BashError::NothingRuns(_) | BashError::NotWritten { .. } => ApiError::new(StatusCode::CONFLICT, message),
             BashError::TooManyCommands | BashError::TooManySessions => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
             BashError::NotStarted(SpawnError::Nul | SpawnError::TooLong { .. }) => ApiError::bad_request(message),
-            // Not a 5xx: AIO's JavaScript client would send the command again.
+            // Not a 5xx: AIO's JavaScript client would repeat the command.
             BashError::NotStarted(SpawnError::Gone(_)) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
             BashError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("the sandbox must have bash in its PATH and room for one more process"),
@@ -104,7 +104,7 @@ async fn sessions(State(guest): State<SharedGuest>) -> Reply<Vec<BashSessionInfo
     ok(guest.bash.sessions())
 }
 
-/// Makes a session; one that exists is returned as it is.
+/// Creates a session. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/bash/sessions/create", tag = "bash", operation_id = "create_session", request_body = BashSessionCreateRequest, responses((status = 200, body = Envelope<BashSessionInfo>)))]
 async fn create_session(
     State(guest): State<SharedGuest>,

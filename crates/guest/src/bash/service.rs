@@ -1,4 +1,4 @@
-//! The service itself: sessions by id, and the seven calls.
+//! The service: sessions by id, and the seven calls.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,15 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::process::{Budget, Signal, incomplete_end, seconds};
 
-/// Sessions at a time. When there are more, the one that was unused for longest and runs nothing is forgotten.
+/// The most sessions. Beyond it, the session that was idle longest is forgotten.
 pub(super) const MAX_SESSIONS: usize = 256;
-/// A session that runs nothing is forgotten after this time.
+/// An idle session is forgotten after this time.
 pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Commands that run at a time, in all sessions.
+/// The most running commands, in all sessions.
 pub(super) const MAX_RUNNING: usize = 512;
-/// Bytes of output kept, of all commands together; the outputs of the commands that ended first go first.
+/// The most bytes of output kept for all commands together. The outputs of the commands that ended first are dropped first.
 pub(super) const MAX_RETAINED_BYTES: usize = 64 << 20;
-/// Characters of each stream in the answer of `exec` unless asked otherwise.
+/// Characters of each stream in the answer of `exec`, unless the call sets a limit.
 const DEFAULT_OUTPUT_CHARS: i64 = 50_000;
 const MAX_ID_BYTES: usize = 128;
 const MAX_WAIT: f64 = 3600.0;
@@ -63,7 +63,7 @@ pub struct BashService {
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     budget: Arc<Budget>,
     load: Arc<Load>,
-    /// A task forgets sessions that are unused for too long; it runs while there are sessions.
+    /// Whether the task that forgets idle sessions runs. It runs while there are sessions.
     reaper_runs: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ impl Default for BashService {
 }
 
 impl BashService {
-    /// Runs a command. It goes on when the caller leaves.
+    /// Runs a command. It goes on when the client disconnects.
     pub async fn exec(&self, guest: &SharedGuest, request: BashExecRequest) -> Result<BashExecResult, BashError> {
         let known = request.session_id.as_deref().filter(|id| !id.is_empty());
         let session = match known {
@@ -101,8 +101,8 @@ impl BashService {
             text: request.command,
             cwd: cwd.clone(),
             user: &guest.user,
-            // Nobody can know the new session of a call that answers only at the end. An empty standard input is better
-            // for it than an open one: tools such as ripgrep would wait for that to end.
+            // A call that answers only at the end returns the id of a new session too late to write to it. Then an empty standard
+            // input is better than an open one: tools such as ripgrep would wait for its end.
             writable: request.close_stdin != Some(true) && (is_async || request.timeout.is_some() || known.is_some()),
             snapshot: session.snapshot.is_some(),
         };
@@ -133,7 +133,7 @@ impl BashService {
         Ok(exec_result(&session, &command, limit))
     }
 
-    /// Output from given offsets on; with `wait`, once there is some or the command has ended.
+    /// Returns output from the given offsets on. With `wait`, waits for output or the command's end.
     pub async fn output(&self, request: BashOutputRequest) -> Result<BashOutputResult, BashError> {
         let session = self.session(&request.session_id)?;
         session.touch();
@@ -146,7 +146,7 @@ impl BashService {
         let patience = request.wait_timeout.unwrap_or(30.0).clamp(0.0, MAX_WAIT);
         let deadline = Instant::now() + seconds(patience);
         loop {
-            // Registered before looking, so that nothing that comes in between is missed.
+            // Registered before the check, so that no change in between is missed.
             let changed = match &command {
                 Some(command) => command.changed.notified(),
                 None => session.changed.notified(),
@@ -181,7 +181,7 @@ impl BashService {
         written.map_err(|e: WriteError| BashError::NotWritten { id: command.id.clone(), reason: e.to_string() })
     }
 
-    /// Sends a signal to all processes of all commands that run in a session.
+    /// Sends a signal to all processes of all running commands of a session.
     pub fn kill(&self, request: BashKillRequest) -> Result<BashKillResult, BashError> {
         let session = self.session(&request.session_id)?;
         let name = request.signal.unwrap_or_else(|| "SIGTERM".to_owned());
@@ -196,19 +196,19 @@ impl BashService {
         Ok(BashKillResult { session_id: session.id.clone(), signal: name, signalled })
     }
 
-    /// Whether a command runs.
+    /// Whether a command is running.
     pub(crate) fn is_busy(&self) -> bool {
         self.lock().values().any(|session| session.is_busy())
     }
 
-    /// Sessions, the oldest first.
+    /// All sessions, the oldest first.
     pub fn sessions(&self) -> Vec<BashSessionInfo> {
         let mut list: Vec<_> = self.lock().values().map(|s| s.info()).collect();
         list.sort_by(|a, b| (a.created_at, &a.session_id).cmp(&(b.created_at, &b.session_id)));
         list
     }
 
-    /// Makes a session; one that exists is returned as it is.
+    /// Creates a session. Returns an existing one unchanged.
     pub fn create(&self, guest: &SharedGuest, request: BashSessionCreateRequest) -> Result<BashSessionInfo, BashError> {
         let id = request.session_id.filter(|id| !id.is_empty());
         if let Some(session) = id.as_ref().and_then(|id| self.lock().get(id).cloned()) {
@@ -312,7 +312,7 @@ fn exec_result(session: &Session, command: &Arc<Command>, limit: Option<usize>) 
     let [stdout, stderr] = [Stream::Stdout, Stream::Stderr].map(|stream| {
         let total = command.total(stream);
         let piece = command.read_range(stream, 0..total);
-        // A character that is not complete yet comes with the next call.
+        // An incomplete character is held back until the next call.
         let held_back = match end {
             Some(_) => 0,
             None => incomplete_end(if piece.gap == 0 { &piece.before } else { &piece.after }),
@@ -338,7 +338,7 @@ fn exec_result(session: &Session, command: &Arc<Command>, limit: Option<usize>) 
 }
 
 fn output_result(session: &Session, command: Option<&Arc<Command>>, from: [u64; 2]) -> BashOutputResult {
-    // The state is looked at before the bytes: an end that is reported has all its output with it.
+    // The state is read before the bytes: when an end is reported, all its output is included.
     let shown = command.cloned().or_else(|| session.current());
     let info = shown.map(|c| {
         let end = c.end();

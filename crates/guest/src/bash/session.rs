@@ -11,9 +11,9 @@ use super::command::{Command, Stream};
 use super::log::Log;
 use super::types::{BashSessionInfo, SessionStatus};
 
-/// Commands of one session that can still be asked for; the oldest that has ended is forgotten first.
+/// The most commands of one session that can be queried. The oldest ended command is forgotten first.
 const MAX_COMMANDS: usize = 100;
-/// Characters of a command that the list of sessions shows.
+/// Characters of a command in the list of sessions.
 const SHOWN_COMMAND: usize = 1000;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Session {
     state: Mutex<State>,
     stdout: Mutex<Log>,
     stderr: Mutex<Log>,
-    /// Output of any of its commands came, or one ended.
+    /// Output of any of its commands arrived, or a command ended.
     pub(super) changed: Notify,
 }
 
@@ -93,7 +93,7 @@ impl Session {
         state.commands.push_back(command);
         if state.commands.len() > MAX_COMMANDS {
             let oldest = state.commands.iter().position(|c| !c.is_running());
-            // When all of them run, they are all kept: the service bounds how many may run.
+            // If all of them run, all are kept: the service bounds the number of running commands.
             if let Some(at) = oldest {
                 state.commands.remove(at);
             }
@@ -104,7 +104,7 @@ impl Session {
         self.state().commands.iter().find(|c| c.id == id).cloned()
     }
 
-    /// The latest command that runs; else the latest.
+    /// The latest running command, else the latest.
     pub(super) fn current(&self) -> Option<Arc<Command>> {
         let state = self.state();
         let running = state.commands.iter().rev().find(|c| c.is_running());
@@ -121,7 +121,7 @@ impl Session {
         self.state().commands.iter().any(|c| c.is_running())
     }
 
-    /// Ends all its processes, those that finished commands left behind too.
+    /// Kills all its processes, including those that finished commands left behind.
     pub(super) fn close(&self) {
         let commands: Vec<_> = self.state().commands.iter().cloned().collect();
         for command in commands {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The life of a command; says nothing about its success.
+/// The state of a command; says nothing about its success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = CommandStatus)]
@@ -14,9 +14,9 @@ pub enum CommandStatus {
     /// Accepted and not started yet; never seen in answers.
     Pending,
     Running,
-    /// The process exited; its `exit_code` may be anything.
+    /// The process exited, with any `exit_code`.
     Completed,
-    /// Killed when `hard_timeout` was over.
+    /// Killed after `hard_timeout`.
     TimedOut,
     /// Ended after `/v1/bash/kill` or because its session was closed.
     Killed,
@@ -102,7 +102,7 @@ pub struct BashOutputResult {
     /// For the next call.
     pub offset: u64,
     pub stderr_offset: u64,
-    /// Where `stdout` begins: the offset asked for, or the end if that is less.
+    /// Where `stdout` starts: the requested offset, or the end if that is less.
     pub stdout_start_offset: u64,
     pub stderr_start_offset: u64,
     /// How many bytes of standard output between the two offsets are no longer kept.
@@ -150,7 +150,7 @@ pub struct BashKillResult {
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct BashSessionCreateRequest {
-    /// Absent or empty: made up. An existing one is returned as it is.
+    /// Absent or empty: a new id. An existing session is returned unchanged.
     pub session_id: Option<String>,
     /// Default directory of its commands, absolute.
     pub exec_dir: Option<String>,

@@ -1,7 +1,7 @@
-//! The guest on its own, without a sandbox around it: for its tests, and for working on its services.
+//! The guest without a sandbox around it: for its tests, and for working on its services.
 //!
-//! `guest-standalone 127.0.0.1:18081` or `guest-standalone unix:/tmp/guest.sock`, and then, if wanted, the path of a
-//! configuration in JSON. It logs to standard error when `RUST_LOG` says so.
+//! Usage: `guest-standalone 127.0.0.1:18081` or `guest-standalone unix:/tmp/guest.sock`, optionally followed by the path of a
+//! configuration in JSON. It logs to standard error if `RUST_LOG` is set.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     if arguments.peek().is_some_and(|a| a == "spawner") {
         arenite_isolation::spawner::main();
     }
-    // It starts itself to read what it does not trust itself with.
+    // It starts itself to read untrusted input.
     if arguments.peek().is_some_and(|a| a == "guest") {
         return arenite_guest::main();
     }

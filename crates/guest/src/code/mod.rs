@@ -1,6 +1,6 @@
 //! AIO's `code` service: one call for all languages, over [`crate::jupyter`] and [`crate::nodejs`].
 //!
-//! In both languages the value of the last expression is a result, and what is printed comes first.
+//! In both languages, the value of the last expression is a result, and printed output comes first.
 
 mod routes;
 mod service;

@@ -1,4 +1,4 @@
-//! Its routes.
+//! Routes of the service.
 
 use axum::Router;
 use axum::extract::State;
@@ -10,12 +10,12 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{Body, Envelope, Reply, ok, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(execute, info), tags((name = "code", description = "Code, whatever its language")))]
 pub struct CodeApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new().route("/v1/code/execute", post(execute)).route("/v1/code/info", get(info))
 }

@@ -1,4 +1,4 @@
-//! The service itself.
+//! The service: executes code in either language.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::sandbox::programs;
 
 const DEFAULT_TIMEOUT: i64 = 30;
 const MAX_TIMEOUT: i64 = 300;
-/// What `timeout` says of a command that it ended.
+/// Exit code of `timeout` for a command that it ended.
 const TIMED_OUT: i32 = 124;
 
 /// Executes code. Without a session, it ends when the caller leaves, and lines are sent as they are printed.
@@ -64,7 +64,7 @@ async fn python(
         (Status::Ok, _) => (0, Status::Ok),
         (Status::Timeout, _) => (TIMED_OUT, Status::Timeout),
         (Status::Error, Some(error)) => match exit_of(error) {
-            // To leave early with 0 is no error.
+            // Exiting early with 0 is no error.
             Some(0) => (0, Status::Ok),
             code => (code.unwrap_or(1), Status::Error),
         },
@@ -84,7 +84,7 @@ async fn python(
     Ok((data, said))
 }
 
-/// What `sys.exit` was given.
+/// The argument of `sys.exit`.
 fn exit_of(error: &JupyterOutput) -> Option<i32> {
     if error.ename.as_deref() != Some("SystemExit") {
         return None;
@@ -132,7 +132,7 @@ async fn javascript(
     Ok((data, said))
 }
 
-/// Outputs as JSON already: large ones are not taken apart again.
+/// Outputs as raw JSON, so that large ones are not parsed again.
 fn as_json<T: Serialize>(outputs: &[T]) -> Vec<Box<RawValue>> {
     outputs.iter().filter_map(|output| serde_json::value::to_raw_value(output).ok()).collect()
 }
@@ -158,7 +158,7 @@ pub(super) async fn info(guest: &SharedGuest) -> Result<CodeInfoResponse, ApiErr
             described(
                 Language::Python,
                 "Python in a Jupyter kernel; each execution in a fresh one, or in a session whose variables last",
-                // Without a kernel nothing can be executed, whatever Python there is.
+                // Without a kernel, no code can be executed, even if Python is installed.
                 python.filter(|_| !kernels.available_kernels.is_empty()),
                 json!({"default_kernel": kernels.default_kernel, "kernels": kernels.available_kernels}),
             ),

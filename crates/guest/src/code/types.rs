@@ -29,7 +29,7 @@ pub struct CodeExecuteRequest {
     /// Execute in a session, which keeps its state.
     #[schema(default = false, value_type = bool)]
     pub stateful: Option<bool>,
-    /// The session to use when `stateful`; one that is not there is made. Absent: a new one.
+    /// The session to use when `stateful`; created if it does not exist. Absent: a new one.
     pub session_id: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! Which addresses are the public internet's.
+//! Which addresses belong to the public internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether anybody on the internet could be meant. All else is this machine's, its network's, or nobody's.
+/// Whether an address is on the public internet. All others belong to this machine, to its network, or to no host.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -33,13 +33,13 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if let Some(inner) = address.to_ipv4_mapped() {
         return is_public_v4(inner);
     }
-    // NAT64: an IPv4 address stands in the last four bytes.
+    // NAT64: the last four bytes are an IPv4 address.
     if segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0] {
         let [.., a, b, c, d] = address.octets();
         return is_public_v4(Ipv4Addr::new(a, b, c, d));
     }
     let global_unicast = segments[0] & 0xe000 == 0x2000;
-    // Protocol assignments and tunnels (Teredo, 6to4) lead to addresses that stand inside of them; documentation to nobody.
+    // Protocol assignments and tunnels (Teredo, 6to4) contain other addresses; documentation addresses belong to no host.
     let special = match segments[0] {
         0x2001 => segments[1] < 0x200 || segments[1] == 0xdb8,
         0x2002 => true,

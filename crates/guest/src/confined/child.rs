@@ -1,4 +1,4 @@
-//! The process's own side: takes limits on, does the job, writes the answer.
+//! The confined process: sets its limits, does the job, writes the answer.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,14 +15,14 @@ use super::{JOB, fetch, unpack};
 const MAX_MEMORY: u64 = 1 << 30;
 /// The most open descriptors.
 const MAX_DESCRIPTORS: u64 = 64;
-/// Stack of the thread that reads, in bytes: web pages may be nested deep. Only touched pages cost memory.
+/// Stack of the reading thread, in bytes: web pages may be nested deep. Only touched pages cost memory.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Runs the job of the environment.
+/// Runs the job from the environment.
 pub(crate) fn main() -> io::Result<()> {
     let job: Job = serde_json::from_str(&std::env::var(JOB).map_err(io::Error::other)?)?;
     limit(&job)?;
-    // A panic is part of the answer, and nobody reads what it would print.
+    // A panic is part of the answer; nothing reads the printed message.
     std::panic::set_hook(Box::new(|_| ()));
     let worker = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || run(job))?;
     let answer = worker.join().unwrap_or_else(|_| {
@@ -37,7 +37,7 @@ fn limit(job: &Job) -> io::Result<()> {
     let limits = job.limits();
     for (resource, most) in [
         (Resource::As, MAX_MEMORY),
-        // The guest watches the clock; this is for a guest that is gone.
+        // The guest enforces the time. This limit applies if the guest is gone.
         (Resource::Cpu, limits.time.as_secs()),
         (Resource::Fsize, limits.file_bytes),
         (Resource::Nofile, MAX_DESCRIPTORS),
@@ -45,7 +45,7 @@ fn limit(job: &Job) -> io::Result<()> {
     ] {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
-    // When the sandbox's memory runs out, it is this process that has eaten it. Best effort: /proc may be absent in tests.
+    // When the sandbox's memory runs out, this process is the likely cause. Best effort: /proc may be absent in tests.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     Ok(())
 }
@@ -70,7 +70,7 @@ fn run(job: Job) -> Result<JobOutput, Fault> {
         Job::UnpackSkills { directory, scratch, name, fallback } => {
             let archive = stdin()?;
             let unpacked = unpack::unpack(archive, &directory, &scratch, name.as_deref(), &fallback);
-            // What is left of it: everything after a failure, nothing that is wanted after a success.
+            // Removes what is left: everything after a failure, leftovers after a success.
             let _ = std::fs::remove_dir_all(&scratch);
             unpacked.map(JobOutput::Skills)
         }
@@ -82,7 +82,7 @@ fn stdin() -> Result<File, Fault> {
     descriptor.map(File::from).map_err(|e| Fault::io("could not take the input", e))
 }
 
-/// All of descriptor 0.
+/// Reads descriptor 0 to its end.
 fn input(most: u64) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     stdin()?.take(most + 1).read_to_end(&mut bytes).map_err(|e| Fault::io("could not read it", e))?;

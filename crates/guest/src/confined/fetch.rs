@@ -1,11 +1,11 @@
-//! Fetching a document from the internet, or from a server of the sandbox itself.
+//! Fetches a document from the internet or from a server of the sandbox itself.
 //!
-//! What a caller names on loopback is fetched, as any program in the sandbox could, except from the ports of the guest and the
-//! browser. Redirects from the internet don't lead there, nor do names that resolve to loopback.
+//! A document on loopback is fetched if the caller names it, as any program in the sandbox could, except from the ports of the
+//! guest and the browser. Redirects from the internet don't lead to loopback, nor do names that resolve to it.
 //!
-//! Every address that a name leads to is looked at right before it is dialled, at each redirect too: what a name led to when
-//! it was checked, and what it leads to a moment later, are the same here. Behind a proxy the proxy resolves names; then
-//! only addresses and names that are known to be private are refused, and the rest is the proxy's to judge.
+//! Every address of a name is checked right before it is dialled, also after each redirect. So a name can't change its address
+//! between check and use. Behind a proxy, the proxy resolves names: then only addresses and names that are known to be private
+//! are refused, and the proxy decides about the rest.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ use super::child::too_large;
 use super::job::Fault;
 use crate::dial::CERTIFICATES;
 
-/// How long fetching may take in all; reading the document comes after it.
+/// The time for fetching. Reading the document comes after it.
 const PATIENCE: Duration = Duration::from_secs(20);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
@@ -34,11 +34,11 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 pub(super) struct Fetched {
     pub(super) bytes: Vec<u8>,
     pub(super) media_type: Option<String>,
-    /// The last part of the address's path.
+    /// The last segment of the URL's path.
     pub(super) name: Option<String>,
 }
 
-/// Where a request may go.
+/// Which addresses a request may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Internet,
@@ -46,7 +46,7 @@ enum Reach {
     Loopback,
 }
 
-/// `closed` are the ports of loopback that are not fetched from.
+/// Fetches `uri`. `closed` lists ports of loopback that are never fetched from.
 pub(super) fn fetch(uri: &str, closed: &[u16]) -> Result<Fetched, Fault> {
     let deadline = Instant::now() + PATIENCE;
     let mut uri = parse(uri)?;
@@ -99,7 +99,7 @@ fn parse(uri: &str) -> Result<Uri, Fault> {
     if uri.len() > MAX_URI_BYTES {
         return Err(Fault::refused(format!("the address is longer than {MAX_URI_BYTES} bytes")));
     }
-    // Fragments are for browsers; what people leave unescaped is escaped.
+    // Fragments are for browsers. Characters that people leave unescaped are escaped.
     let uri = uri.split('#').next().unwrap_or_default();
     let escaped = percent_encoding::utf8_percent_encode(uri, UNSAFE).to_string();
     let parsed: Uri = escaped.parse().map_err(|_| malformed())?;
@@ -112,7 +112,7 @@ fn parse(uri: &str) -> Result<Uri, Fault> {
     Ok(parsed)
 }
 
-/// What may not stand in an address as it is.
+/// Characters that must be escaped in a URI.
 const UNSAFE: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
     .add(b' ')
     .add(b'"')
@@ -125,7 +125,7 @@ const UNSAFE: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// An address for people, without a query, which may hold secrets.
+/// A URL for messages, without the query, which may hold secrets.
 fn shown(uri: &Uri) -> String {
     format!("{}://{}{}", uri.scheme_str().unwrap_or_default(), uri.authority().map_or("", |a| a.as_str()), uri.path())
 }
@@ -144,12 +144,12 @@ fn closed_port(uri: &Uri) -> Fault {
     }
 }
 
-/// The host, as it is compared.
+/// The host in the form used for comparisons.
 fn host(uri: &Uri) -> String {
     uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Whether an address says by itself that it is on loopback. Connecting to the unspecified address leads there too.
+/// Whether a URL itself names loopback. Connecting to the unspecified address also reaches loopback.
 fn names_loopback(uri: &Uri) -> bool {
     let host = host(uri);
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(is_loopback)
@@ -164,7 +164,7 @@ fn port(uri: &Uri) -> u16 {
     uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 })
 }
 
-/// Refuses what names a private place by itself, and behind a proxy what this machine knows to lead to one.
+/// Refuses URLs that name a private address and, behind a proxy, names that this machine resolves to one.
 fn check(uri: &Uri, proxy: Option<&Proxy>) -> Result<(), Fault> {
     let host = host(uri);
     if host == "localhost" || host.ends_with(".localhost") {
@@ -224,12 +224,12 @@ fn trusted() -> Result<RootCerts, Fault> {
     Ok(RootCerts::new_with_certs(&certificates))
 }
 
-/// A name led to an address that is not public.
+/// A name resolved to an address that is not public.
 #[derive(Debug, thiserror::Error)]
 #[error("not a public address")]
 struct NotPublic;
 
-/// Resolves names, and refuses those that lead elsewhere than to where the request may go. The proxy itself may be anywhere.
+/// Resolves names and refuses those outside the request's reach. The proxy itself may be anywhere.
 #[derive(Debug)]
 struct Guarded {
     inner: DefaultResolver,
@@ -249,7 +249,7 @@ impl Resolver for Guarded {
     }
 }
 
-/// Where a redirect leads to.
+/// The target of a redirect.
 fn join(base: &Uri, location: &str) -> Option<String> {
     let location = location.trim();
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn other_ways_to_write_an_address_are_seen_by_the_resolver() {
-        // As libc reads them: all are 127.0.0.1.
+        // libc reads all of these as 127.0.0.1.
         for uri in ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1/"] {
             let Err(fault) = fetch(uri, &[]) else { panic!("{uri} was fetched") };
             assert!(fault.to_string().contains("not on the public internet"), "{uri}: {fault}");

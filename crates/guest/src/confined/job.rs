@@ -1,4 +1,4 @@
-//! What a confined process is asked, and what it answers. Both cross as JSON.
+//! The job and the answer of a confined process. Both are sent as JSON.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,36 +10,36 @@ use thiserror::Error;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
-    /// The document at descriptor 0, a part of it as text.
+    /// Shows a part of the document at descriptor 0 as text.
     View { name: String, selection: Selection },
-    /// The document at descriptor 0 as Markdown.
+    /// Converts the document at descriptor 0 to Markdown.
     Markdown { name: String },
-    /// The document in the data URI at descriptor 0 as Markdown.
+    /// Converts the document in the data URI at descriptor 0 to Markdown.
     DataUri,
-    /// What an address serves as Markdown.
+    /// Fetches a URL and converts it to Markdown.
     Fetch {
         uri: String,
-        /// Ports of loopback that it may not be.
+        /// Ports of loopback that must not be fetched from.
         closed: Vec<u16>,
     },
-    /// The skills in a directory.
+    /// Finds the skills in a directory.
     FindSkills { directory: PathBuf },
-    /// Unpacks the archive at descriptor 0 and moves what it holds into `directory`.
+    /// Unpacks the archive at descriptor 0 and moves its skills into `directory`.
     UnpackSkills {
         directory: PathBuf,
         /// Where to unpack: a new directory in `directory`, removed at the end.
         scratch: PathBuf,
-        /// What to call it there; none: as the archive does.
+        /// The name of the skill's directory; `None`: the archive's name.
         name: Option<String>,
-        /// What to call a skill that stands at the archive's root and has no name itself.
+        /// The name of a skill at the archive's root that has no name itself.
         fallback: String,
     },
 }
 
-/// What a job may use.
+/// The limits of a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Waiting for a turn included.
+    /// Includes the wait for a slot.
     pub(super) time: Duration,
     /// The largest file that it may write, in bytes.
     pub(super) file_bytes: u64,
@@ -60,7 +60,7 @@ impl Job {
 /// A skill on disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FoundSkill {
-    /// From its front matter, else its directory's.
+    /// From its front matter, else its directory's name.
     pub(crate) name: String,
     pub(crate) directory: PathBuf,
     /// Its front matter.
@@ -73,7 +73,7 @@ pub(crate) enum JobOutput {
     Skills(Vec<FoundSkill>),
 }
 
-/// Why there is no answer.
+/// Why a job has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub(crate) enum Fault {
     #[error("{0}")]

@@ -1,12 +1,12 @@
-//! Reading what can't be trusted, in a process that may die of it.
+//! Reads untrusted input in a separate process, which may crash.
 //!
 //! ```text
 //!  guest ──job (environment), input (descriptor 0)──► this program again, as the sandbox's user, in the workload's cgroup:
 //!        ◄──────────── answer (JSON on 1) ─────────── limits of memory, time and files; the first choice of the OOM killer
 //! ```
 //!
-//! A document may make its reader panic, loop or eat memory. Here that ends one call with an error, and the guest lives on.
-//! Owns how many such processes there are. Never gives one more rights than the user's commands have.
+//! A document may make its reader panic, loop or exhaust memory. Here that ends one call with an error, and the guest survives.
+//! Owns the limit on the number of such processes. Never gives one more rights than the user's commands have.
 
 mod address;
 mod child;
@@ -22,14 +22,14 @@ pub(crate) use run::{ConfinedError, Input, run};
 
 use std::process::Command;
 
-/// The longest answer, in bytes: the longest Markdown with every character escaped, and what goes with it.
+/// The longest answer, in bytes: the longest Markdown with every character escaped, plus the other fields.
 pub const MAX_ANSWER_BYTES: u64 = 8 << 20;
 
-/// Reads the document at descriptor 0 as Markdown and writes its answer to 1, outside a sandbox: for who indexes documents of
-/// the host's. Without an environment, and with its limits.
+/// Returns a command that reads the document at descriptor 0 and writes it as Markdown to descriptor 1. It is for indexing the
+/// host's documents outside a sandbox. Its environment holds only the job, and it has the limits of a confined process.
 ///
 /// # Errors
-/// When what is asked can't be written down.
+/// The job can't be serialized.
 pub fn reader(name: &str) -> std::io::Result<Command> {
     let job = serde_json::to_string(&Job::Markdown { name: name.to_owned() })?;
     let mut command = Command::new("/proc/self/exe");
@@ -37,7 +37,7 @@ pub fn reader(name: &str) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// What [`reader`] answered. None: it is no answer.
+/// Parses the answer of [`reader`]. `None`: it is not a valid answer.
 pub fn markdown_of(answer: &[u8]) -> Option<Result<String, String>> {
     match serde_json::from_slice::<Result<JobOutput, Fault>>(answer).ok()? {
         Ok(JobOutput::Content(content)) => Some(Ok(content.text)),
@@ -46,7 +46,7 @@ pub fn markdown_of(answer: &[u8]) -> Option<Result<String, String>> {
     }
 }
 
-/// The argument, after `guest`, that makes a process one of these.
+/// The argument after `guest` that starts a confined process.
 pub(crate) const ARGUMENT: &str = "confined";
 /// The variable that holds the job.
 const JOB: &str = "ARENITE_JOB";

@@ -1,4 +1,4 @@
-//! The guest's side: starts the process, feeds it, reads its answer, and ends it.
+//! The guest's side: starts the process, writes its input, reads its answer, and ends it.
 
 use std::fs::File;
 use std::io;
@@ -21,13 +21,13 @@ use super::{ARGUMENT, JOB, MAX_ANSWER_BYTES};
 use crate::Guest;
 use crate::process::{Command, Exit, Signal};
 
-/// How many run at once; the next ones wait in order.
+/// The most confined processes at once. Further calls wait in order.
 const MAX_RUNNING: usize = 2;
 /// Variables of the sandbox's environment that the process gets: proxies and trusted certificates.
 const VARIABLES: [&str; 9] =
     ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];
 
-/// Bounds how many confined processes there are.
+/// Bounds the number of confined processes.
 #[derive(Debug)]
 pub struct Confined(Semaphore);
 
@@ -81,25 +81,25 @@ impl ConfinedError {
 fn describe(exit: Exit) -> String {
     match exit {
         Exit::Code(code) => format!("ended with code {code} and no answer"),
-        // Memory that is refused aborts, a stack that is too deep faults, and the kernel's OOM killer kills.
+        // A refused allocation aborts, a stack overflow faults, and the kernel's OOM killer kills.
         Exit::Signal(signal @ (6 | 7 | 9 | 11)) => format!("was ended by signal {signal}, perhaps for want of memory"),
         Exit::Signal(signal) => format!("was ended by signal {signal}"),
     }
 }
 
-/// Ends the process when nobody waits for it any more. It starts no others.
+/// Ends the process when the call is dropped. The process starts no others.
 struct EndOnDrop(Option<Pid>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
-            // One that has ended meanwhile needs no signal.
+            // It may have ended meanwhile and then needs no signal.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
 
-/// Runs a job to its end, or until its time is up or the caller leaves.
+/// Runs a job until it ends, its time is up, or the caller leaves.
 pub(crate) async fn run(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, ConfinedError> {
     let limit = job.limits().time;
     let work = async {
@@ -138,7 +138,7 @@ async fn run_now(guest: &Guest, job: &Job, input: Input) -> Result<JobOutput, Co
     let mut end = EndOnDrop(Pid::from_raw(child.pid));
     let feeding = async {
         if let Some((mut sender, text)) = feed.take() {
-            // One that reads no further says why in its answer.
+            // If the process stops reading, its answer says why.
             let _ = sender.write_all(text.as_bytes()).await;
         }
     };

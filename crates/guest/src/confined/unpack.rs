@@ -1,4 +1,4 @@
-//! Skills on disk: finding them in a directory, and moving them there from an archive.
+//! Skills on disk: finds them in a directory, and moves them there from an archive.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::job::{Fault, FoundSkill};
 use crate::skills::{MAX_METADATA_BYTES, MAX_SKILL_FILE_BYTES, MAX_SKILLS, SKILL_FILE, is_skill_name};
 
-/// How deep below a directory skills are looked for.
+/// How deep to search a directory for skills.
 const MAX_DEPTH: usize = 4;
-/// The most entries that are looked at.
+/// The most entries that a search visits.
 const MAX_VISITED: usize = 20_000;
 
-/// All skills at or below a directory. What is below a skill is its own, and links are not followed.
+/// Finds all skills at or below a directory. Directories below a skill belong to that skill, and links are not followed.
 pub(super) fn find(directory: &Path) -> Result<Vec<FoundSkill>, Fault> {
     let io = |path: &Path, e: &io::Error| Fault::io(format!("could not look into {}", path.display()), e);
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn find(directory: &Path) -> Result<Vec<FoundSkill>, Fault> {
     Ok(found)
 }
 
-/// The skill that a directory is.
+/// Reads a directory as a skill.
 fn read(directory: &Path) -> Result<FoundSkill, Fault> {
     let path = directory.join(SKILL_FILE);
     let failed = |e: &dyn std::fmt::Display| Fault::io(format!("could not read {}", path.display()), e);
@@ -76,7 +76,7 @@ fn read(directory: &Path) -> Result<FoundSkill, Fault> {
     Ok(FoundSkill { name, directory: directory.to_owned(), metadata })
 }
 
-/// Unpacks an archive beside where its skills will stand, looks at what came out of it, and moves it into place.
+/// Unpacks an archive next to the skills' target, checks the content, and moves it into place.
 ///
 /// A skill at the archive's root becomes the directory `name`, or the directory of the skill's own name. In other archives, each
 /// directory with skills in it is moved, or all of them below `name`. An older directory of a skill is exchanged; any other
@@ -125,7 +125,7 @@ pub(super) fn unpack(
     Ok(placed)
 }
 
-/// What is moved where.
+/// Which directory is moved where.
 fn placements(
     found: &[FoundSkill],
     tree: &Path,
@@ -135,12 +135,12 @@ fn placements(
 ) -> Result<Vec<(PathBuf, PathBuf)>, Fault> {
     let at_root = found.iter().find(|skill| skill.directory == tree);
     if let Some(skill) = at_root {
-        // Its directory's name is ours and says nothing.
+        // Its directory's name is generated and says nothing.
         let own = skill.metadata.get("name").and(Some(skill.name.as_str()));
         return Ok(vec![(tree.to_owned(), directory.join(name.or(own).unwrap_or(fallback)))]);
     }
     if let Some(name) = name {
-        // An archive of one directory with the skill in it is that skill under another name.
+        // If the archive holds one directory, which is the skill, that directory is moved under another name.
         let from = if let [only] = found { only.directory.clone() } else { tree.to_owned() };
         return Ok(vec![(from, directory.join(name))]);
     }
@@ -156,7 +156,7 @@ fn placements(
     Ok(moves)
 }
 
-/// Only what holds skills is exchanged.
+/// Only a directory with skills may be exchanged.
 fn check_replaceable(path: &Path) -> Result<(), Fault> {
     let exists = |reason: &str| {
         Err(Fault::Refused {

@@ -1,8 +1,8 @@
-//! Connections that the guest makes for the sandbox: to MCP servers, to where its forward proxy leads, and to the sockets
-//! of what it has started.
+//! Connections that the guest opens for the sandbox: to MCP servers, to the targets of its forward proxy, and to the sockets of
+//! processes that it has started.
 //!
-//! Resolves names itself. The C library's resolver would load plugins that the image's `nsswitch.conf` names into this
-//! process, which is linked statically, and the sandbox would end with it.
+//! The guest resolves names itself. The C library's resolver would load the plugins that the image's `nsswitch.conf` names into
+//! this statically linked process, and a crash there would end the sandbox.
 
 mod names;
 mod tls;
@@ -21,7 +21,7 @@ pub(crate) use tls::{CERTIFICATES, secure};
 use crate::Guest;
 use crate::files::{Failure, Kind};
 
-/// For one address.
+/// The time for one address.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects to a host by name or address: to the first of its addresses that answers.
@@ -30,7 +30,7 @@ pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     for address in resolve(host).await? {
         match timeout(PATIENCE, TcpStream::connect(SocketAddr::new(address, port))).await {
             Ok(Ok(stream)) => {
-                // What passes is small messages as often as bulk.
+                // Small messages are as common as bulk data.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -48,8 +48,8 @@ fn shown(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// Connects to a socket's file, with the rights of the sandbox's user, who may have put a link in its place. It must be
-/// there; until it is listened on, this waits.
+/// Connects to a socket's file with the rights of the sandbox's user, who may have replaced it with a link. The file must exist;
+/// if it does not accept connections yet, this waits.
 pub(crate) async fn socket(guest: &Guest, path: &str) -> io::Result<UnixStream> {
     loop {
         let target = path.to_owned();
@@ -59,7 +59,7 @@ pub(crate) async fn socket(guest: &Guest, path: &str) -> io::Result<UnixStream> 
                 stream.set_nonblocking(true)?;
                 return UnixStream::from_std(stream);
             }
-            // A socket's name is there a moment before it accepts; no event tells of that.
+            // A socket's file exists shortly before it accepts, and no event reports when it does.
             Err(failure) if failure.errno() == Some(Errno::CONNREFUSED) => sleep(Duration::from_millis(1)).await,
             Err(failure) => return Err(io::Error::other(failure.to_string())),
         }

@@ -1,4 +1,4 @@
-//! Names to IPv4 addresses, by `/etc/hosts` and the servers of `/etc/resolv.conf`. A sandbox has no way out over IPv6.
+//! Resolves names to IPv4 addresses with `/etc/hosts` and the servers of `/etc/resolv.conf`. A sandbox has no IPv6 route out.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,20 +9,20 @@ use rustix::fs::{Mode, OFlags, open};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// Of each of the two files.
+/// The most bytes of each of the two files.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHED: usize = 6;
 const MAX_ADDRESSES: usize = 8;
-/// For one answer of one server.
+/// The time for one answer of one server.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 2;
 const DNS_PORT: u16 = 53;
 
-/// The addresses of a host, of which there is at least one.
+/// Resolves a host to at least one address.
 ///
 /// # Errors
-/// `NotFound` for a name that nobody knows; `InvalidInput` for what is no name; else what the network answered.
+/// `NotFound` for an unknown name, `InvalidInput` for an invalid one, otherwise the network's error.
 pub(crate) async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = host.parse() {
@@ -61,9 +61,9 @@ pub(crate) async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
 
 fn text(path: &str) -> String {
     let mut bytes = Vec::new();
-    // A pipe in its place must not hold the guest.
+    // A pipe in its place must not block the guest.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    // Without the file nothing is known, and that is what the caller says.
+    // Without the file there are no entries, and the caller reports that.
     if let Ok(file) = open(path, flags, Mode::empty()) {
         let _ = File::from(file).take(MAX_FILE_BYTES).read_to_end(&mut bytes);
     }
@@ -108,7 +108,7 @@ impl Configuration {
     }
 }
 
-/// No addresses: a server said that there are none.
+/// Asks the servers. No addresses: a server answered that there are none.
 async fn ask_all(servers: &[IpAddr], name: &str) -> io::Result<Vec<IpAddr>> {
     let mut last = io::Error::new(io::ErrorKind::TimedOut, format!("no name server answered for {name:?}"));
     for _ in 0..ROUNDS {
@@ -126,7 +126,7 @@ async fn ask_all(servers: &[IpAddr], name: &str) -> io::Result<Vec<IpAddr>> {
 async fn ask(server: SocketAddr, name: &str) -> io::Result<Vec<IpAddr>> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).await?;
-    // Connected: answers of anybody else don't arrive.
+    // Connected: datagrams from other senders don't arrive.
     socket.connect(server).await?;
     let id = (getrandom::u32().map_err(io::Error::other)? & 0xffff) as u16;
     socket.send(&query(id, name)).await?;
@@ -140,11 +140,11 @@ async fn ask(server: SocketAddr, name: &str) -> io::Result<Vec<IpAddr>> {
     }
 }
 
-/// A question for A records.
+/// Builds a query for A records.
 fn query(id: u16, name: &str) -> Vec<u8> {
     let mut message = Vec::with_capacity(name.len() + 18);
     message.extend(id.to_be_bytes());
-    // Recursion wanted; one question.
+    // Recursion desired; one question.
     message.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     for label in name.split('.') {
         message.push(label.len() as u8);
@@ -154,7 +154,7 @@ fn query(id: u16, name: &str) -> Vec<u8> {
     message
 }
 
-/// The addresses in an answer, or the server's error code; none when it is not the answer.
+/// The addresses in an answer, or the server's error code; `None` if it does not answer this query.
 fn read(message: &[u8], id: u16) -> Option<Result<Vec<IpAddr>, u8>> {
     let number = |at: usize| Some(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?]));
     if number(0)? != id || message.get(2)? & 0x80 == 0 {
@@ -185,13 +185,13 @@ fn read(message: &[u8], id: u16) -> Option<Result<Vec<IpAddr>, u8>> {
     Some(Ok(addresses))
 }
 
-/// Behind the name that begins at `at`.
+/// The offset after the name that starts at `at`.
 fn name_end(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *message.get(at)? {
             0 => return Some(at + 1),
             length @ 1..=63 => at += 1 + length as usize,
-            // The rest stands elsewhere.
+            // A pointer to the rest of the name.
             192.. => return Some(at + 2),
             _ => return None,
         }
