@@ -12,15 +12,15 @@ use super::worker::Kind;
 use crate::Guest;
 use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
 
-/// Whether a view is of a document. Notebooks and tables are text too, and shown so, since that is what the editor
-/// changes; it is their own ranges that make a view of them one of cells or rows.
+/// Whether the request asks for a view of a document. Notebooks and tables are text too and shown as text, which is what the
+/// editor changes. Only their own ranges select a view of cells or rows.
 fn is_wanted(request: &StrReplaceEditorRequest) -> bool {
     let ranges = [&request.page_range, &request.row_range, &request.slide_range];
     let asks = ranges.iter().any(|r| r.as_ref().is_some_and(|r| !r.is_empty())) || request.sheet_name.is_some();
     asks || Format::of_name(&request.path).is_some_and(Format::is_binary)
 }
 
-/// Refuses to change what is not text.
+/// Refuses to edit anything but text.
 pub(super) fn require_text(request: &StrReplaceEditorRequest) -> Result<(), Failure> {
     let changes = matches!(request.command, EditorCommand::Create | EditorCommand::StrReplace | EditorCommand::Insert);
     match Format::of_name(&request.path).filter(|format| changes && format.is_binary()) {
@@ -64,7 +64,7 @@ pub async fn open_document(guest: &Guest, path: &str) -> Result<File, FileError>
     run(guest, Operation::Read, Kind::Brief, &guest.user, path, |_, root, target, _| Ok(root.open_file(&target.path)?.0)).await
 }
 
-/// The view of a document; none when the path leads to a directory or the request is about text.
+/// Views a document. `None` if the path is a directory or the request is about text.
 pub(super) async fn view(guest: &Guest, request: &StrReplaceEditorRequest) -> Result<Option<StrReplaceEditorResult>, FileError> {
     if request.command != EditorCommand::View || !is_wanted(request) {
         return Ok(None);

@@ -1,6 +1,6 @@
-//! The `str_replace_editor` tool: view, create, str_replace, insert and undo_edit, in the manner that agents were trained on.
+//! The `str_replace_editor` tool: view, create, str_replace, insert and undo_edit, as agents were trained on it.
 //!
-//! Pure text work here; [`super::service`] reads, locks and stores.
+//! This module is pure text processing; [`super::service`] reads, locks and stores.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use super::error::Failure;
 
 /// Lines shown before and after an edit.
 const CONTEXT_LINES: usize = 4;
-/// The most bytes of a file that one view shows, cut at a line's end.
+/// The most bytes of a file in one view, cut at a line's end.
 pub(super) const MAX_VIEW_BYTES: usize = 1 << 20;
-/// The most lines that an error names.
+/// The most line numbers in an error.
 const MAX_NAMED_LINES: usize = 20;
-/// Contents up to this size, in bytes, come back with the answer to an edit.
+/// The largest content, in bytes, that an edit's answer includes.
 pub(super) const MAX_ECHO_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, ToSchema)]
@@ -72,7 +72,7 @@ pub struct StrReplaceEditorRequest {
     /// For `view` of a presentation: first and last slide, from 1.
     #[serde(default)]
     pub slide_range: Option<Vec<i64>>,
-    /// For `view` of a document: answer with what is known of it too.
+    /// For `view` of a document: include its metadata in the answer.
     #[serde(default)]
     #[schema(default = false)]
     pub enable_metadata: Option<bool>,
@@ -91,7 +91,7 @@ pub struct StrReplaceEditorResult {
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// A parameter that a command can't do without.
+/// Requires a parameter of a command.
 pub(super) fn required<T>(value: Option<T>, name: &str, command: &str) -> Result<T, Failure> {
     value.ok_or_else(|| Failure::invalid(format!("the command {command} needs the parameter {name}")))
 }
@@ -100,7 +100,7 @@ fn numbered(out: &mut String, number: usize, line: &str) {
     let _ = writeln!(out, "{number:6}\t{line}");
 }
 
-/// The lines of a text. A line end at the very end begins no further line, but an empty file has one line.
+/// The lines of a text. A line end at the very end starts no further line, but an empty file has one line.
 fn lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.split('\n').collect();
     if lines.len() > 1 && lines.last() == Some(&"") {
@@ -109,7 +109,7 @@ fn lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A file's lines with their numbers, those that have `most` bytes together.
+/// Formats a file's lines with their numbers, up to `most` bytes.
 pub(super) fn view(path: &str, text: &str, range: &[i64], most: usize) -> Result<String, Failure> {
     let lines = lines(text);
     let total = lines.len();
@@ -164,19 +164,19 @@ fn snippet(path: &str, text: &str, first: usize, last: usize) -> String {
     out
 }
 
-/// The line, from 1, that holds the byte at `offset`.
+/// The number of the line, from 1, with the byte at `offset`.
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count() + 1
 }
 
-/// An edited text and what to say of it.
+/// An edited text and the message about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Edited {
     pub text: String,
     pub output: String,
 }
 
-/// Replaces `old` by `new`. Fails unless `old` stands there, and only once when no mode is given.
+/// Replaces `old` by `new`. Fails if `old` does not occur, or occurs more than once and no mode is given.
 pub(super) fn str_replace(path: &str, text: &str, old: &str, new: &str, mode: Option<ReplaceMode>) -> Result<Edited, Failure> {
     if old.is_empty() {
         return Err(Failure::invalid("old_str is empty; give the text to replace, or use insert"));
@@ -231,7 +231,7 @@ pub(super) fn insert(path: &str, text: &str, after: i64, new: &str) -> Result<Ed
     Ok(Edited { text: edited, output })
 }
 
-/// A directory's entries, two levels deep.
+/// Lists a directory's entries, two levels deep.
 pub(super) fn view_directory(path: &str, mut shown: Vec<String>, hidden: usize, truncated: bool) -> String {
     shown.sort_unstable();
     let mut out = format!("Files and directories up to 2 levels deep in {path}, without hidden ones:\n{path}\n");

@@ -1,4 +1,4 @@
-//! The `str_replace_editor` tool on files: what [`super::editor`] makes of their text is stored, and can be undone.
+//! The `str_replace_editor` tool on files: stores the texts that [`super::editor`] produces, and undoes edits.
 
 use std::path::Path;
 
@@ -17,24 +17,24 @@ use super::walk::{Next, Walked, walk};
 use super::worker::{Kind, Work};
 use crate::Guest;
 
-/// The most entries that a view of a directory shows.
+/// The most entries in a view of a directory.
 const MAX_VIEW_ENTRIES: usize = 2_000;
 
-/// How the tool behaves for its caller.
+/// Settings of the tool for a caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
-    /// Whether `create` may replace a file that is there.
+    /// Whether `create` may replace an existing file.
     pub(crate) overwrite: bool,
-    /// The most bytes of a text that one view shows, cut at a line's end.
+    /// The most bytes of a text in one view, cut at a line's end.
     pub(crate) view_bytes: usize,
 }
 
-/// The `str_replace_editor` tool.
+/// Runs the `str_replace_editor` tool.
 pub async fn edit(guest: &Guest, request: StrReplaceEditorRequest) -> Result<StrReplaceEditorResult, FileError> {
     edit_so(guest, request, Manner { overwrite: false, view_bytes: editor::MAX_VIEW_BYTES }).await
 }
 
-/// The same for a caller with other wishes.
+/// Runs the tool with other settings.
 pub(crate) async fn edit_so(
     guest: &Guest,
     request: StrReplaceEditorRequest,
@@ -139,7 +139,7 @@ fn create(
     Ok(edited(target, format!("The file {} has been created.", target.shown), None, Some(&text)))
 }
 
-/// A `create` that takes the place of what is there, if that can be undone.
+/// A `create` that replaces an existing file, if that can be undone.
 fn overwrite(
     files: &Files,
     root: &Root,
@@ -167,7 +167,7 @@ fn change(
     target: &Target,
     apply: impl FnOnce(&str) -> Result<editor::Edited, Failure>,
 ) -> Result<StrReplaceEditorResult, Failure> {
-    // A missing file is said before any directory is made for it.
+    // Reports a missing file before any directory is created for it.
     root.open_file(&target.path)?;
     with_resolved(files, root, target, |resolved| {
         let (file, _) = root.open_file(&target.path)?;

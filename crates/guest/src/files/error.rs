@@ -1,11 +1,11 @@
-//! Why a file call failed, in the words that AIO's clients match on.
+//! Errors of file calls, with the messages that AIO's clients match on.
 
 use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// What was attempted.
+/// The attempted operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Read,
@@ -60,7 +60,7 @@ impl Operation {
     }
 }
 
-/// The cause alone; [`FileError`] says what was attempted.
+/// The cause alone. [`FileError`] adds the attempted operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
     #[error("[Errno {}] {}: '{path}'{}", .errno.raw_os_error(), describe(*.errno), annotate(*.errno, .note))]
@@ -77,7 +77,7 @@ pub enum Failure {
     NotUnique { path: String, lines: String },
     #[error("'{path}' has no edit left to undo")]
     NoHistory { path: String },
-    /// A document that its reader could not read.
+    /// A document that its reader could not parse.
     #[error("'{path}' can't be read: {message}")]
     Document { path: String, message: String, hint: Option<String> },
     #[error("it took longer than {seconds} s")]
@@ -86,7 +86,7 @@ pub enum Failure {
     Cancelled,
 }
 
-/// What the kernel calls the error.
+/// The kernel's message for the error.
 fn describe(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -94,7 +94,7 @@ fn describe(errno: Errno) -> String {
 
 fn annotate(errno: Errno, note: &str) -> String {
     match (errno, note) {
-        // Clients of AIO recognise a missing file by these words.
+        // AIO's clients recognise a missing file by this text.
         (Errno::NOENT, "") => " (it does not exist)".to_owned(),
         (Errno::LOOP, "") => " (its links form a loop, or lead through another process)".to_owned(),
         (_, "") => String::new(),
@@ -111,7 +111,7 @@ impl Failure {
         Self::Invalid { message: message.into(), hint: None }
     }
 
-    /// Of std's I/O, with what [`super::worker::Watched`] put into it taken out again.
+    /// Converts an error of std's I/O, and unwraps a failure that [`super::worker::Watched`] put into it.
     pub fn io(error: std::io::Error, path: &str) -> Self {
         let errno = Errno::from_io_error(&error);
         match error.into_inner().map(|inner| inner.downcast::<Self>()) {
@@ -128,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// AIO's words, and our own for what has none there.
+    /// AIO's error types, and our own for failures without one there.
     pub fn error_type(&self) -> &'static str {
         match self {
             Self::Os { errno, .. } => match *errno {
@@ -152,7 +152,7 @@ impl Failure {
         }
     }
 
-    /// The exception that AIO's Python server would have raised.
+    /// The exception that AIO's Python server would raise.
     fn exception_type(&self) -> &'static str {
         match self {
             Self::Os { errno, .. } => match *errno {
@@ -193,7 +193,7 @@ impl Failure {
 #[error("Failed to {}: {failure}", .operation.attempt())]
 pub struct FileError {
     pub operation: Operation,
-    /// As the caller gave it.
+    /// The path as the caller gave it.
     pub path: String,
     #[source]
     pub failure: Failure,

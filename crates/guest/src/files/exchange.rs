@@ -1,4 +1,4 @@
-//! Files that come in and go out whole, in plain Rust: [`super::transfer`] streams them.
+//! Uploads and downloads of whole files, in plain Rust. [`super::transfer`] streams them.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -19,10 +19,10 @@ use super::store::{self, Draft, Existing};
 use super::worker::Kind;
 use crate::Guest;
 
-/// What of an upload is gathered for one write, at most: bytes, and pieces of whatever size.
+/// The most data of an upload buffered for one write: bytes, and pieces of any size.
 const GATHERED_BYTES: usize = 1 << 20;
 const GATHERED_PIECES: usize = 64;
-/// The longest name of a file, in bytes. The kernel's own bound.
+/// The longest file name, in bytes. The kernel's own bound.
 const MAX_NAME: usize = 255;
 
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -32,10 +32,10 @@ pub struct FileUploadResult {
     pub success: bool,
 }
 
-/// A file on its way in. Dropped before [`Upload::finish`], nothing of it is left.
+/// An upload in progress. If it is dropped before [`Upload::finish`], nothing is stored.
 #[derive(Debug)]
 pub struct Upload {
-    /// The request's path; none: a new file in the default directory.
+    /// The request's path. None: a new file in the default directory.
     path: Option<String>,
     name: Option<String>,
     draft: Draft,
@@ -43,12 +43,12 @@ pub struct Upload {
     size: u64,
 }
 
-/// Writes to a file while more is coming.
+/// Writes to a file while more data arrives.
 #[derive(Debug)]
 struct Writer {
     gathered: Vec<Bytes>,
     bytes: usize,
-    /// None while a write is under way, and after one has failed.
+    /// None during a write, and after a failed one.
     file: Option<File>,
     under_way: Option<JoinHandle<io::Result<File>>>,
 }
@@ -58,7 +58,7 @@ impl Writer {
         Self { gathered: Vec::new(), bytes: 0, file: Some(file), under_way: None }
     }
 
-    /// Takes the next bytes; an error is that of any write before.
+    /// Buffers the next bytes. Returns the error of an earlier write.
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
@@ -76,7 +76,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until nothing is under way.
+    /// Waits for the write in progress.
     async fn settle(&mut self) -> io::Result<()> {
         if let Some(under_way) = self.under_way.take() {
             self.file = Some(under_way.await??);
@@ -109,7 +109,7 @@ fn upload_error(path: Option<&str>, failure: Failure) -> FileError {
     FileError { operation: Operation::Upload, path: path.unwrap_or_default().to_owned(), failure }
 }
 
-/// The last part of a name that a client gave for its file.
+/// The last component of a file name from a client.
 fn file_name(name: &str) -> Result<&str, Failure> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     if last.is_empty() || last == "." || last == ".." || last.contains('\0') || last.len() > MAX_NAME {
@@ -119,7 +119,7 @@ fn file_name(name: &str) -> Result<&str, Failure> {
     Ok(last)
 }
 
-/// Where an upload goes: `path`, or `name` in it when it is a directory.
+/// The target of an upload: `path`, or `name` in it if it is a directory.
 fn upload_target(root: &Root, target: Target, name: Option<&str>) -> Result<Target, Failure> {
     let directory = target.path.as_os_str().as_encoded_bytes().ends_with(b"/")
         || root.inspect(&target.path).is_ok_and(|(_, stat)| is_dir(&stat));
@@ -135,7 +135,7 @@ fn begin_draft(dir: &OwnedFd, path: &Path) -> Result<Draft, Failure> {
 }
 
 impl Upload {
-    /// Starts one. `path` may come later, with [`Upload::finish`].
+    /// Starts an upload. `path` may be given later, in [`Upload::finish`].
     pub async fn begin(guest: &Guest, path: Option<String>, name: Option<String>) -> Result<Self, FileError> {
         let given = path.clone().unwrap_or_else(|| ".".to_owned());
         let (known, own_name) = (path.is_some(), name.clone());
@@ -156,7 +156,7 @@ impl Upload {
                 match root.nearest_dir(&above).and_then(|dir| begin_draft(&dir, &above)) {
                     Ok(draft) => return Ok(draft),
                     Err(failure) if !exists => return Err(failure),
-                    // The directory is closed, but the file is open to writing.
+                    // The directory is not writable, but the file is.
                     Err(failure) => first = Some(failure),
                 }
             }
@@ -173,7 +173,7 @@ impl Upload {
         Ok(Self { path, name, draft, writer: Writer::new(writer), size: 0 })
     }
 
-    /// Adds bytes. They go to disk as they come.
+    /// Adds bytes. They are written to disk as they arrive.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), FileError> {
         self.size += bytes.len() as u64;
         let written = self.writer.write(bytes).await;
@@ -185,7 +185,7 @@ impl Upload {
         upload_error(path, Failure::io(error, path.unwrap_or_default()))
     }
 
-    /// Puts the file in its place. `path` is for when it was not known at the beginning.
+    /// Publishes the file. `path` is for uploads that were started without one.
     pub async fn finish(mut self, guest: &Guest, path: Option<String>) -> Result<FileUploadResult, FileError> {
         if let Err(e) = self.writer.finish().await {
             return Err(self.error(e));
@@ -204,13 +204,13 @@ impl Upload {
     }
 }
 
-/// A file on its way out.
+/// A download in progress.
 #[derive(Debug)]
 pub struct Download {
     pub file: std::fs::File,
     pub stat: Stat,
     pub name: String,
-    /// Absolute, for looking whether another file has taken its place.
+    /// Absolute, to check whether another file has replaced it.
     pub path: PathBuf,
 }
 
@@ -224,7 +224,7 @@ pub async fn open_download(guest: &Guest, path: &str) -> Result<Download, FileEr
     .await
 }
 
-/// Whether a download's file is still what it was: same content as far as its times tell, and still at its path.
+/// Whether a download's file is unchanged: the same content according to its times, and still at its path.
 pub(super) fn unchanged(download: &Download) -> bool {
     let same = |s: &Stat| {
         let was = &download.stat;

@@ -1,4 +1,4 @@
-//! Finding files by a glob, sorted and described.
+//! Finds files by a glob, sorted and described.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ use super::walk::{Next, Walked, walk};
 use super::worker::Work;
 use crate::http::optional_within;
 
-/// The most globs of `exclude`.
+/// The most globs in `exclude`.
 const MAX_EXCLUDED: usize = 256;
 
 /// Which files to find, by their names.
@@ -50,7 +50,7 @@ pub struct FileGlobRequest {
     #[serde(default)]
     #[schema(default = "path")]
     pub sort_by: Option<String>,
-    /// The other way round.
+    /// Reverse the order.
     #[serde(default)]
     #[schema(default = false)]
     pub sort_desc: Option<bool>,
@@ -86,7 +86,7 @@ pub struct FileGlobResult {
     pub truncated: bool,
 }
 
-/// What files are sorted by; the path settles what is equal.
+/// A sort key. The path breaks ties.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Path,
@@ -95,7 +95,7 @@ enum Key {
     Modified(i64, i64),
 }
 
-/// A match with its place in the order asked for.
+/// A match with its sort key.
 struct Sorted {
     key: Key,
     descending: bool,
@@ -144,9 +144,9 @@ pub(super) fn glob(root: &Root, start: &Path, request: &FileGlobRequest, work: &
     let metadata = request.include_metadata.unwrap_or(true);
     let descending = request.sort_desc.unwrap_or(false);
     let most = request.max_results.and_then(|n| usize::try_from(n).ok()).unwrap_or(5000);
-    // A name may hold what a glob takes for a pattern.
+    // A name may contain characters that a glob interprets.
     let literal = Path::new(&request.pattern);
-    // The greatest on top: what is beyond the bound goes first, so memory holds one answer however much is found.
+    // The last one is on top and dropped beyond the bound, so memory holds one answer however many files match.
     let mut found: BinaryHeap<Sorted> = BinaryHeap::new();
     let mut total = 0;
     let walked = walk(root, start, work, |entry| {

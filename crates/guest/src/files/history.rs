@@ -1,14 +1,14 @@
-//! What edits can be undone.
+//! The history of edits, for undo.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// The most edits that are kept, over all files; the oldest go first.
+/// The most edits kept, over all files. The oldest are dropped first.
 pub(super) const MAX_EDITS: usize = 256;
-/// The most bytes of old content that are kept, over all files; the oldest go first.
+/// The most bytes of old content kept, over all files. The oldest are dropped first.
 pub(super) const MAX_BYTES: usize = 32 << 20;
 
-/// What was there before an edit.
+/// The state before an edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Before {
     Nothing,
@@ -42,7 +42,7 @@ impl History {
         }
     }
 
-    /// What the last edit of a file replaced; that edit is forgotten.
+    /// Removes the last edit of a file and returns the content that it replaced.
     pub(super) fn pop(&mut self, path: &Path) -> Option<Before> {
         let last = self.edits.iter().rposition(|(of, _)| of == path)?;
         let (_, before) = self.edits.remove(last)?;

@@ -1,4 +1,4 @@
-//! Listing directories and finding files by name.
+//! Lists directories and finds files by name.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub struct FileListRequest {
     #[serde(default)]
     #[schema(default = "name")]
     pub sort_by: Option<String>,
-    /// The other way round.
+    /// Reverse the order.
     #[serde(default)]
     #[schema(default = false)]
     pub sort_desc: Option<bool>,
@@ -126,7 +126,7 @@ fn sort_by(word: Option<&str>) -> Result<SortBy, Failure> {
     }
 }
 
-/// The extension with its dot, as Python's `splitext` sees it.
+/// The extension with its dot, as Python's `splitext` defines it.
 fn extension(name: &str) -> &str {
     let stem = name.trim_start_matches('.');
     stem.rfind('.').map_or("", |at| &stem[at..])
@@ -208,11 +208,11 @@ pub(super) fn list(root: &Root, start: &Path, request: &FileListRequest, work: &
     })
 }
 
-/// A glob over paths relative to the start, with Python's meaning: `*` stays in its directory, a leading `**/` may be
-/// nothing, and hidden names must be asked for.
+/// A glob over paths relative to the start, with Python's meaning: `*` stays in its directory, a leading `**/` may be empty, and
+/// hidden names match only explicitly.
 pub(super) struct Pattern {
     pub(super) glob: GlobMatcher,
-    /// How deep a match can stand; unbounded with `**`.
+    /// The greatest depth of a match; unbounded with `**`.
     pub(super) depth: usize,
     pub(super) hidden: bool,
 }
@@ -252,7 +252,7 @@ pub(super) fn find(root: &Root, start: &Path, request: &FileFindRequest, work: &
         }
         return Ok(FileFindResult { path: start.to_string_lossy().into_owned(), files, truncated: false });
     }
-    // A name may hold what a glob takes for a pattern.
+    // A name may contain characters that a glob interprets.
     let literal = Path::new(&request.glob);
     let walked = walk(root, start, work, |entry| {
         let matches = entry.path == literal || (pattern.hidden || !entry.is_hidden()) && pattern.glob.is_match(entry.path);

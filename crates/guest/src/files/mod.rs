@@ -1,4 +1,4 @@
-//! AIO's `file` service: reading, writing, editing, finding and transferring the sandbox's files.
+//! AIO's `file` service: reads, writes, edits, finds and transfers the sandbox's files.
 //!
 //! ```text
 //!  routes, transfer (HTTP) ─► service, edits, exchange ─► worker: a thread with the user's rights
@@ -8,7 +8,7 @@
 //!                                                            └─ document: opened here, read in a confined process
 //! ```
 //!
-//! Owns nothing but what edits can be undone, and who writes a file now. Never decides by a path's text where it leads.
+//! Owns only the edit history and the locks of files being written. Never derives a file's location from the text of a path.
 
 mod document;
 mod editor;

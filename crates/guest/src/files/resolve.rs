@@ -1,8 +1,8 @@
-//! From a path in a request to descriptors under the sandbox's root.
+//! Resolves a path in a request to descriptors under the sandbox's root.
 //!
-//! The kernel does it (`openat2` with `RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS`), in one step for each path: `..` and
-//! symlinks stop at the root, and the links in `/proc` that jump to another process's root, directory or descriptors lead
-//! nowhere. No decision here rests on the text of a path.
+//! The kernel does it (`openat2` with `RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS`), in one step for each path: `..` and symlinks
+//! stop at the root, and the links in `/proc` that jump to another process's root, directory or descriptors lead nowhere. No
+//! decision here depends on the text of a path.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::error::Failure;
 
-/// How often a path is tried again when a rename elsewhere disturbed the kernel's look-up of `..`.
+/// The most retries of a path when a concurrent rename disturbed the kernel's look-up of `..`.
 const RETRIES: usize = 64;
-/// How many links the last component of a path may pass through. The kernel's own bound.
+/// The most links that the last component of a path may pass through. The kernel's own bound.
 const MAX_LINKS: usize = 40;
 /// The longest path, in bytes. The kernel's own bound.
 const MAX_PATH: usize = 4095;
@@ -26,7 +26,7 @@ const MAX_PATH: usize = 4095;
 #[derive(Debug)]
 pub(super) struct Root(OwnedFd);
 
-/// Where a file stands or would stand: nothing between the root and its name is a link any more.
+/// The location of a file that may not exist yet: no link is left between the root and its name.
 #[derive(Debug)]
 pub(super) struct ResolvedPath {
     pub dir: OwnedFd,
@@ -34,16 +34,16 @@ pub(super) struct ResolvedPath {
     pub existing: Option<Stat>,
     /// The same for every path to this file.
     pub canonical: PathBuf,
-    /// Directories that were made for it, outermost first.
+    /// Directories created for it, outermost first.
     made: Vec<(OwnedFd, OsString)>,
 }
 
 impl ResolvedPath {
-    /// Looks again at what stands there.
+    /// Stats the file again.
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.existing = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Some(stat),
-            // Changed under us into something that is not written to.
+            // It was replaced by something that must not be written to.
             Ok(_) => return Err(Errno::AGAIN),
             Err(Errno::NOENT) => None,
             Err(e) => return Err(e),
@@ -51,13 +51,13 @@ impl ResolvedPath {
         Ok(())
     }
 
-    /// Takes away the directories that were made for a file that could not be stored after all.
+    /// Removes the directories that were created for a file that could not be stored.
     pub(super) fn abandon(self) {
         remove(&self.made);
     }
 }
 
-/// Turns a request's path into an absolute one: relative to `base`, and `~` to `home`.
+/// Makes a request's path absolute: relative paths start at `base`, and `~` is `home`.
 pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, Failure> {
     if path.trim().is_empty() {
         return Err(Failure::Os { errno: Errno::INVAL, path: path.to_owned(), note: "a path is required".to_owned() });
@@ -72,7 +72,7 @@ pub(super) fn absolute(path: &str, base: &Path, home: &Path) -> Result<PathBuf, 
         _ => base.join(path),
     };
     let mut clean: PathBuf = full.components().collect();
-    // `x/` and `x/.` must be a directory; that is for the kernel to say.
+    // `x/` and `x/.` must be a directory; the kernel checks that.
     if (path.ends_with('/') || path.ends_with("/.")) && clean.parent().is_some() {
         clean.push("");
     }
@@ -112,7 +112,7 @@ impl Root {
         Self::at(Path::new("/"))
     }
 
-    /// Any directory, as a root.
+    /// Opens any directory as a root.
     pub(super) fn at(dir: &Path) -> Result<Self, Failure> {
         rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map(Self)
@@ -123,7 +123,7 @@ impl Root {
         open_in(self.0.as_fd(), path, flags, ResolveFlags::IN_ROOT)
     }
 
-    /// What stands at a path, through links. Opens nothing: no pipe's writer wakes, no device reacts.
+    /// Stats a path through links. Opens nothing: no pipe's writer wakes, no device reacts.
     pub(super) fn inspect(&self, path: &Path) -> Result<(OwnedFd, Stat), Failure> {
         let fail = |e| Failure::os(e, path.to_string_lossy());
         let fd = self.raw(path, OFlags::PATH).map_err(fail)?;
@@ -135,7 +135,7 @@ impl Root {
     pub(super) fn open_file(&self, path: &Path) -> Result<(File, Stat), Failure> {
         require_regular(&self.inspect(path)?.1, path)?;
         let fail = |e| Failure::os(e, path.to_string_lossy());
-        // It may have been exchanged since: opened so that a pipe can't hold us, and looked at again.
+        // It may have been replaced since: opened so that a pipe can't block, and checked again.
         let fd = self.raw(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(fail)?;
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
         require_regular(&stat, path)?;
@@ -147,7 +147,7 @@ impl Root {
         self.raw(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| Failure::os(e, path.to_string_lossy()))
     }
 
-    /// The nearest directory above a path that exists, or the path itself when it is one.
+    /// The nearest existing directory above a path, or the path itself if it is one.
     pub(super) fn nearest_dir(&self, path: &Path) -> Result<OwnedFd, Failure> {
         for dir in path.ancestors() {
             match self.raw(dir, OFlags::PATH | OFlags::DIRECTORY) {
@@ -159,13 +159,13 @@ impl Root {
         Err(Failure::os(Errno::NOENT, path.to_string_lossy()))
     }
 
-    /// Finds where a file is to be written: through links, to the name that they end at. Missing directories are made.
+    /// Finds where to write a file: follows links to the name at their end. Creates missing directories.
     pub(super) fn locate(&self, path: &Path) -> Result<ResolvedPath, Failure> {
         let given = path.to_string_lossy();
         let fail = |e| Failure::os(e, &*given);
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
-            // The whole path first: what can't be followed as a whole (a magic link, a loop) is not followed in steps.
+            // The whole path first: a path that can't be followed as a whole (a magic link, a loop) is not followed in steps.
             match self.raw(&path, OFlags::PATH) {
                 Ok(fd) => require_regular(&rustix::fs::fstat(&fd).map_err(fail)?, Path::new(&*given))?,
                 Err(Errno::NOENT) => {}
@@ -220,7 +220,7 @@ impl Root {
                             made.push((above, name.to_owned()));
                             dir
                         }
-                        // Made by someone else meanwhile, or a link to nothing, which then fails here.
+                        // Another process created it meanwhile, or it is a dangling link, which then fails here.
                         Err(Errno::EXIST) => self.raw(&prefix, flags)?,
                         Err(e) => return Err(e),
                     }
@@ -234,7 +234,7 @@ impl Root {
 
 fn remove(made: &[(OwnedFd, OsString)]) {
     for (parent, name) in made.iter().rev() {
-        // One that is in use by now stays.
+        // A directory in use by now stays.
         let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
     }
 }
@@ -324,7 +324,7 @@ mod tests {
         ] {
             assert_eq!(read(&root, path), Err("not_found"), "{path}");
         }
-        // Above the root is the root.
+        // The parent of the root is the root.
         for path in ["/../../f", "/d/up/f", "/d/../../f", "/d/up/../../f"] {
             assert_eq!(read(&root, path), Ok("inside".to_owned()), "{path}");
         }

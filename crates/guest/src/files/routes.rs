@@ -38,12 +38,12 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/file/list", post(list))
         .route("/v1/file/str_replace_editor", post(str_replace_editor))
         .route("/v1/file/download", get(transfer::download))
-        // Its body streams to disk, which alone bounds it.
+        // The body streams to disk and is bounded only there.
         .route("/v1/file/upload", post(transfer::upload).layer(DefaultBodyLimit::disable()))
         .merge(watch::router())
 }
 
-/// The part of the OpenAPI document that this service answers for.
+/// The service's part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(
     paths(read, write, replace, search, find, grep, glob, list, str_replace_editor, transfer::download, transfer::upload),
@@ -98,7 +98,7 @@ fn failed<T>(error: &FileError) -> Envelope<Outcome<T>> {
     }
 }
 
-/// The answer to a call, with what there is to say about it.
+/// Builds a call's answer with its message and hint.
 pub(super) fn answer<T>(
     result: Result<T, FileError>,
     message: impl FnOnce(&T) -> (String, Option<String>),
@@ -112,7 +112,7 @@ pub(super) fn answer<T>(
     }
 }
 
-/// The answer to a failed call that speaks in HTTP's statuses.
+/// The answer to a failed call on a route that uses HTTP statuses.
 pub(super) fn http_failure(error: &FileError) -> Response {
     let status = match error.failure.error_type() {
         "not_found" => StatusCode::NOT_FOUND,
@@ -197,7 +197,7 @@ async fn grep(State(guest): State<SharedGuest>, Body(request): Body<FileGrepRequ
     })
 }
 
-/// Adds what AIO's README reads under names that AIO's schemas don't have.
+/// Adds fields that AIO's README has and AIO's schemas lack.
 fn with_readmes_names<T: Serialize>(answer: Envelope<Outcome<T>>, add: impl FnOnce(&mut Value)) -> Envelope<Outcome<Value>> {
     let Envelope { success, message, hint, data } = answer;
     let data = data.map(|data| match data {
@@ -236,7 +236,7 @@ async fn list(State(guest): State<SharedGuest>, Body(request): Body<FileListRequ
     })
 }
 
-/// Views, creates and edits files, as agents are taught it; edits can be undone.
+/// Views, creates and edits files, with the commands that agents are trained on; edits can be undone.
 ///
 /// Documents can be viewed too: PDF, Word, spreadsheets, presentations, notebooks.
 #[utoipa::path(post, path = "/v1/file/str_replace_editor", tag = "file",

@@ -1,4 +1,4 @@
-//! The operations on single files and directories, in plain Rust; every other part of the service builds on [`run`].
+//! Operations on single files and directories, in plain Rust. All other parts of the service build on [`run`].
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -21,11 +21,11 @@ use super::worker::{Kind, Work, Workers};
 use crate::Guest;
 use crate::users::User;
 
-/// The most matches that one search returns.
+/// The most matches of one search.
 const MAX_MATCHES: usize = 10_000;
-/// The most bytes of matching lines that one search returns.
+/// The most bytes of matching lines of one search.
 const MAX_MATCH_BYTES: usize = 4 << 20;
-/// Locks that writers of the same file share; files are spread over them.
+/// The number of locks for writers. Files are spread over them.
 const LOCKS: usize = 64;
 
 /// The state of the service.
@@ -49,7 +49,7 @@ impl Default for Files {
 }
 
 impl Files {
-    /// One writer at a time for each file, however it is named. Never held across two files.
+    /// Locks a file against other writers, whatever path they use. Never held across two files.
     fn lock(&self, resolved: &ResolvedPath) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         resolved.canonical.hash(&mut hasher);
@@ -148,11 +148,11 @@ pub struct FileSearchResult {
     pub truncated: bool,
 }
 
-/// A path of a request, made absolute.
+/// A request's path, made absolute.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) path: PathBuf,
-    /// Without a closing slash.
+    /// The path without a trailing slash.
     pub(super) shown: String,
 }
 
@@ -200,7 +200,7 @@ pub async fn read(guest: &Guest, request: FileReadRequest) -> Result<FileReadRes
     .await
 }
 
-/// What of a file fits into a bound.
+/// The part of a file that fits into a bound.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FilePart {
     pub(crate) content: String,
@@ -211,16 +211,16 @@ pub(crate) struct FilePart {
     pub(crate) start_line: u64,
     /// The line before which it ends.
     pub(crate) end_line: u64,
-    /// Of the whole file.
+    /// Lines of the whole file.
     pub(crate) total_lines: u64,
-    /// Less is shown than was asked for.
+    /// The requested range did not fit.
     pub(crate) truncated: bool,
-    /// The only line of it goes on.
+    /// Its only line is cut.
     #[serde(skip)]
     pub(crate) is_line_cut: bool,
 }
 
-/// Reads a range of lines of a text of any size, or all: as many as fit into `most` characters.
+/// Reads a range of lines, or all lines, of a text of any size: as many as fit into `most` characters.
 pub(crate) async fn read_part(guest: &Guest, request: FileReadRequest, most: usize) -> Result<FilePart, FileError> {
     let FileReadRequest { file, start_line, end_line, sudo } = request;
     run(guest, Operation::Read, Kind::Scan, user(guest, sudo), &file, move |_, root, target, work| {
@@ -243,7 +243,7 @@ pub(crate) async fn read_part(guest: &Guest, request: FileReadRequest, most: usi
     .await
 }
 
-/// Writes or appends; makes missing directories.
+/// Writes or appends to a file. Creates missing directories.
 pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWriteResult, FileError> {
     let FileWriteRequest { file, content, encoding, append, leading_newline, trailing_newline, sudo } = request;
     let encoding = encoding.unwrap_or_default();
@@ -269,7 +269,7 @@ pub async fn write(guest: &Guest, request: FileWriteRequest) -> Result<FileWrite
     .await
 }
 
-/// Replaces every occurrence of a text. None is no failure: the count says so.
+/// Replaces every occurrence of a text. No occurrence is no failure: the count reports it.
 pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileReplaceResult, FileError> {
     let FileReplaceRequest { file, old_str, new_str, sudo } = request;
     run(guest, Operation::Replace, Kind::Brief, user(guest, sudo), &file, move |files, root, target, _| {
@@ -291,7 +291,7 @@ pub async fn replace(guest: &Guest, request: FileReplaceRequest) -> Result<FileR
     .await
 }
 
-/// Finds the place of a file to write, keeps other writers from it, and takes back made directories when that fails.
+/// Resolves the path of a file to write and locks it against other writers. Removes created directories if the write fails.
 pub(super) fn with_resolved<T>(
     files: &Files,
     root: &Root,
@@ -300,7 +300,7 @@ pub(super) fn with_resolved<T>(
 ) -> Result<T, Failure> {
     let mut resolved = root.locate(&target.path)?;
     let guard = files.lock(&resolved);
-    // What stands there may have changed while we waited.
+    // The file may have changed during the wait.
     resolved.refresh().map_err(|e| Failure::os(e, &*target.shown))?;
     let result = work(&mut resolved);
     drop(guard);
@@ -361,7 +361,7 @@ pub async fn grep(guest: &Guest, request: FileGrepRequest) -> Result<FileGrepRes
     .await
 }
 
-/// Finds files by a glob, with what is to be known of them.
+/// Finds files by a glob, with their metadata.
 pub async fn glob(guest: &Guest, request: FileGlobRequest) -> Result<FileGlobResult, FileError> {
     let path = request.path.clone();
     run(guest, Operation::Glob, Kind::Scan, &guest.user, &path, move |_, root, target, work| {

@@ -1,13 +1,13 @@
-//! Storing a file so that readers see the old content or the new one and nothing between.
+//! Stores a file so that readers see either the old content or the new one.
 //!
 //! ```text
 //!  draft (no name, same directory) ──filled, mode and owner set──► hidden name ──rename──► the file
 //!        │ dropped: the kernel frees it                                 (a new file is linked at once)
 //! ```
 //!
-//! Where a file can't be exchanged (its directory is closed to the user, it is a mount point, it belongs to someone else
-//! but is writable) it is written in place, after its space is reserved. Nothing is synced to disk: a sandbox's files are
-//! not meant to outlive a crash of its host.
+//! A file that can't be exchanged (its directory is not writable for the user, it is a mount point, it is writable but belongs to
+//! another user) is written in place, after its space is reserved. Nothing is synced to disk: a sandbox's files are not meant to
+//! survive a crash of its host.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,24 +21,24 @@ use rustix::io::Errno;
 use super::error::Failure;
 use super::resolve::ResolvedPath;
 
-/// Mode of files that are made here.
+/// Mode of new files.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
-/// Tries to find a free hidden name.
+/// Attempts to find a free hidden name.
 const NAME_TRIES: usize = 8;
 
-/// May a file that is there already be replaced?
+/// Whether an existing file may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
     Replace,
     Refuse,
 }
 
-/// A file's content that has no name yet. Dropped, it is gone.
+/// A nameless file with the new content. It is freed when dropped.
 #[derive(Debug)]
 pub(super) struct Draft {
     file: File,
     dir: OwnedFd,
-    /// Where the file system knows no nameless files.
+    /// The hidden name, on file systems without nameless files.
     hidden: Option<OsString>,
 }
 
@@ -83,7 +83,7 @@ impl Draft {
         &self.file
     }
 
-    /// Gives the draft a name in `dir`; fails with `EEXIST` when it is taken.
+    /// Links the draft as `name` in `dir`. Fails with `EEXIST` if the name is taken.
     fn link(&self, dir: &OwnedFd, name: &OsString) -> Result<(), Errno> {
         if let Some(hidden) = &self.hidden {
             return rustix::fs::renameat_with(&self.dir, hidden, dir, name, RenameFlags::NOREPLACE);
@@ -98,13 +98,13 @@ impl Draft {
         }
     }
 
-    /// Puts the draft in the place of the file there, which keeps its mode and owner.
+    /// Replaces the existing file with the draft, and keeps its mode and owner.
     fn exchange(&mut self, resolved: &ResolvedPath, old: &Stat) -> Result<(), Errno> {
         let new = rustix::fs::fstat(&self.file)?;
         if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
             rustix::fs::fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
         }
-        // Without the set-id bits, as with every write by someone who is not root.
+        // Without the set-id bits, as after any write by a user other than root.
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777))?;
         if self.hidden.is_none() {
             for _ in 0..NAME_TRIES {
@@ -126,7 +126,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes the draft the file at `place`.
+    /// Publishes the draft as the file at `resolved`.
     pub(super) fn publish(mut self, resolved: &mut ResolvedPath, existing: Existing) -> Result<(), Failure> {
         let path = resolved.canonical.to_string_lossy().into_owned();
         let fail = |e: Errno| Failure::os(e, &*path);
@@ -161,7 +161,7 @@ impl Draft {
         }
     }
 
-    /// The same content as a draft in the place's own directory, which is on another file system.
+    /// Copies the draft into the directory of `resolved`, which is on another file system.
     fn moved_to(&self, resolved: &ResolvedPath) -> Result<Self, Failure> {
         let fail = |e| Failure::io(e, &resolved.canonical.to_string_lossy());
         let copy = Self::begin(&resolved.dir).map_err(|e| fail(e.into()))?;
@@ -177,7 +177,7 @@ impl Draft {
     }
 }
 
-/// Failures of an exchange after which writing in place may still do.
+/// Errors of an exchange after which writing in place may still work.
 fn can_overwrite(errno: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::ROFS, Errno::OPNOTSUPP, Errno::NOENT, Errno::NAMETOOLONG].contains(&errno)
 }
@@ -190,7 +190,7 @@ fn open_for_writing(resolved: &ResolvedPath) -> Result<File, Errno> {
     if regular { Ok(file) } else { Err(Errno::INVAL) }
 }
 
-/// Writes over a file where it stands. Its space is reserved first, so that a full disk leaves it as it was.
+/// Overwrites a file in place. Reserves its space first, so that a full disk leaves it unchanged.
 fn overwrite(target: &File, content: impl Read, length: u64) -> io::Result<()> {
     let before = target.metadata()?.len();
     if length > 0
@@ -202,11 +202,11 @@ fn overwrite(target: &File, content: impl Read, length: u64) -> io::Result<()> {
     }
     (&*target).rewind()?;
     io::copy(&mut content.take(length), &mut &*target)?;
-    // Kernel interfaces have no length to cut to.
+    // Kernel interfaces have no length to truncate.
     if before > length { target.set_len(length) } else { Ok(()) }
 }
 
-/// Checks that a file may be written, before anything is done for it.
+/// Checks that a file may be written, before any work is done for it.
 pub(super) fn check_writable(resolved: &ResolvedPath) -> Result<(), Failure> {
     match resolved.existing {
         None => Ok(()),
@@ -214,7 +214,7 @@ pub(super) fn check_writable(resolved: &ResolvedPath) -> Result<(), Failure> {
     }
 }
 
-/// Stores `content` as the file at `place`.
+/// Stores `content` as the file at `resolved`.
 pub(super) fn store(resolved: &mut ResolvedPath, content: &[u8], existing: Existing) -> Result<(), Failure> {
     let path = resolved.canonical.to_string_lossy().into_owned();
     if existing == Existing::Replace {
@@ -234,7 +234,7 @@ pub(super) fn store(resolved: &mut ResolvedPath, content: &[u8], existing: Exist
     draft.publish(resolved, existing)
 }
 
-/// Adds `content` to the end of the file at `place`; all of it or nothing.
+/// Appends `content` to the file at `resolved`: all of it or nothing.
 pub(super) fn append(resolved: &mut ResolvedPath, content: &[u8]) -> Result<(), Failure> {
     if resolved.existing.is_none() {
         return store(resolved, content, Existing::Replace);

@@ -1,4 +1,4 @@
-//! Reading text, whole or by lines, with bounds.
+//! Reads text, whole or by lines, with bounds.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -38,7 +38,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The bytes that `content` stands for.
+/// Decodes `content` to bytes.
 pub(super) fn decode(content: String, encoding: FileContentEncoding) -> Result<Vec<u8>, Failure> {
     match encoding {
         FileContentEncoding::Utf8 => Ok(content.into_bytes()),
@@ -71,7 +71,7 @@ fn too_large(path: &str, what: &str) -> Failure {
     }
 }
 
-/// Checks that bytes are UTF-8; `offset` is where in the file they begin.
+/// Checks that bytes are UTF-8. `offset` is their position in the file.
 fn utf8(bytes: Vec<u8>, offset: u64) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -79,13 +79,13 @@ fn utf8(bytes: Vec<u8>, offset: u64) -> Result<String, Failure> {
     })
 }
 
-/// The whole of a text file.
+/// Reads a whole text file.
 pub(super) fn read_all(file: &File, path: &str) -> Result<String, Failure> {
     let length = file.metadata().map_err(|e| Failure::io(e, path))?.len();
     if length > MAX_TEXT_BYTES {
         return Err(too_large(path, "the file"));
     }
-    // Files of /proc say that they are empty.
+    // Files of /proc report a length of 0.
     let mut bytes = Vec::with_capacity(length as usize + 1);
     file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Failure::io(e, path))?;
     if bytes.len() as u64 > MAX_TEXT_BYTES {
@@ -94,7 +94,7 @@ pub(super) fn read_all(file: &File, path: &str) -> Result<String, Failure> {
     utf8(bytes, 0)
 }
 
-/// Lines `start` (from 0) to before `end` of a text file of any size, with their line ends.
+/// Reads lines `start` (from 0) to before `end` of a text file of any size, with their line ends.
 pub(super) fn read_lines(file: &File, start: u64, end: Option<u64>, work: &Work, path: &str) -> Result<String, Failure> {
     let fail = |e| Failure::io(e, path);
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, work.watch(file));
@@ -123,20 +123,20 @@ pub(super) fn read_lines(file: &File, start: u64, end: Option<u64>, work: &Work,
     utf8(bytes, offset)
 }
 
-/// Some lines of a text, as many as fit.
+/// A range of lines, as many as fit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) content: String,
     /// The line, from 0, before which it ends.
     pub(super) end: u64,
-    /// Of the whole file.
+    /// Lines of the whole file.
     pub(super) total: u64,
-    /// Its only line did not fit, and is cut.
+    /// Its only line did not fit and is cut.
     pub(super) is_line_cut: bool,
 }
 
-/// Whole lines from `start` (from 0) to before `end` that have `most` characters together, and how many lines there are. Of
-/// a first line that is longer, its beginning.
+/// Reads whole lines from `start` (from 0) to before `end`, up to `most` characters, and counts all lines. If the first line is
+/// longer, reads its start.
 pub(super) fn read_part(
     reader: &mut impl BufRead,
     start: u64,
@@ -205,7 +205,7 @@ pub(super) fn read_part_of(
     read_part(&mut BufReader::with_capacity(CHUNK_BYTES, work.watch(file)), start, end, most, path)
 }
 
-/// Calls `each` with the number (from 0) and the bytes of each line, without its end, until it says stop.
+/// Calls `each` with the number (from 0) and the bytes of each line, without its end, until it returns stop.
 pub(super) fn for_each_line(
     file: &File,
     work: &Work,

@@ -1,4 +1,4 @@
-//! Uploads and downloads: bytes that stream between HTTP and the disk.
+//! Uploads and downloads: streams bytes between HTTP and the disk.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use super::text::MAX_TEXT_BYTES;
 use crate::SharedGuest;
 use crate::http::{ApiError, Envelope, Form, QueryArgs, missing};
 
-/// Bytes of a download that are in memory at once.
+/// Bytes of a download in memory at once.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// The longest value of a text part, in bytes.
 const MAX_PART_BYTES: usize = 8 << 10;
 /// The most parts of an upload.
 const MAX_PARTS: usize = 16;
-/// Ranges of a file in one call; with more the whole file is sent.
+/// The most ranges of a file in one call. With more, the whole file is sent.
 const MAX_RANGES: usize = 64;
-/// How much of an upload that has failed is read on, in bytes: a client that is still sending would not see the answer.
+/// The most bytes read from an upload after it failed: a client that is still sending would not see the answer.
 const MAX_DRAINED_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, ToSchema)]
@@ -101,7 +101,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
                 }
             };
             if let Err(error) = written {
-                // Dropping what has come frees its space at once.
+                // Dropping the upload frees its space at once.
                 upload = Some(Err(error));
             }
         }
@@ -124,7 +124,7 @@ pub(super) async fn upload(State(guest): State<SharedGuest>, request: Request) -
     ApiError::bad_request(format!("the upload has more than {MAX_PARTS} parts")).into_response()
 }
 
-/// Nothing of it is stored: the draft goes with this answer.
+/// The answer to an incomplete upload. Nothing is stored: its draft is dropped.
 fn cut_off(reason: &str) -> Response {
     ApiError::bad_request(format!("the upload was cut off or is malformed: {reason}")).into_response()
 }
@@ -176,13 +176,13 @@ fn etag(stat: &Stat) -> String {
     format!("\"{:x}-{:x}-{:x}.{:x}\"", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
-/// `Last-Modified` in HTTP's form.
+/// `Last-Modified` in HTTP's date format.
 fn http_date(stat: &Stat) -> Option<String> {
     let time = jiff::Timestamp::from_second(stat.st_mtime).ok()?;
     Some(time.to_zoned(jiff::tz::TimeZone::UTC).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
-/// One range of bytes, first and one past the last.
+/// One range of bytes: the first, and one past the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
     Whole,
@@ -190,7 +190,7 @@ enum Range {
     Unsatisfiable,
 }
 
-/// What of a file is sent: the ranges of a `Range` header that the file has, in their order.
+/// The ranges of a `Range` header that the file has, in their order.
 #[derive(Debug, PartialEq, Eq)]
 enum Ranges {
     Whole,
@@ -198,8 +198,8 @@ enum Ranges {
     Unsatisfiable,
 }
 
-/// Reads a `Range` header. What is malformed or in other units is passed over, as HTTP allows; so are too many ranges, and
-/// those that would send more than the file has.
+/// Parses a `Range` header. Malformed ranges and other units are ignored, as HTTP allows. So are too many ranges, and ranges that
+/// would send more than the file has.
 fn ranges(header: Option<&str>, length: u64) -> Ranges {
     let Some(specs) = header.and_then(|h| h.trim().strip_prefix("bytes=")) else { return Ranges::Whole };
     let mut parts = Vec::new();
@@ -244,7 +244,7 @@ fn range(spec: &str, length: u64) -> Range {
     }
 }
 
-/// The name for a client to save the file under, in the forms that old and new ones read.
+/// The `Content-Disposition` header with the file's name, in the forms for old and new clients.
 fn disposition(name: &str) -> String {
     let plain: String =
         name.chars().map(|c| if c.is_ascii() && !c.is_ascii_control() && c != '"' && c != '\\' { c } else { '_' }).collect();
@@ -274,7 +274,7 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
     let text = |name| request.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let download = Arc::new(download);
     if length == 0 {
-        // Empty, or a file of /proc, which only says so: those are small.
+        // Empty, or a file of /proc, which reports no length: those are small.
         let reader = download.clone();
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; 64 << 10];
@@ -298,7 +298,7 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
             return (headers, Body::from(bytes)).into_response();
         }
     }
-    // A range of another version of the file is of no use: then all of it is sent.
+    // A range of another version of the file is useless: then the whole file is sent.
     let same = text(header::IF_RANGE).is_none_or(|v| v == tag);
     set(header::ETAG, tag);
     let (status, from, to) = match ranges(text(header::RANGE).filter(|_| same), length) {
@@ -324,10 +324,10 @@ async fn respond(download: Download, watch: bool, request: &HeaderMap) -> Respon
     (status, headers, Body::from_stream(chunks(download, from, to, watch))).into_response()
 }
 
-/// Several ranges as one body: its boundary, its length, and itself.
+/// Several ranges as one body: returns its boundary, its length, and the body.
 fn several(download: Arc<Download>, parts: Vec<(u64, u64)>, length: u64, watch: bool) -> (String, u64, Body) {
     let mut random = [0; 16];
-    // Without random bytes a file could only deceive who reads it.
+    // Without random bytes, a file could only deceive its own reader.
     let _ = getrandom::fill(&mut random);
     let boundary = format!("{:032x}", u128::from_le_bytes(random));
     let head = |from: u64, to: u64| {
@@ -343,7 +343,7 @@ fn several(download: Arc<Download>, parts: Vec<(u64, u64)>, length: u64, watch: 
     (boundary, size, Body::from_stream(parts.chain(stream::once(std::future::ready(Ok(end))))))
 }
 
-/// The bytes `from` to before `to`. A file that has become shorter, or changed when that matters, breaks the transfer:
+/// The bytes `from` to before `to`. Breaks the transfer if the file has become shorter, or if `watch` is set and it has changed:
 /// its length has been promised.
 fn chunks(download: Arc<Download>, from: u64, to: u64, watch: bool) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
     stream::try_unfold(from, move |at| {

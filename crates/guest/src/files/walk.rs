@@ -1,4 +1,4 @@
-//! Walking a directory tree: one descriptor at a time, never through links, within bounds.
+//! Walks a directory tree: one descriptor at a time, never through links, within bounds.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -13,21 +13,21 @@ use super::worker::Work;
 
 /// The deepest directory that a walk enters, counted from its start.
 pub(super) const MAX_DEPTH: usize = 64;
-/// The most entries that one walk looks at.
+/// The most entries that one walk visits.
 pub(super) const MAX_ENTRIES: u64 = 1_000_000;
-/// The most directories that wait to be entered.
+/// The most directories in the queue.
 pub(super) const MAX_WAITING: usize = 100_000;
 const SYSFS_MAGIC: u32 = 0x6265_6572;
 
-/// One thing in the tree.
+/// One entry of the tree.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     /// Relative to the start.
     pub path: &'a Path,
     pub name: &'a OsStr,
-    /// From 1 for what stands in the start itself.
+    /// 1 for entries of the start itself.
     pub depth: usize,
-    /// Of the thing itself, or of what it points at when it is a link to something.
+    /// Of the entry itself, or of the target if it is a link that is not dangling.
     pub stat: Stat,
 }
 
@@ -44,17 +44,17 @@ impl Entry<'_> {
 /// What to do after an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Enter it when it is a directory (and no link to one).
+    /// Enter it, if it is a directory and no link to one.
     Enter,
     Skip,
     Stop,
 }
 
-/// Whether a walk saw everything.
+/// Whether a walk is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walked {
     All,
-    /// A bound was met, or `visit` said stop.
+    /// A bound was reached, or `visit` stopped the walk.
     Cut,
 }
 
@@ -65,8 +65,7 @@ pub(super) fn is_kernel_interface(dir: &OwnedFd) -> bool {
     })
 }
 
-/// Walks the tree under `start`. Directories that may not be read are passed over, and so are /proc and /sys unless the
-/// walk starts there.
+/// Walks the tree under `start`. Skips unreadable directories, and also /proc and /sys unless the walk starts there.
 pub(super) fn walk(root: &Root, start: &Path, work: &Work, mut visit: impl FnMut(&Entry<'_>) -> Next) -> Result<Walked, Failure> {
     let top = root.open_dir(start)?;
     let in_kernel_interface = is_kernel_interface(&top);

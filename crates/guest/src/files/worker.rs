@@ -1,4 +1,4 @@
-//! Threads that do a call's file work with the rights of its user.
+//! Threads that do a call's file operations with the rights of its user.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::sync::{Semaphore, oneshot};
 use super::error::Failure;
 use crate::users::User;
 
-/// How many calls touch single files at once; the others wait in order.
+/// The most concurrent calls on single files. Further calls wait in order.
 const BRIEF_WORKERS: usize = 8;
-/// How many calls walk directories or read through a file at once; the others wait in order.
+/// The most concurrent calls that walk directories or read through a file. Further calls wait in order.
 const SCANNERS: usize = 4;
-/// How long such a call may take, in seconds: less than the 60 s after which AIO's clients give up.
+/// The time of such a call, in seconds: less than the 60 s after which AIO's clients give up.
 const SCAN_SECONDS: u64 = 50;
 
-/// Bounds how much file work goes on at once.
+/// Bounds concurrent file operations.
 #[derive(Debug)]
 pub(crate) struct Workers {
     brief: Arc<Semaphore>,
@@ -35,9 +35,9 @@ impl Default for Workers {
 /// How long a call may take, and which limit bounds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Touches one file of bounded size, and is finished even when the caller has gone.
+    /// Touches one file of bounded size, and finishes even when the caller has left.
     Brief,
-    /// Walks or reads through what may be large; ends when the caller goes or time is up.
+    /// Walks or reads an unbounded amount; ends when the caller leaves or time is up.
     Scan,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Fails when nobody waits for the result any more or time is up. Call it every few hundred microseconds of work.
+    /// Fails when the caller has left or time is up. Call it every few hundred microseconds of work.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Some(deadline) = self.deadline else {
             return Ok(());
@@ -83,7 +83,7 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// Tells the thread that its caller has gone.
+/// Notifies the thread when the caller leaves.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -102,7 +102,7 @@ fn identity(user: &User) -> Option<Identity> {
 }
 
 impl Workers {
-    /// Does `work` on a thread with the rights of `user`.
+    /// Runs `work` on a thread with the rights of `user`.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         kind: Kind,
@@ -124,7 +124,7 @@ impl Workers {
             identity(user),
             move || work(&context),
             move |result| {
-                // Held to the thread's end, also when the caller has gone: it bounds the threads.
+                // Held until the thread ends, even when the caller has left: it bounds the threads.
                 drop(permit);
                 drop(sender.send(result));
             },

@@ -1,4 +1,4 @@
-//! What a search does with the lines that it meets: count them, or keep them with those around.
+//! Sinks for the lines of a search: count them, or keep them with their context.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,7 @@ use grep_searcher::{LineIter, Searcher, Sink, SinkContext, SinkMatch};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use utoipa::ToSchema;
 
-/// The longest line of an answer, in bytes. Minified code has lines of megabytes.
+/// The longest line in an answer, in bytes. Minified code has lines of megabytes.
 const MAX_LINE_BYTES: usize = 16 << 10;
 /// The most bytes of lines in one answer.
 const MAX_BYTES: usize = 4 << 20;
@@ -27,7 +27,7 @@ pub struct GrepMatch {
     pub context_after: Option<Vec<String>>,
 }
 
-/// Adds `line`, as AIO's README calls `line_content`. An answer holds megabytes of lines, so none is copied for it.
+/// Adds `line`, which is `line_content` in AIO's README. An answer holds megabytes of lines, so none is copied for it.
 impl Serialize for GrepMatch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { file, line_number, line_content, context_before, context_after } = self;
@@ -55,17 +55,17 @@ impl Sink for Count {
     }
 }
 
-/// The page of matches that an answer has.
+/// The page of matches in an answer.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) matches: Vec<GrepMatch>,
-    /// Matches that come before it.
+    /// Matches before the page.
     skip: u64,
     most: usize,
     bytes: usize,
     before: usize,
     after: usize,
-    /// Lines were cut, for their length.
+    /// Long lines were cut.
     pub(super) lines_cut: bool,
 }
 
@@ -78,7 +78,7 @@ impl Page {
         self.matches.len() >= self.most || self.bytes >= MAX_BYTES
     }
 
-    /// Takes the matches of one more file. `to_the_end`: also counts those that don't fit any more.
+    /// Adds the matches of one more file. `to_the_end`: also counts matches that don't fit any more.
     pub(super) fn file<'a>(&'a mut self, file: &'a str, to_the_end: bool) -> Lines<'a> {
         Lines { page: self, file, to_the_end, count: 0, recent: VecDeque::new(), open: VecDeque::new() }
     }
@@ -98,18 +98,18 @@ impl Page {
     }
 }
 
-/// The matches of one file on their way into a page.
+/// Collects the matches of one file into a page.
 ///
-/// The searcher hands over each line once, but an answer repeats lines that are near several matches.
+/// The searcher passes each line once, but an answer repeats lines that are near several matches.
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     page: &'a mut Page,
     file: &'a str,
     to_the_end: bool,
     pub(super) count: u64,
-    /// The last lines, as many as a match has before it.
+    /// The last lines, up to the context before a match.
     recent: VecDeque<String>,
-    /// The matches that still want lines after them, by their place in the page.
+    /// Matches that still need lines after them, by their index in the page.
     open: VecDeque<usize>,
 }
 

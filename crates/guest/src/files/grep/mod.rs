@@ -1,4 +1,4 @@
-//! Searching the content of files, with ripgrep's own parts.
+//! Searches the content of files, with ripgrep's own parts.
 //!
 //! ```text
 //!  tree: all files that rules admit, on several threads ──► count the matches of each
@@ -7,8 +7,8 @@
 //!                                                       search these again for their lines
 //! ```
 //!
-//! Two passes, so that pages follow each other in one order however many threads there are, and memory holds one page and
-//! the names of the files before it, however much there is to find.
+//! Two passes give pages one stable order, whatever the number of threads. Memory holds one page and the names of the files
+//! before it, whatever the number of matches.
 
 mod lines;
 mod pattern;
@@ -40,13 +40,13 @@ use super::walk::Walked;
 use super::worker::Work;
 use crate::http::optional_within;
 
-/// The longest line, and the largest file of a search over several lines, in bytes.
+/// The longest line, and the largest file of a multi-line search, in bytes.
 const MAX_HEAP_BYTES: usize = 8 << 20;
-/// Threads of one search. The guest's own cgroup has room for few.
+/// Threads of one search. The guest's own cgroup allows few.
 const MAX_THREADS: usize = 4;
-/// How long the first pass may take: the second needs some of the time that callers wait.
+/// The time for the first pass: the second also needs some of the time that callers wait.
 const FIRST_PASS: Duration = Duration::from_secs(40);
-/// The most bytes of file names that are kept between the passes.
+/// The most bytes of file names kept between the passes.
 const MAX_KEPT_BYTES: usize = 8 << 20;
 
 /// What to search files for.
@@ -62,7 +62,7 @@ pub struct FileGrepRequest {
     /// Globs of files and directories that are left out.
     #[serde(default)]
     pub exclude: Option<Vec<String>>,
-    /// Take capital and small letters as one.
+    /// Ignore case.
     #[serde(default)]
     #[schema(default = false)]
     pub case_insensitive: Option<bool>,
@@ -143,7 +143,7 @@ fn size(text: &str) -> Result<u64, Failure> {
     number.checked_mul(1 << unit).ok_or_else(wrong)
 }
 
-/// One search.
+/// The parameters of one search.
 struct Search<'a> {
     root: &'a Root,
     start: &'a Path,
@@ -155,7 +155,7 @@ struct Search<'a> {
     after: usize,
 }
 
-/// The first files with matches, in order of path: as many as hold `wanted` matches.
+/// The first files with matches, in order of path, up to `wanted` matches.
 struct Kept {
     files: BTreeMap<PathBuf, u64>,
     matches: u64,
@@ -190,7 +190,7 @@ struct Tally {
     searched: AtomicU64,
     matched: AtomicU64,
     matches: AtomicU64,
-    /// Files that were left at a line, or a size, that is more than memory is given for.
+    /// Files that were abandoned at a line, or a size, beyond the memory bound.
     failed: AtomicU64,
 }
 
@@ -204,7 +204,7 @@ impl Search<'_> {
         builder.build()
     }
 
-    /// Searches a file; says whether all of it was. What the caller or the clock ends is an error.
+    /// Searches a file. Returns whether all of it was searched. Cancellation and timeout are errors.
     fn search(&self, searcher: &mut Searcher, file: &File, sink: impl Sink<Error = std::io::Error>) -> Result<bool, Failure> {
         match searcher.search_reader(&self.matcher, self.work.watch(file), sink) {
             Ok(()) => Ok(true),
@@ -215,7 +215,7 @@ impl Search<'_> {
         }
     }
 
-    /// The first pass.
+    /// The first pass: counts the matches of each file.
     fn count(&self, filter: &Filter, recursive: bool, tally: &Tally, kept: &Mutex<Kept>) -> Result<Walked, Failure> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let (root, start, work) = (self.root, self.start, self.work);
@@ -240,14 +240,14 @@ impl Search<'_> {
         })
     }
 
-    /// The second pass.
+    /// The second pass: collects the lines of a page.
     fn lines(&self, kept: &Kept, mut offset: u64, most: usize) -> Result<Page, Failure> {
         let top = self.root.open_dir(self.start)?;
         let mut searcher = self.searcher(true, BinaryDetection::quit(0));
         let mut page = None;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         for (path, count) in &kept.files {
-            // All of this file's are before the page.
+            // All matches of this file are before the page.
             if page.is_none() && offset >= *count {
                 offset -= count;
                 continue;
@@ -301,7 +301,7 @@ pub(super) fn grep(root: &Root, start: &Path, request: &FileGrepRequest, work: &
         cut = walked == Walked::Cut || kept.cut;
         page = search.lines(&kept, offset, most)?;
     } else {
-        // Who names a file wants it searched, whatever its size, its name or what is in it.
+        // A file that the caller names is searched whatever its size, name or content.
         let (file, _) = root.open_file(start)?;
         let mut searcher = search.searcher(true, BinaryDetection::none());
         let mut found = Page::new(offset, most, search.before, search.after);

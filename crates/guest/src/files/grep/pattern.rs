@@ -8,20 +8,20 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 
 use super::super::error::Failure;
 
-/// The most memory that a compiled pattern takes, and each thread's table for it, in bytes.
+/// The most memory of a compiled pattern, and of each thread's table for it, in bytes.
 const MAX_REGEX_BYTES: usize = 4 << 20;
-/// The same for patterns over several lines: these see a whole file before anyone looks at the clock.
+/// The same for multi-line patterns: these process a whole file before the time is checked.
 const MAX_MULTILINE_REGEX_BYTES: usize = 1 << 20;
 /// The longest pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// How often one attempt may backtrack: some tens of milliseconds.
+/// The most backtracking steps of one attempt: some tens of milliseconds.
 const MAX_BACKTRACKS: usize = 200_000;
 
-/// How a pattern is meant.
+/// The options of a pattern.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::files) struct Meaning {
     pub(in crate::files) case_insensitive: bool,
-    /// It is text and no expression.
+    /// The pattern is literal text.
     pub(in crate::files) fixed_strings: bool,
     pub(in crate::files) multiline: bool,
 }
@@ -32,7 +32,7 @@ pub(in crate::files) enum Pattern {
     Backtracking(Backtracking),
 }
 
-/// Text only: what is no UTF-8 does not match.
+/// Matches text only: invalid UTF-8 does not match.
 #[derive(Debug)]
 pub(in crate::files) struct Backtracking {
     regex: fancy_regex::Regex,
@@ -40,7 +40,7 @@ pub(in crate::files) struct Backtracking {
 }
 
 impl Pattern {
-    /// A pattern for lines without their ends, or for all of a file with `multiline`.
+    /// Parses a pattern for lines without their ends, or for whole files with `multiline`.
     pub(in crate::files) fn parse(pattern: &str, meaning: Meaning) -> Result<Self, Failure> {
         let Meaning { case_insensitive, fixed_strings, multiline } = meaning;
         if pattern.len() > MAX_PATTERN_BYTES {
@@ -69,7 +69,7 @@ impl Pattern {
             .delegate_dfa_size_limit(limit)
             .build();
         match backtracking {
-            // What the first engine refuses for its size, or its line ends, is no expression for the second.
+            // A pattern that the first engine refuses for its size, or its line ends, is not passed to the second.
             Ok(regex) if needs_backtracking(pattern) => {
                 Ok(Self::Backtracking(Backtracking { regex, gave_up: AtomicBool::new(false) }))
             }
@@ -88,13 +88,13 @@ impl Pattern {
         self.is_match(line).map_err(|_| too_hard())
     }
 
-    /// Whether an attempt was given up: what was found is not everything.
+    /// Whether an attempt was abandoned, so that the result is incomplete.
     pub(super) fn gave_up(&self) -> bool {
         matches!(self, Self::Backtracking(pattern) if pattern.gave_up.load(Ordering::Relaxed))
     }
 }
 
-/// Whether the pattern says what only backtracking can find.
+/// Whether the pattern has a construct that needs backtracking.
 fn needs_backtracking(pattern: &str) -> bool {
     let around = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "\\k<", "\\G", "\\K", "(?("];
     let reference = |pair: &[u8]| pair[0] == b'\\' && (b'1'..=b'9').contains(&pair[1]);
@@ -117,7 +117,7 @@ impl Matcher for Pattern {
             Self::Plain(plain) => Ok(plain.find_at(haystack, at).unwrap_or_default()),
             Self::Backtracking(pattern) => {
                 let Ok(text) = std::str::from_utf8(haystack) else { return Ok(None) };
-                // A place in the middle of a character begins with the next one.
+                // An offset inside a character moves to the next one.
                 let at = (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
                 let found = pattern.regex.find_from_pos(text, at).map_err(|error| {
                     pattern.gave_up.store(true, Ordering::Relaxed);
@@ -187,7 +187,7 @@ mod tests {
         let pattern = Pattern::parse(r"^(a+)+(?=b)$", Meaning::default()).unwrap();
         let line = [b'a'; 4000];
         assert!(pattern.matches_line(&line).is_err() && pattern.gave_up());
-        // What is no text does not match, and is no error.
+        // Invalid UTF-8 does not match and is no error.
         assert!(!Pattern::parse(r"a(?=b)", Meaning::default()).unwrap().matches_line(b"\xffab").unwrap());
     }
 }

@@ -1,7 +1,7 @@
-//! Which files a search passes over: ripgrep's rules, with its own matchers.
+//! Which files a search skips: ripgrep's rules, with its own matchers.
 //!
-//! The files that hold such rules are read here and not by the `ignore` crate, since it opens whatever carries their name:
-//! a named pipe called `.gitignore` would hold a search for ever.
+//! The rule files are read here and not by the `ignore` crate, which opens anything with their names: a named pipe called
+//! `.gitignore` would block a search for ever.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,22 +21,22 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use super::super::error::Failure;
 use super::super::resolve::Root;
 
-/// The most of one file with rules that is read, in bytes and lines.
+/// The most bytes and lines read from one rule file.
 const MAX_FILE_BYTES: u64 = 128 << 10;
 const MAX_FILE_LINES: usize = 4_000;
-/// The most lines of rules in one search: each takes memory.
+/// The most rule lines in one search: each takes memory.
 const MAX_LINES: usize = 40_000;
 /// The most globs of `include` and `exclude`, and the longest, in bytes.
 const MAX_GLOBS: usize = 256;
 const MAX_GLOB_BYTES: usize = 4096;
 
-/// What the files with rules say, in one directory and in all above it.
+/// The rules of one directory and of all directories above it.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     above: Option<Arc<Rules>>,
-    /// `.rgignore`, then `.ignore`: they count everywhere.
+    /// `.rgignore`, then `.ignore`: they apply everywhere.
     own: [Option<Gitignore>; 2],
-    /// `.gitignore`, then `.git/info/exclude`: they count in a repository, up to its top.
+    /// `.gitignore`, then `.git/info/exclude`: they apply in a repository, up to its top.
     git: [Option<Gitignore>; 2],
     is_repository: bool,
     in_repository: bool,
@@ -55,7 +55,7 @@ fn is_hidden(name: &OsStr) -> bool {
 }
 
 impl Filter {
-    /// `include` and `exclude` are globs as in a `.gitignore` in `start`; `file_type` is one of ripgrep's types.
+    /// Builds a filter. `include` and `exclude` are globs as in a `.gitignore` in `start`; `file_type` is one of ripgrep's types.
     pub(super) fn new(start: &Path, include: &[String], exclude: &[String], file_type: Option<&str>) -> Result<Self, Failure> {
         if include.len() + exclude.len() > MAX_GLOBS {
             return Err(Failure::invalid(format!("include and exclude may have {MAX_GLOBS} globs together")));
@@ -82,8 +82,8 @@ impl Filter {
         Ok(Self { globs, types, lines: AtomicUsize::new(0) })
     }
 
-    /// Whether a file is to be searched, or a directory entered. In the order of ripgrep: the search's own globs decide
-    /// alone; then what the rules leave out is left out, and what nobody has asked for by name must not be hidden.
+    /// Whether to search a file or enter a directory. The order is ripgrep's: the search's own globs decide alone. Then files
+    /// that the rules ignore are skipped, and hidden files are skipped unless a rule or the file type names them.
     pub(super) fn admits(&self, path: &Path, name: &OsStr, is_dir: bool, rules: &Rules) -> bool {
         match self.globs.matched(path, is_dir) {
             Match::Ignore(_) => return false,
@@ -102,13 +102,13 @@ impl Filter {
         asked_for || !is_hidden(name)
     }
 
-    /// The rules that count in the directories above `start`.
+    /// The rules that apply in the directories above `start`.
     pub(super) fn above(&self, root: &Root, start: &Path) -> Arc<Rules> {
         let mut rules = Arc::default();
         let mut ancestors: Vec<&Path> = start.ancestors().skip(1).collect();
         ancestors.reverse();
         for path in ancestors {
-            // One that may not be read has no say.
+            // A directory that can't be opened adds no rules.
             if let Ok(dir) = root.open_dir(path) {
                 rules = self.below(&rules, &dir, path);
             }
@@ -116,7 +116,7 @@ impl Filter {
         rules
     }
 
-    /// The rules that count in a directory, given those of the one above it.
+    /// The rules that apply in a directory, given those of its parent.
     pub(super) fn below(&self, above: &Arc<Rules>, dir: &OwnedFd, path: &Path) -> Arc<Rules> {
         let own = [".rgignore", ".ignore"].map(|name| self.read(dir, name, path));
         let is_repository = rustix::fs::statat(dir, ".git", AtFlags::empty()).is_ok();
@@ -136,14 +136,14 @@ impl Filter {
             if self.lines.fetch_add(1, Ordering::Relaxed) >= MAX_LINES {
                 break;
             }
-            // A malformed rule is passed over, as git and ripgrep do.
+            // Malformed rules are skipped, as in git and ripgrep.
             drop(builder.add_line(None, line));
         }
         builder.build().ok().filter(|rules| !rules.is_empty())
     }
 }
 
-/// The beginning of a small text, when it is a regular file.
+/// Reads the start of a small regular file as text.
 fn read_small(dir: &OwnedFd, name: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir.as_fd(), name, flags, Mode::empty()).ok()?;
@@ -162,7 +162,7 @@ impl Rules {
         let mut git = [Match::None, Match::None];
         let mut beyond_the_top = false;
         let mut level = Some(self);
-        // The nearest directory with an opinion decides, for each kind of file by itself.
+        // The nearest directory with a matching rule decides, separately for each kind of rule file.
         while let Some(rules) = level {
             first(&mut own, &rules.own, path, is_dir);
             if self.in_repository && !beyond_the_top {

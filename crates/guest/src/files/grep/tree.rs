@@ -1,4 +1,4 @@
-//! Walking a tree on several threads, for what touches every file in it.
+//! Walks a tree on several threads, for operations that process every file in it.
 //!
 //! ```text
 //!  directories ──► a thread reads one ──┬─► its directories: back on the pile
@@ -6,8 +6,8 @@
 //!       └──────────────────── the pile ◄──┘
 //! ```
 //!
-//! Threads that a thread starts have its rights, so a walk that begins on a thread of [`super::super::worker`] has those of
-//! the call's user everywhere. Nothing is followed and nothing is opened but directories: see [`Found::open`].
+//! Threads inherit the rights of the thread that starts them, so a walk that starts on a thread of [`super::super::worker`] has
+//! the rights of the call's user everywhere. Links are not followed, and only directories are opened: see [`Found::open`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,24 +28,24 @@ use super::rules::{Filter, Rules};
 
 /// Files that one thread takes at a time.
 const BATCH: usize = 128;
-/// Batches that wait at most; each keeps a directory open.
+/// The most waiting batches. Each keeps a directory open.
 const MAX_BATCHES: usize = 32;
 /// Stack of a walking thread, in bytes.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Where to walk, and how.
+/// The parameters of a walk.
 pub(super) struct Walk<'a> {
     pub(super) root: &'a Root,
     pub(super) start: &'a Path,
     pub(super) recursive: bool,
     pub(super) filter: &'a Filter,
     pub(super) work: &'a Work,
-    /// When to stop with what there is by then.
+    /// When to stop with partial results.
     pub(super) until: Instant,
     pub(super) threads: usize,
 }
 
-/// A regular file, as far as its directory told.
+/// A regular file, according to its directory's entry.
 pub(super) struct Found<'a> {
     dir: &'a OwnedFd,
     name: &'a OsStr,
@@ -53,12 +53,12 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Relative to the start.
+    /// The path relative to the start.
     pub(super) fn path(&self) -> PathBuf {
         self.parent.join(self.name)
     }
 
-    /// Opens it, unless it is something else by now.
+    /// Opens the file, unless it is no longer a regular one.
     pub(super) fn open(&self) -> Option<(File, Stat)> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.dir, self.name, flags, Mode::empty()).ok()?;
@@ -76,7 +76,7 @@ enum Unit {
 struct Pile {
     directories: Vec<Unit>,
     batches: Vec<Unit>,
-    /// Threads that work on something, and so may still add to the pile.
+    /// Threads at work, which may still add to the pile.
     busy: usize,
     failure: Option<Failure>,
 }
@@ -92,7 +92,7 @@ struct Shared<'a> {
     entries: AtomicU64,
 }
 
-/// Calls `visit` for every file that the filter admits, on all threads, each with its own `state`.
+/// Calls `visit` for each file that the filter admits, on all threads, each with its own `state`.
 pub(super) fn walk_files<S>(
     walk: &Walk<'_>,
     state: impl Fn() -> S + Sync,
@@ -113,7 +113,7 @@ pub(super) fn walk_files<S>(
     shared.lock().directories.push(Unit::Directory { relative: PathBuf::new(), depth: 0, rules: above });
     std::thread::scope(|scope| {
         for _ in 1..walk.threads {
-            // Without a further thread the walk is slower, and still whole.
+            // Without another thread, the walk is slower but still complete.
             drop(std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || shared.run(state(), &visit)));
         }
         shared.run(state(), &visit);
@@ -133,7 +133,7 @@ impl Shared<'_> {
 
     fn run<S>(&self, mut state: S, visit: &impl Fn(&mut S, &Found<'_>) -> Result<(), Failure>) {
         while let Some(unit) = self.take() {
-            // Given back also when the visit panics: the others would wait for ever.
+            // Released also when the visit panics: otherwise the other threads would wait for ever.
             let busy = Busy(self);
             let done = match unit {
                 Unit::Directory { relative, depth, rules } => self.read(relative, depth, &rules, &mut state, visit),
@@ -147,14 +147,14 @@ impl Shared<'_> {
         }
     }
 
-    /// The next thing to do; none when there is nothing left and nobody who could find more.
+    /// Takes the next unit of work. `None` when the pile is empty and no thread can add to it.
     fn take(&self) -> Option<Unit> {
         let mut pile = self.lock();
         loop {
             if self.stopped.load(Ordering::Relaxed) {
                 return None;
             }
-            // Files first: they keep a directory open. Of directories the newest: that keeps the pile low.
+            // Files first, because they keep a directory open. Of the directories the newest, which keeps the pile small.
             if let Some(unit) = pile.batches.pop().or_else(|| pile.directories.pop()) {
                 pile.busy += 1;
                 return Some(unit);
@@ -189,7 +189,7 @@ impl Shared<'_> {
     ) -> Result<(), Failure> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let here = if relative.as_os_str().is_empty() { Path::new(".") } else { &relative };
-        // What may not be read is passed over, as ripgrep does, and so is what has gone meanwhile.
+        // Unreadable directories are skipped, as in ripgrep, and so are removed ones.
         let Ok(dir) = open_in(&self.top, here, OFlags::RDONLY | OFlags::DIRECTORY, resolve) else { return Ok(()) };
         if !self.in_kernel_interface && is_kernel_interface(&dir) {
             return Ok(());
@@ -291,7 +291,7 @@ impl Shared<'_> {
     }
 }
 
-/// A thread at work.
+/// Counts a thread as busy until it is dropped.
 struct Busy<'a>(&'a Shared<'a>);
 
 impl Drop for Busy<'_> {

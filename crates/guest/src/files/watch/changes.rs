@@ -1,4 +1,4 @@
-//! What has changed and is not told yet: the events of a path within one window become one.
+//! Pending changes: the events of a path within one window become one.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::feed::FileEventType;
 
 /// The most waiting paths. At the bound, all are reported at once.
 const MAX_WAITING: usize = 10_000;
-/// How long the second half of a move may keep the first waiting.
+/// How long the first half of a move waits for the second.
 const MOVE_PATIENCE: Duration = Duration::from_millis(50);
 
-/// One change that is due. Paths are relative to what is watched.
+/// One change to report. Paths are relative to the watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) kind: FileEventType,
@@ -57,38 +57,38 @@ impl Changes {
         self.waiting.insert(path, Waiting { kind, old_path, is_dir, due, order });
     }
 
-    /// Something happened to a path.
+    /// Records an event on a path.
     pub(super) fn note(&mut self, kind: FileEventType, path: &Path, is_dir: bool, now: Instant) {
         use FileEventType::{Chmod, Create, Remove, Rename, Write};
         let Some(waiting) = self.waiting.get_mut(path) else {
             return self.insert(path.to_owned(), kind, None, is_dir, now + self.window);
         };
         match (waiting.kind, kind) {
-            // It came and went.
+            // It was created and removed.
             (Create, Remove) => drop(self.waiting.remove(path)),
-            // What was renamed and is gone now is gone from where it was.
+            // A renamed file that is removed is removed from its old path.
             (Rename, Remove) => {
                 if let Some(Waiting { old_path: Some(old), .. }) = self.waiting.remove(path) {
                     self.note(Remove, &old, is_dir, now);
                 }
             }
-            // Replaced: for a reader the content changed. Of a directory all content is new.
+            // Replaced: for a reader the content changed. All content of a directory is new.
             (Remove, Create) => (waiting.kind, waiting.is_dir) = (if is_dir { Create } else { Write }, is_dir),
             (Write | Chmod, Remove) => waiting.kind = Remove,
             (Chmod, Write) => waiting.kind = Write,
-            // A file that was exchanged for another by a rename over it.
+            // A file that was replaced by a rename over it.
             (Write | Chmod, Create) => waiting.kind = Write,
             (Remove, _) | (_, Rename) => (waiting.kind, waiting.is_dir) = (kind, is_dir),
             (Create | Rename | Write, _) | (Chmod, Chmod) => {}
         }
     }
 
-    /// The first half of a move.
+    /// Records the first half of a move.
     pub(super) fn depart(&mut self, cookie: u32, path: PathBuf, is_dir: bool, now: Instant) {
         self.departed.insert(cookie, Departed { path, is_dir, until: now + MOVE_PATIENCE });
     }
 
-    /// The second half: where it was, when that is in what is watched.
+    /// Records the second half. Returns the old path, if it is inside the watched tree.
     pub(super) fn arrive(&mut self, cookie: u32, path: &Path, is_dir: bool, now: Instant) -> Option<PathBuf> {
         let Some(Departed { path: from, .. }) = self.departed.remove(&cookie) else {
             self.note(FileEventType::Create, path, is_dir, now);
@@ -100,7 +100,7 @@ impl Changes {
         let before = self.waiting.remove(&from);
         let due = before.as_ref().map_or(now + self.window, |b| b.due);
         match before {
-            // Made under another name and then moved into place, as careful writers do.
+            // Created under another name and then moved into place, as careful writers do.
             Some(Waiting { kind: FileEventType::Create, .. }) => self.note(FileEventType::Create, path, is_dir, now),
             Some(Waiting { kind: FileEventType::Rename, old_path: Some(origin), .. }) if origin != path => {
                 self.insert(path.to_owned(), FileEventType::Rename, Some(origin), is_dir, due);
@@ -112,7 +112,7 @@ impl Changes {
         Some(from)
     }
 
-    /// What waits in a directory that moved, moves with it.
+    /// Moves the pending changes of a moved directory to its new path.
     fn carry(&mut self, from: &Path, to: &Path) {
         let inside: Vec<PathBuf> = self.waiting.keys().filter(|p| p.starts_with(from) && *p != from).cloned().collect();
         for path in inside {
@@ -132,12 +132,12 @@ impl Changes {
         gone.into_iter().map(|d| (d.path, d.is_dir)).collect()
     }
 
-    /// When to look again.
+    /// When the next change is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.waiting.values().map(|w| w.due).chain(self.departed.values().map(|d| d.until)).min()
     }
 
-    /// What is due, in the order in which it began.
+    /// The changes that are due, in the order in which they started.
     pub(super) fn due(&mut self, now: Instant, all: bool) -> Vec<Change> {
         let all = all || self.waiting.len() > MAX_WAITING;
         let mut due: Vec<(u64, Change)> = self
@@ -186,7 +186,7 @@ mod tests {
             c.arrive(7, to, false, now);
         };
         assert_eq!(moved(&|c, now| go(c, a, b, now)), [(Rename, "b".to_owned(), Some("a".to_owned()))]);
-        // A careful writer's temporary file is not told of.
+        // A careful writer's temporary file is not reported.
         let careful = moved(&|c, now| {
             c.note(Create, a, false, now);
             c.note(Write, a, false, now);

@@ -1,4 +1,4 @@
-//! A watcher's events, numbered, for readers that come when they like.
+//! A watcher's events, numbered, for readers that come at any time.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-/// The most events that are kept for readers, and the most bytes of their paths. The oldest go first.
+/// The most events kept for readers, and the most bytes of their paths. The oldest are dropped first.
 const MAX_EVENTS: usize = 10_000;
 const MAX_BYTES: usize = 2 << 20;
 
@@ -43,15 +43,15 @@ pub struct FileEvent {
     pub inode: Option<u64>,
 }
 
-/// What a reader gets.
+/// The events that a reader gets.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Page {
     pub(super) events: Vec<FileEvent>,
-    /// The number of the last event that the reader has now.
+    /// The number of the last event in this page.
     pub(super) cursor: u64,
-    /// Events after the reader's cursor were lost: look at the files again.
+    /// Events after the reader's cursor were lost: check the files again.
     pub(super) overflow: bool,
-    /// What was watched is gone, or the watcher was stopped: nothing comes any more.
+    /// The watched path is gone, or the watcher was stopped: no more events follow.
     pub(super) closed: bool,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct Page {
 struct State {
     events: VecDeque<FileEvent>,
     bytes: usize,
-    /// The number given last, to an event or to a loss.
+    /// The last assigned number, of an event or of a loss.
     last: u64,
-    /// The number up to which something was lost.
+    /// The number of the last loss.
     lost: u64,
     closed: bool,
 }
@@ -87,7 +87,7 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds events; their numbers are given here.
+    /// Adds events and assigns their numbers.
     pub(super) fn push(&self, events: Vec<FileEvent>) {
         let mut state = self.lock();
         for mut event in events {
@@ -105,7 +105,7 @@ impl Feed {
         self.changed.send_replace(());
     }
 
-    /// Notes that events were lost.
+    /// Records that events were lost.
     pub(super) fn lose(&self) {
         let mut state = self.lock();
         state.last += 1;
@@ -127,10 +127,10 @@ impl Feed {
         self.lock().last
     }
 
-    /// What comes after `cursor`.
+    /// The events after `cursor`.
     pub(super) fn after(&self, cursor: u64, limit: usize) -> Page {
         let state = self.lock();
-        // A cursor from elsewhere: this reader knows nothing of what is here.
+        // A cursor from elsewhere: this reader has none of these events.
         let (cursor, foreign) = if cursor > state.last { (0, true) } else { (cursor, false) };
         let overflow = foreign || cursor < state.lost;
         let from = state.events.partition_point(|event| event.seq <= cursor);
@@ -140,7 +140,7 @@ impl Feed {
         Page { events, cursor, overflow, closed: state.closed }
     }
 
-    /// The same; waits while there is nothing to tell.
+    /// The same. Waits until there are events.
     pub(super) async fn wait(&self, cursor: u64, limit: usize, until: Option<Instant>) -> Page {
         let mut changed = self.changed.subscribe();
         loop {

@@ -1,15 +1,14 @@
-//! Watching files change.
+//! Watches files for changes.
 //!
 //! ```text
 //!  kernel (inotify) ──► tree: which directory it was ──► changes: a window's events on a path become one
 //!                         ▲                                            │
-//!                         └── new directories are looked through       ▼
+//!                         └── new directories are searched             ▼
 //!                                                  feed: numbered, bounded, read by poll and by streams
 //! ```
 //!
-//! A watcher is one task of the runtime. What needs the user's rights (opening, looking, watching) it has done on a thread
-//! of [`super::worker`]. Of inotify a watcher has its own instance, so that a flood in one makes no other one lose
-//! events.
+//! A watcher is one task of the runtime. Operations that need the user's rights (open, stat, watch) run on a thread of
+//! [`super::worker`]. Each watcher has its own inotify instance, so that a flood in one does not make others lose events.
 
 mod changes;
 mod feed;

@@ -1,5 +1,5 @@
-//! Watching in AIO's wire format. Its documents contradict each other on the envelope, so answers have both: what is in
-//! `data` stands beside it too.
+//! Watching in AIO's wire format. AIO's documents contradict each other on the envelope, so answers have both forms: the keys of
+//! `data` are also beside it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use super::wait;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, QueryArgs};
 
-/// Events of one piece of a stream, and of an answer without one.
+/// The most events of one chunk of a stream, and of an answer without a stream.
 const PIECE: usize = 1000;
-/// A stream with nothing to tell says so this often, for proxies that close what is silent.
+/// How often an idle stream sends a sign of life, for proxies that close silent connections.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
 pub(in super::super) fn router() -> Router<SharedGuest> {
@@ -37,7 +37,7 @@ pub(in super::super) fn router() -> Router<SharedGuest> {
         .route("/v1/file/watch/{watcher_id}/events", get(events))
 }
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(list, create, events, poll, wait_for, stop))]
 pub struct WatchApi;
@@ -91,8 +91,8 @@ async fn create(State(guest): State<SharedGuest>, Body(request): Body<CreateWatc
 
 /// Events after a cursor.
 ///
-/// `overflow` says that events after the cursor were lost: look at the files again and go on with the answer's cursor.
-/// `closed` says that nothing will come any more, since what was watched is gone.
+/// `overflow` says that events after the cursor were lost: check the files again and continue with the answer's cursor. `closed`
+/// says that no more events follow, since the watched path is gone.
 #[utoipa::path(post, path = "/v1/file/watch/{watcher_id}/poll", tag = "file-watch",
     operation_id = "poll_events_v1_file_watch__watcher_id__poll_post", params(("watcher_id" = String, Path)),
     request_body = PollRequest, responses((status = 200, body = Value)))]
@@ -104,17 +104,17 @@ async fn poll(
     Ok(both(service::poll(&guest, &id, request).await?, "Operation successful", true))
 }
 
-/// Where a reader of events begins.
+/// Where a reader of events starts.
 #[derive(Debug, Default, Deserialize)]
 struct From {
     cursor: Option<u64>,
     since: Option<u64>,
 }
 
-/// Events as a stream (`Accept: text/event-stream`), else those that there are.
+/// Events as a stream (`Accept: text/event-stream`), otherwise the events so far.
 ///
-/// The stream has events called `watch_started`, `file_change` and `overflow`. Their ids are `{watcher_id}:{seq}`; who
-/// sends the last one back as `Last-Event-ID` goes on after it.
+/// The stream has events called `watch_started`, `file_change` and `overflow`. Their ids are `{watcher_id}:{seq}`. A client that
+/// sends the last one back as `Last-Event-ID` continues after it.
 #[utoipa::path(get, path = "/v1/file/watch/{watcher_id}/events", tag = "file-watch",
     operation_id = "watch_events_v1_file_watch__watcher_id__events_get", params(("watcher_id" = String, Path)),
     responses((status = 200, body = Value)))]

@@ -1,4 +1,4 @@
-//! Which files a watcher tells of.
+//! Which files a watcher reports.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::super::error::Failure;
 const MAX_GLOBS: usize = 256;
 const MAX_GLOB_BYTES: usize = 4096;
 
-/// `exclude` and `include_patterns`: globs as in a `.gitignore`, so that a plain name counts at every depth.
+/// `exclude` and `include_patterns`: globs as in a `.gitignore`, so that a plain name matches at every depth.
 #[derive(Debug)]
 pub(super) struct Selection {
     excluded: Override,

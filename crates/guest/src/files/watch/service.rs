@@ -23,7 +23,7 @@ use crate::http::within;
 
 /// The most watchers.
 const MAX_WATCHERS: usize = 32;
-/// The most calls of `wait` at a time.
+/// The most concurrent calls of `wait`.
 const MAX_WAITS: usize = 64;
 
 /// All watchers.
@@ -52,7 +52,7 @@ struct Entry {
     stop: CancellationToken,
 }
 
-/// What a watcher was asked to do.
+/// The settings of a watcher.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Info {
     pub(super) watcher_id: String,
@@ -63,11 +63,11 @@ pub(super) struct Info {
     /// Milliseconds.
     pub(super) debounce: i64,
     pub(super) created_at: Timestamp,
-    /// Directories that were watched at the beginning.
+    /// Directories watched at the start.
     pub(super) directories: usize,
 }
 
-/// The same, and how far it is.
+/// The settings of a watcher and its progress.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Listed {
     #[serde(flatten)]
@@ -146,7 +146,7 @@ fn all_types() -> Vec<FileEventType> {
     vec![Create, Write, Remove, Rename, Chmod]
 }
 
-/// Nothing chosen would wait for nothing: it is taken for all.
+/// An empty list would wait for nothing, so it means all types.
 fn some_types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileEventType>, D::Error> {
     let types = Vec::deserialize(deserializer)?;
     Ok(if types.is_empty() { all_types() } else { types })
@@ -167,7 +167,7 @@ pub(super) struct WaitRequest {
     pub(super) event_types: Vec<FileEventType>,
 }
 
-/// Why there is no watcher.
+/// Why a watch call failed.
 #[derive(Debug)]
 pub(super) enum WatchError {
     TooMany,
@@ -204,7 +204,7 @@ pub(super) async fn create(guest: &SharedGuest, request: CreateWatchRequest) -> 
         Info { watcher_id, path, recursive, exclude, include_patterns, debounce, created_at: Timestamp::now(), directories };
     {
         let mut watchers = guest.files.watches.lock();
-        // Others may have come while the tree was walked.
+        // Other watchers may have been created during the walk.
         if watchers.len() >= MAX_WATCHERS {
             return Err(WatchError::TooMany);
         }
@@ -222,14 +222,14 @@ pub(super) fn list(guest: &SharedGuest) -> Vec<Listed> {
     watchers.values().map(listed).collect()
 }
 
-/// A watcher's events, and what it was asked to do.
+/// A watcher's events and settings.
 pub(super) fn feed(guest: &SharedGuest, id: &str) -> Result<(Info, Arc<Feed>), WatchError> {
     let watchers = guest.files.watches.lock();
     let entry = watchers.get(id).ok_or_else(|| WatchError::NotFound(id.to_owned()))?;
     Ok((entry.info.clone(), entry.feed.clone()))
 }
 
-/// Events after a cursor; waits for some, if told to.
+/// Events after a cursor. Waits for some if requested.
 pub(super) async fn poll(guest: &SharedGuest, id: &str, request: PollRequest) -> Result<Page, WatchError> {
     let (_, feed) = feed(guest, id)?;
     let cursor = request.since.unwrap_or(0).max(request.cursor).unsigned_abs();

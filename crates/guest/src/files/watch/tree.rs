@@ -1,4 +1,4 @@
-//! The directories that a watcher has the kernel watch.
+//! The directories that the kernel watches for a watcher.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -21,12 +21,12 @@ use super::selection::Selection;
 pub(super) const MAX_DIRECTORIES: usize = 8192;
 /// The most files that are reported as new when directories appear with content.
 const MAX_SEEN: usize = 10_000;
-/// Bytes of events that are read at once.
+/// Bytes of events read at once.
 const BUFFER_BYTES: usize = 16 << 10;
-/// How many such pieces are read before anything else gets its turn.
+/// The most consecutive reads before other tasks run.
 const MAX_READS: usize = 16;
 
-/// What a directory tells.
+/// The events of a directory.
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
@@ -37,7 +37,7 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::EXCL_UNLINK)
     .union(WatchFlags::ONLYDIR);
 
-/// One event as the kernel gave it.
+/// One event from the kernel.
 #[derive(Debug)]
 pub(super) struct Raw {
     pub(super) watch: i32,
@@ -46,7 +46,7 @@ pub(super) struct Raw {
     pub(super) name: Option<OsString>,
 }
 
-/// Something found in a directory that is new.
+/// An entry of a new directory.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) path: PathBuf,
@@ -56,9 +56,9 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Tree {
     inotify: Arc<OwnedFd>,
-    /// What is watched, as callers name it: a directory, or one file's directory.
+    /// The watched directory as callers name it; for a single file, its directory.
     pub(super) root: PathBuf,
-    /// The one file that is watched.
+    /// The one watched file.
     pub(super) only: Option<OsString>,
     recursive: bool,
     directories: HashMap<i32, PathBuf>,
@@ -74,7 +74,7 @@ fn unwatchable(errno: Errno, path: &Path) -> Failure {
     }
 }
 
-/// A new instance of inotify.
+/// Creates an inotify instance.
 pub(super) fn instance(path: &Path) -> Result<OwnedFd, Failure> {
     inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| match errno {
         Errno::MFILE => Failure::Invalid {
@@ -85,12 +85,12 @@ pub(super) fn instance(path: &Path) -> Result<OwnedFd, Failure> {
     })
 }
 
-/// Watches a directory that is open, and no other that has taken its name.
+/// Watches the open directory, and no other that has taken its name.
 pub(super) fn watch(inotify: &OwnedFd, dir: &OwnedFd) -> Result<i32, Errno> {
     inotify::add_watch(inotify, format!("/proc/self/fd/{}", dir.as_raw_fd()), EVENTS)
 }
 
-/// The events that have come, up to a bound.
+/// Reads the pending events, up to a bound.
 pub(super) fn read(inotify: &OwnedFd) -> Result<Vec<Raw>, Errno> {
     let mut raw = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
@@ -118,7 +118,7 @@ pub(super) fn read(inotify: &OwnedFd) -> Result<Vec<Raw>, Errno> {
 }
 
 impl Tree {
-    /// Begins to watch what stands at `path`.
+    /// Starts to watch the directory or file at `path`.
     pub(super) fn open(
         root: &Root,
         path: &Path,
@@ -127,7 +127,7 @@ impl Tree {
     ) -> Result<(Self, Selection), Failure> {
         let inotify = Arc::new(instance(path)?);
         let (dir, only) = match (is_dir(&root.inspect(path)?.1), path.parent(), path.file_name()) {
-            // A file is watched by its directory: writers often exchange it for a new one.
+            // A file is watched by its directory: writers often replace it with a new one.
             (false, Some(parent), Some(name)) => (parent, Some(name.to_owned())),
             _ => (path, None),
         };
@@ -144,7 +144,7 @@ impl Tree {
         self.directories.clear();
     }
 
-    /// Whether directories in it are watched too.
+    /// Whether subdirectories are watched too.
     pub(super) fn watches_below(&self) -> bool {
         self.recursive
     }
@@ -157,7 +157,7 @@ impl Tree {
         self.directories.len()
     }
 
-    /// The directory that a watch is of.
+    /// The directory of a watch.
     pub(super) fn directory(&self, watch: i32) -> Option<&Path> {
         self.directories.get(&watch).map(PathBuf::as_path)
     }
@@ -166,7 +166,7 @@ impl Tree {
         self.directories.remove(&watch);
     }
 
-    /// A directory has another path now, or, without one, is no longer in the tree.
+    /// Records that a directory has another path, or, without one, has left the tree.
     pub(super) fn moved(&mut self, from: &Path, to: Option<&Path>) {
         for (watch, path) in &mut self.directories {
             let Ok(rest) = path.strip_prefix(from) else { continue };
@@ -178,16 +178,16 @@ impl Tree {
         }
     }
 
-    /// The directory itself. Opened each time: the kernel tells that it is removed only when nobody has it open.
+    /// Opens the watched directory. Opened each time: the kernel reports its removal only when no process has it open.
     fn top(&self) -> Result<OwnedFd, Failure> {
         Root::open()?.open_dir(&self.root)
     }
 
-    /// Watches a directory and those in it. What they hold goes to `seen`: it may have come before the watch.
-    /// A directory that is gone, or may not be read, is passed over.
+    /// Watches a directory and its subdirectories. Adds their entries to `seen`, since they may be older than the watch. Skips a
+    /// directory that is gone or unreadable.
     ///
     /// # Errors
-    /// There are too many directories, or things in them.
+    /// There are too many directories, or entries in them.
     pub(super) fn enter(&mut self, from: &Path, selection: &Selection, mut seen: Option<&mut Vec<Seen>>) -> Result<(), Failure> {
         let top = self.top()?;
         let mut waiting = vec![from.to_owned()];
@@ -243,11 +243,11 @@ impl Tree {
         Ok(())
     }
 
-    /// What stands at a path now.
+    /// Stats a path.
     pub(super) fn stat(&self, relative: &Path) -> Option<Stat> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let here = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-        // The last component may be a link: it is not opened, only looked at.
+        // The last component may be a link: it is not opened, only inspected.
         let fd = open_in(self.top().ok()?, here, flags, ResolveFlags::BENEATH).ok()?;
         rustix::fs::fstat(fd).ok()
     }

@@ -1,4 +1,4 @@
-//! Waiting for one path: for a file that a program is about to make, say.
+//! Waits for one path, for example a file that a program is about to create.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -22,13 +22,13 @@ use super::tree;
 use super::watcher::{async_fd, event, next};
 use crate::SharedGuest;
 
-/// Where a path's next event will show.
+/// A watch on the directory where a path's next event occurs.
 struct Outlook {
-    /// What stands at the path.
+    /// The path's current state.
     stat: Option<Stat>,
     /// Watches the nearest directory above the path.
     inotify: Arc<OwnedFd>,
-    /// That is the one which the path stands in.
+    /// Whether that directory is the path's parent.
     is_parent: bool,
     path: PathBuf,
 }
@@ -41,7 +41,7 @@ fn look(root: &Root, path: &Path) -> Result<Outlook, Failure> {
             other => other?,
         };
         tree::watch(&inotify, &opened).map_err(|e| Failure::os(e, dir.to_string_lossy()))?;
-        // After the watch: what comes between is seen by one of the two.
+        // Checked after the watch starts, so that one of the two sees every change.
         let stat = match root.inspect(path) {
             Ok((_, stat)) => Some(stat),
             Err(failure) if failure.errno() == Some(Errno::NOENT) => None,
@@ -54,7 +54,7 @@ fn look(root: &Root, path: &Path) -> Result<Outlook, Failure> {
 
 fn kinds(events: ReadFlags) -> &'static [FileEventType] {
     use FileEventType::{Chmod, Create, Remove, Rename, Write};
-    // A file that is moved here has come, and one that is moved away has gone.
+    // A file that is moved here was created, and one that is moved away was removed.
     let table: [(ReadFlags, &[FileEventType]); 6] = [
         (ReadFlags::CREATE, &[Create]),
         (ReadFlags::MOVED_TO, &[Create, Rename]),
@@ -66,7 +66,7 @@ fn kinds(events: ReadFlags) -> &'static [FileEventType] {
     table.into_iter().find(|(flag, _)| events.intersects(*flag)).map_or(&[], |(_, kinds)| kinds)
 }
 
-/// The first event of the wanted kinds; none when time is up. A file that is there already was created.
+/// Waits for the first event of the requested kinds; `None` after the timeout. An existing file counts as created.
 pub(super) async fn wait(guest: &SharedGuest, request: WaitRequest) -> Result<Option<FileEvent>, WatchError> {
     let _permit = guest.files.watches.waits.try_acquire().map_err(|_| WatchError::TooMany)?;
     let until = Instant::now() + Duration::from_secs(request.timeout.unsigned_abs());
@@ -86,7 +86,7 @@ pub(super) async fn wait(guest: &SharedGuest, request: WaitRequest) -> Result<Op
             return Ok(told(FileEventType::Create, Some(*stat), is_dir(stat)));
         }
         let queue = async_fd(inotify).map_err(|e| fail(Failure::io(e, &path)))?;
-        // Until the directory in which to look may be another.
+        // Until another directory may be the one to watch.
         'same: loop {
             let Ok(raw) = timeout_at(until, next(&queue)).await else { return Ok(None) };
             for raw in raw.map_err(|e| fail(Failure::io(e, &path)))? {

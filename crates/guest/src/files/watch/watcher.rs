@@ -1,4 +1,4 @@
-//! One watcher at work: from the kernel's events to its feed.
+//! The task of a watcher: from the kernel's events to its feed.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::selection::Selection;
 use super::tree::{self, Raw, Seen, Tree};
 use crate::SharedGuest;
 
-/// Between two looks at the kernel's queue: a writer of single bytes must not keep the guest busy.
+/// The pause between reads of the kernel's queue: a writer of single bytes must not keep the guest busy.
 const PACE: Duration = Duration::from_millis(20);
 
 /// The state of a running watcher.
@@ -32,14 +32,14 @@ pub(super) struct Watcher {
     pub(super) stop: CancellationToken,
 }
 
-/// What one reading of the queue asks for.
+/// Actions that one read of the queue requires.
 #[derive(Default)]
 struct Needs {
-    /// Directories that are new.
+    /// New directories to watch.
     enter: Vec<PathBuf>,
     /// Events were lost.
     lost: bool,
-    /// What is watched is gone.
+    /// The watched path is gone.
     gone: bool,
 }
 
@@ -59,13 +59,13 @@ pub(super) fn async_fd(inotify: Arc<OwnedFd>) -> std::io::Result<AsyncFd<Arc<Own
     AsyncFd::with_interest(inotify, Interest::READABLE)
 }
 
-/// Waits for events and takes them.
+/// Waits for events and reads them.
 pub(super) async fn next(queue: &AsyncFd<Arc<OwnedFd>>) -> std::io::Result<Vec<Raw>> {
     queue.async_io(Interest::READABLE, |fd| tree::read(fd).map_err(std::io::Error::from)).await
 }
 
 impl Watcher {
-    /// Runs until it is stopped or what it watches is gone. Call it in a task.
+    /// Runs until it is stopped or the watched path is gone. Call it in a task.
     pub(super) async fn run(self, guest: SharedGuest) {
         let Self { tree, selection, feed, debounce, stop } = self;
         let queue = async_fd(tree.inotify());
@@ -107,7 +107,7 @@ async fn follow(guest: &SharedGuest, shared: &Arc<Shared>, queue: &AsyncFd<Arc<O
         }
         let mut lost = needs.lost;
         if lost {
-            // Directories may have come unseen.
+            // New directories may have been missed.
             needs.enter.push(PathBuf::new());
         }
         if !needs.enter.is_empty() && !needs.gone {
@@ -134,7 +134,7 @@ async fn follow(guest: &SharedGuest, shared: &Arc<Shared>, queue: &AsyncFd<Arc<O
     }
 }
 
-/// What one event of the kernel means.
+/// Handles one event from the kernel.
 fn take(tree: &mut Tree, changes: &mut Changes, needs: &mut Needs, raw: &Raw, now: Instant) {
     let has = |flags| raw.events.intersects(flags);
     if has(ReadFlags::QUEUE_OVERFLOW) {
@@ -179,7 +179,7 @@ fn take(tree: &mut Tree, changes: &mut Changes, needs: &mut Needs, raw: &Raw, no
     }
 }
 
-/// Watches new directories; what is in them, and whether that is all.
+/// Watches new directories. Returns their entries, and whether these are complete.
 async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> (Vec<Seen>, bool) {
     let shared = shared.clone();
     let look = move |_: &_| {
@@ -190,7 +190,7 @@ async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> 
             if !again && (tree.only.is_some() || shared.selection.excludes(&tree.root.join(&path), true)) {
                 continue;
             }
-            // After a loss everything is looked at, and nothing can be called new.
+            // After a loss, everything is entered again, and no entry counts as new.
             let sink = (!again).then_some(&mut seen);
             if again {
                 tree.clear();
@@ -210,7 +210,7 @@ async fn enter(guest: &SharedGuest, shared: &Arc<Shared>, new: Vec<PathBuf>) -> 
     }
 }
 
-/// Describes changes as they are now, and leaves out what is not asked for.
+/// Describes changes in their current state, and leaves out those that are not selected.
 async fn describe(guest: &SharedGuest, shared: &Arc<Shared>, changes: Vec<Change>) -> Vec<FileEvent> {
     let shared = shared.clone();
     let look = move |_: &_| {
@@ -231,7 +231,7 @@ async fn describe(guest: &SharedGuest, shared: &Arc<Shared>, changes: Vec<Change
                 (false, _) => return None,
             };
             let stat = if change.kind == FileEventType::Remove { None } else { tree.stat(&change.path) };
-            // Written under a name that nobody else sees, as by a file without one until it is whole.
+            // Written under a name that no longer exists, like a nameless file that is linked when complete.
             if stat.is_none() && matches!(change.kind, FileEventType::Write | FileEventType::Chmod) {
                 return None;
             }
