@@ -28,7 +28,7 @@ pub(crate) async fn refuse_pages(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a host with its port is this machine: by an address, which nobody can rebind, or by its own names.
+/// Whether a host with its port is this machine: an IP address, which can't be rebound, or one of its own names.
 fn is_here(authority: &str, own: &str) -> bool {
     let name = match authority.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
@@ -36,7 +36,7 @@ fn is_here(authority: &str, own: &str) -> bool {
     };
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     let lower = bare.to_ascii_lowercase();
-    // Without a name there is no page: programs of HTTP/1.0.
+    // Without a name there is no page: programs that speak HTTP/1.0.
     name.is_empty()
         || bare.parse::<IpAddr>().is_ok()
         || lower == "localhost"

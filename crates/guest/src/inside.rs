@@ -1,4 +1,4 @@
-//! Calls made inside the sandbox to the guest's own port: they are steps too, and the gateway comes to fetch them.
+//! Records calls inside the sandbox to the guest's own port. They are steps too, and the gateway collects them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tokio::sync::Notify;
 
-/// The most steps kept for a gateway that does not come.
+/// The most steps kept while no gateway reads them.
 const MOST_STEPS: usize = 1000;
-/// The most bytes of them.
+/// The most bytes of kept steps.
 const MOST_BYTES: usize = 4 << 20;
-/// The most bytes of one body.
+/// The most recorded bytes of one body.
 const MOST_BODY: usize = 64 << 10;
 
-/// Steps that wait for the gateway: the oldest go first when there are too many.
+/// Steps that wait for the gateway. The oldest are dropped when there are too many.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InsideSteps {
     waiting: Arc<Mutex<Waiting>>,
@@ -58,7 +58,7 @@ impl InsideSteps {
         Some(line)
     }
 
-    /// All steps as they come, as JSON lines. One reader at a time: two would share them.
+    /// Streams all steps as they come, as JSON lines. Use one reader at a time: two would share the steps.
     pub(crate) fn stream(&self) -> Response {
         let lines = futures_util::stream::unfold(self.clone(), |steps| async move {
             loop {
@@ -74,7 +74,7 @@ impl InsideSteps {
     }
 }
 
-/// Records the calls of `/v1`, with bodies that are JSON and small.
+/// Records calls of `/v1`, with small JSON bodies.
 pub(crate) async fn record(State(steps): State<InsideSteps>, request: Request, next: Next) -> Response {
     if !request.uri().path().starts_with("/v1/") {
         return next.run(request).await;
@@ -101,7 +101,7 @@ pub(crate) async fn record(State(steps): State<InsideSteps>, request: Request, n
     Response::from_parts(parts, body)
 }
 
-/// Reads a body that says it is JSON and small; any other passes as it is.
+/// Reads a small JSON body, according to its headers. Any other body passes unchanged.
 async fn keep(headers: &HeaderMap, body: Body) -> (Body, Option<serde_json::Value>) {
     let text = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let json = text(CONTENT_TYPE).is_some_and(|t| t.starts_with("application/json"));
@@ -114,7 +114,7 @@ async fn keep(headers: &HeaderMap, body: Body) -> (Body, Option<serde_json::Valu
             let value = serde_json::from_slice(&bytes).ok();
             (bytes.into(), value)
         }
-        // Cut off: the handler is given the same end.
+        // The body was cut off: the handler gets the same error.
         Err(error) => (Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(error)])), None),
     }
 }

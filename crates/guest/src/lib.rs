@@ -1,8 +1,8 @@
 //! The server inside each sandbox.
 //!
-//! Owns the services that an agent uses there, one folder each: in it, `service.rs` does the work in plain Rust and
-//! `routes.rs` speaks AIO Sandbox's wire format (`/v1/*`). Never knows who the tenant is, and never trusts that it is
-//! alone: the sandbox's own root may do to it what it likes, so nothing outside the sandbox may depend on its honesty.
+//! Owns the services that an agent uses there, in one folder each: `service.rs` does the work in plain Rust, and `routes.rs`
+//! speaks AIO Sandbox's wire format (`/v1/*`). Never knows the tenant, and never trusts that it is alone: the sandbox's own root
+//! can change it at will, so nothing outside the sandbox may depend on its honesty.
 
 #![forbid(unsafe_code)]
 
@@ -50,8 +50,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arenite_isolation::counters::Counters;
 use arenite_model::protocol::{Assignment, GuestConfig};
 
-/// What `arenite guest` does: becomes the server of a sandbox, runs one step of an image build, or reads what the server does
-/// not trust itself with. Call it in a process with one thread.
+/// Runs `arenite guest`: the server of a sandbox, one step of an image build, or a reader of untrusted input for the server. Call
+/// it in a process with one thread.
 pub fn main() -> std::io::Result<()> {
     if std::env::args_os().nth(2).is_some_and(|argument| argument == confined::ARGUMENT) {
         return confined::main();
@@ -65,14 +65,14 @@ pub fn main() -> std::io::Result<()> {
     }
 }
 
-/// What every service shares.
+/// The state that all services share.
 #[derive(Debug)]
 pub struct Guest {
     /// Replaced once, when a pooled sandbox is assigned.
     config: RwLock<Arc<GuestConfig>>,
     /// Starts and reaps processes.
     pub processes: process::Processes,
-    /// Who commands run as.
+    /// The user that runs commands.
     pub user: users::User,
     /// Root, for calls with `sudo: true`.
     pub root_user: users::User,
@@ -90,38 +90,38 @@ pub struct Guest {
     pub desktop: desktop::DesktopService,
     /// The browser on it.
     pub browser: browser::BrowserService,
-    /// The VM, which is the screen in its place.
+    /// The VM, which replaces the screen.
     pub vm: vm::VmService,
     /// VS Code and JupyterLab.
     pub pages: pages::PagesService,
-    /// What runs at the sandbox's end.
+    /// Commands that run when the sandbox ends.
     pub hooks: hooks::Hooks,
-    /// What is known of the use of resources.
+    /// Observations of resource usage.
     pub observe: observe::Observer,
     /// MCP servers.
     pub mcp: mcp::McpService,
-    /// The forward proxy for what runs here.
+    /// The forward proxy for processes of the sandbox.
     pub proxy: proxy::ProxyService,
-    /// Versions of programs, once asked for.
+    /// Versions of programs, cached on first use.
     pub sandbox: sandbox::Versions,
     /// Registered skills.
     pub skills: skills::Skills,
-    /// Processes that read what can't be trusted.
+    /// Processes that read untrusted input.
     pub confined: confined::Confined,
 }
 
-/// How handlers receive it.
+/// The shared state that handlers receive.
 pub type SharedGuest = Arc<Guest>;
 
-/// For sessions, commands and the like: unique in the guest, safe in a URL.
+/// An id for sessions, commands and similar: unique in the guest, safe in a URL.
 fn random_id() -> String {
-    // The kernel's generator does not fail after boot; if it did, equal ids would be the least of the troubles.
+    // The kernel's generator does not fail after boot; if it did, equal ids would be a minor problem.
     format!("{:016x}", getrandom::u64().unwrap_or_default())
 }
 
 impl Guest {
-    /// Commands run as the user that `USER` of the environment names, when the image has it; else as the configured one. One
-    /// that is not in the image is an error in the log, and root instead.
+    /// Creates the state. Commands run as the user named by `USER` in the environment, if the image has it, otherwise as the
+    /// configured one. If the image has neither, logs an error and uses root.
     pub fn new(mut config: GuestConfig, processes: process::Processes, counters: Counters) -> Self {
         let wanted = config.user.as_deref();
         let by_name = config.env.get("USER").and_then(|name| users::User::find(name));
@@ -155,13 +155,13 @@ impl Guest {
         }
     }
 
-    /// What the guest was told to be.
+    /// The current configuration.
     pub fn config(&self) -> Arc<GuestConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Turns a pooled sandbox into a client's. What starts from now on gets the new environment and directory.
-    /// False when it was assigned already.
+    /// Assigns a pooled sandbox to a client. Processes started from now on get the new environment and directory. Returns false
+    /// if it was assigned already.
     fn assign(&self, mut config: GuestConfig) -> bool {
         let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
         if current.assignment == Assignment::Assigned {
@@ -179,7 +179,7 @@ impl Guest {
         configured.into_iter().chain([self.user.home.clone()]).find(|d| d.is_dir()).unwrap_or_else(|| "/".into())
     }
 
-    /// A directory or file as the user's commands would name it; relative ones start at the default directory.
+    /// Makes a path absolute as the user's commands would: relative paths start at the default directory.
     pub fn absolute(&self, path: &str) -> PathBuf {
         match path.strip_prefix("~/").or((path == "~").then_some("")) {
             Some(rest) => self.user.home.join(rest),

@@ -1,4 +1,4 @@
-//! The guest's own log: on the sandbox's disk, so that its limit bounds it, and made with its first line.
+//! The guest's own log. It is on the sandbox's disk, so the disk limit bounds it, and is created with its first line.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use crate::main_command::LOG_DIR;
 
-/// Opens the file at the first line; a line that can't be written is lost, as there is nobody else to tell.
+/// Opens the file at the first line. A line that can't be written is lost, since there is no other place to report it.
 struct Lazy(Option<File>);
 
 impl Write for Lazy {

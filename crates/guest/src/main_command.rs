@@ -1,4 +1,4 @@
-//! The sandbox's main command: its image's or its creator's `args`, run once, with its output in a file.
+//! The sandbox's main command: `args` from its image or its creator, run once, with its output in a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use crate::SharedGuest;
 use crate::process::Command;
 
-/// Where its output goes, and the guest's own log. On the sandbox's disk, so that its limit bounds them.
+/// The directory for its output and the guest's own log. It is on the sandbox's disk, so the disk limit bounds them.
 pub(crate) const LOG_DIR: &str = "/var/log/arenite";
 
 /// Starts it, if there is one. Failures are written to its log, where users look for them.

@@ -1,4 +1,4 @@
-//! Commands that run when the sandbox begins or ends.
+//! Commands that run when the sandbox starts or ends.
 //!
 //! | event | when | comes from |
 //! | --- | --- | --- |
@@ -6,8 +6,8 @@
 //! | `post_ready` | beside the first calls | `RUN_HOOK_POST_READY` |
 //! | `shutdown` | before the sandbox is deleted | `RUN_HOOK_SHUTDOWN`, and the API |
 //!
-//! They run as the sandbox's user, each within its time, with their output in a file beside the guest's log. None of them
-//! can keep a sandbox from beginning or ending.
+//! They run as the sandbox's user, each with a timeout, and write to a file beside the guest's log. No hook can keep a sandbox
+//! from starting or ending.
 
 mod routes;
 mod run;

@@ -11,12 +11,12 @@ use super::service::{self, HookError, RegisterHookRequest, SandboxHook};
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message};
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new().route("/v1/sandbox/hooks", get(list).post(register)).route("/v1/sandbox/hooks/{name}", delete(remove))
 }
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(register, list, remove))]
 pub struct HooksApi;

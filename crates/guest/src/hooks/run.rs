@@ -1,4 +1,4 @@
-//! Running them.
+//! Runs the hooks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,10 +14,10 @@ use crate::SharedGuest;
 use crate::main_command::LOG_DIR;
 use crate::process::{Command, Signal, kill_members, seconds};
 
-/// Time of a hook at the sandbox's beginning, in seconds.
+/// Timeout of a hook at the sandbox's start, in seconds.
 pub(super) const START_SECONDS: f64 = 60.0;
 
-/// Runs what must be done before the first call, one after the other.
+/// Runs the hooks before the first call, one after the other.
 pub(crate) async fn before_services(guest: &SharedGuest) {
     for event in ["init", "pre_services"] {
         for hook in list(guest, event) {
@@ -26,7 +26,7 @@ pub(crate) async fn before_services(guest: &SharedGuest) {
     }
 }
 
-/// Runs what is to be done once calls are taken.
+/// Runs the hooks that start with the first calls.
 pub(crate) fn when_ready(guest: SharedGuest) {
     let hooks = list(&guest, "post_ready");
     if !hooks.is_empty() {
@@ -34,8 +34,8 @@ pub(crate) fn when_ready(guest: SharedGuest) {
     }
 }
 
-/// Begins the hooks of the sandbox's end: the lower priority first, equal ones at once, and all within
-/// [`SHUTDOWN_SECONDS`]. They run on when nobody waits. None: there is nothing to do.
+/// Starts the hooks of the sandbox's end: the lower priority first, equal ones at once, and all within [`SHUTDOWN_SECONDS`]. They
+/// go on if the returned handle is dropped. `None`: there are no such hooks.
 pub(crate) fn shutdown(guest: &SharedGuest) -> Option<tokio::task::JoinHandle<()>> {
     let hooks = list(guest, SHUTDOWN);
     if hooks.is_empty() {

@@ -9,17 +9,17 @@ use utoipa::ToSchema;
 
 use crate::Guest;
 
-/// The most hooks of the API.
+/// The most hooks registered by the API.
 const MAX_HOOKS: usize = 64;
 /// The longest name and command, in characters.
 const MAX_NAME: usize = 64;
 const MAX_COMMAND: usize = 4096;
-/// Time of a hook that says nothing of it, in seconds.
+/// The default timeout of a hook, in seconds.
 pub(super) const TIMEOUT_SECONDS: f64 = 10.0;
 pub(super) const PRIORITY: i64 = 100;
-/// The event that the API may register for.
+/// The event that the API accepts.
 pub(super) const SHUTDOWN: &str = "shutdown";
-/// All events; hooks of the others come from the environment alone.
+/// All events. Hooks for the other events come from the environment only.
 const EVENTS: [&str; 4] = ["init", "pre_services", "post_ready", SHUTDOWN];
 
 /// A command that runs when the sandbox ends.
@@ -123,20 +123,20 @@ impl Hooks {
     }
 }
 
-/// The hooks of the sandbox's own environment.
+/// The hooks in the sandbox's environment.
 fn of_environment(guest: &Guest) -> impl Iterator<Item = SandboxHook> {
     let config = guest.config();
     EVENTS.into_iter().filter_map(move |event| {
         let name = format!("RUN_HOOK_{}", event.to_uppercase());
         let command = config.env.get(&name).filter(|command| !command.trim().is_empty())?.clone();
-        // What prepares a sandbox may take longer than what ends it.
+        // A hook that prepares a sandbox may take longer than one that ends it.
         let timeout = if event == SHUTDOWN { TIMEOUT_SECONDS } else { super::run::START_SECONDS };
         let (event, source) = (event.to_owned(), "env".to_owned());
         Some(SandboxHook { name, event, command, timeout, priority: PRIORITY, source })
     })
 }
 
-/// The same as [`list`], for an event that a caller names.
+/// The same as [`list`], for an event named by a caller.
 pub(super) fn list_of(guest: &Guest, event: &str) -> Result<Vec<SandboxHook>, HookError> {
     if EVENTS.contains(&event) { Ok(list(guest, event)) } else { Err(HookError::NotListed(event.to_owned())) }
 }
@@ -149,7 +149,7 @@ pub(super) fn list(guest: &Guest, event: &str) -> Vec<SandboxHook> {
     hooks
 }
 
-/// Registers a hook. One of the same name is replaced: a call that is repeated changes nothing.
+/// Registers a hook. Replaces a hook of the same name, so a repeated call changes nothing.
 pub(super) fn register(guest: &Guest, request: RegisterHookRequest) -> Result<SandboxHook, HookError> {
     let RegisterHookRequest { name, event, command, timeout, priority } = request;
     if event != SHUTDOWN {

@@ -1,19 +1,19 @@
-//! The sandbox's addresses as the caller knows them.
+//! The sandbox's addresses as the caller sees them.
 
 use axum::http::{HeaderMap, header};
 
-/// Where the caller reaches this sandbox: scheme, host and prefix, as the proxies before it say.
+/// The address at which the caller reaches this sandbox: scheme, host and prefix, from the headers of the proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     secure: bool,
-    /// Host and prefix, without a slash at the end.
+    /// Host and prefix, without a trailing slash.
     place: String,
 }
 
 impl Address {
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // Each proxy may have added its own; the first is the one nearest to the caller.
+        // Each proxy may have appended its value; the first is the one nearest to the caller.
         let first = |name| text(name).and_then(|value| value.split(',').next()).map(str::trim);
         let is_host = |host: &&str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b));
         let host = first("x-forwarded-host").filter(is_host);
@@ -27,12 +27,12 @@ impl Address {
         Self { secure: first("x-forwarded-proto") == Some("https"), place: format!("{host}{prefix}") }
     }
 
-    /// Of a page or a call, by its path.
+    /// The URL of a page or a call.
     pub(crate) fn http(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
     }
 
-    /// Of a WebSocket.
+    /// The URL of a WebSocket.
     pub(crate) fn websocket(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "wss" } else { "ws" }, self.place)
     }
@@ -43,7 +43,7 @@ impl Address {
         format!("{prefix}{path}")
     }
 
-    /// Without a scheme.
+    /// Host and prefix, without a scheme.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }

@@ -1,4 +1,4 @@
-//! Reading request bodies and queries as FastAPI would, since AIO's clients were written against it.
+//! Reads request bodies and queries like FastAPI, since AIO's clients were written against it.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,18 +19,18 @@ use super::{ApiError, Lax};
 
 /// The most bytes of a JSON body. The gateway has the same bound.
 const MAX_JSON_BYTES: usize = 32 << 20;
-/// The most bytes after a form's own end.
+/// The most bytes after the end of a form.
 const MAX_BYTES_AFTER_FORM: usize = 64 << 10;
 
 /// A JSON body. An empty one reads as `{}`, which AIO's clients send for calls with optional fields only.
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
-/// The query. Repeated keys keep the last.
+/// The query. For repeated keys, the last one counts.
 #[derive(Debug)]
 pub struct QueryArgs<T>(pub T);
 
-/// One thing that is wrong with a request.
+/// One error in a request.
 #[derive(Debug, Clone, Serialize)]
 struct Problem {
     location: Vec<Value>,
@@ -38,7 +38,7 @@ struct Problem {
     kind: &'static str,
 }
 
-/// 422 with both of the bodies that clients know: FastAPI's `detail` and AIO's envelope with `errors`.
+/// 422 with both bodies that clients know: FastAPI's `detail` and AIO's envelope with `errors`.
 fn unprocessable(problem: &Problem) -> Response {
     let Problem { location, message, kind } = problem;
     let body = json!({
@@ -51,7 +51,7 @@ fn unprocessable(problem: &Problem) -> Response {
     (StatusCode::UNPROCESSABLE_ENTITY, axum::Json(body)).into_response()
 }
 
-/// 422 for a part or field that is not there, as FastAPI would say it.
+/// 422 for a missing part or field, with FastAPI's message.
 pub fn missing(root: &str, field: &str) -> Response {
     unprocessable(&Problem { location: vec![root.into(), field.into()], message: "Field required".to_owned(), kind: "missing" })
 }
@@ -60,12 +60,12 @@ pub fn missing(root: &str, field: &str) -> Response {
 #[derive(Debug)]
 pub struct Form {
     parts: Multipart,
-    /// What `parts` reads from.
+    /// The stream that `parts` reads from.
     body: Arc<Mutex<BodyDataStream>>,
 }
 
 impl Form {
-    /// 422 when the body is no form.
+    /// Parses a form. Answers 422 if the body is no form.
     pub async fn from_request(request: Request) -> Result<Self, Response> {
         let (head, body) = request.into_parts();
         let body = Arc::new(Mutex::new(body.into_data_stream()));
@@ -81,8 +81,8 @@ impl Form {
         Ok(Self { parts, body })
     }
 
-    /// The next part; None after the last, when the body has come to its end too: the form's own end may have come, and the
-    /// sender have gone before it had sent all. The error says what is wrong with the body.
+    /// The next part. None only after the end of the body: the form's own end may have arrived from a client that disconnected
+    /// before it had sent everything. The error says what is wrong with the body.
     pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, String> {
         let Self { parts, body } = self;
         if let Some(field) = parts.next_field().await.map_err(|error| error.body_text())? {
@@ -103,7 +103,7 @@ fn next_chunk(body: &Mutex<BodyDataStream>, context: &mut Context<'_>) -> Poll<O
     body.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
 }
 
-/// Where serde stopped, and why, in FastAPI's words.
+/// Where serde stopped and why, in FastAPI's form.
 fn problem(root: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let mut location = vec![Value::from(root)];
     for segment in error.path() {

@@ -1,4 +1,4 @@
-//! Numbers with bounds, refused as FastAPI refuses them: for `#[serde(deserialize_with)]`.
+//! Numbers with bounds, refused with FastAPI's errors: for `#[serde(deserialize_with)]`.
 
 use serde::de::{Deserializer, Error};
 

@@ -1,4 +1,4 @@
-//! Values as pydantic takes them when it is not strict, since AIO's clients were written against it.
+//! Reads values like pydantic in its lax mode, since AIO's clients were written against it.
 //!
 //! | wanted | also taken |
 //! | --- | --- |
@@ -13,11 +13,11 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Vi
 use serde::{Deserialize, forward_to_deserialize_any};
 use serde_json::{Error, Number, Value};
 
-/// JSON that has been parsed.
+/// Parsed JSON.
 #[derive(Debug)]
 pub(crate) struct Lax(pub(crate) Value);
 
-/// Reads a field of what serde buffers (tagged, untagged and flattened types), which would lose the laxness otherwise: for
+/// Reads a field of a type that serde buffers (tagged, untagged and flattened types), which would be strict otherwise: for
 /// `#[serde(deserialize_with)]`.
 pub fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     T::deserialize(Lax(Value::deserialize(deserializer)?)).map_err(D::Error::custom)
@@ -39,7 +39,7 @@ fn float(text: &str) -> Option<Number> {
 }
 
 fn integer(value: Value) -> Value {
-    // Up to here every whole number is exact.
+    // Up to this bound, every whole number is exact.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value = number(value);
     match value.as_f64() {

@@ -1,4 +1,4 @@
-//! AIO Sandbox's way of speaking HTTP: the envelope, its error bodies, and how request bodies are read.
+//! AIO Sandbox's HTTP conventions: the envelope, its error bodies, and how request bodies are read.
 
 mod address;
 mod body;

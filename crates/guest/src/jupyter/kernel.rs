@@ -31,9 +31,9 @@ use crate::process::{Budget, Exit, News, Signal};
 
 /// How long an interrupted execution may go on before its kernel is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long a kernel may take to end when it is asked to.
+/// How long a kernel may take to shut down on request.
 const SHUTDOWN: Duration = Duration::from_secs(3);
-/// How long the word that an execution is over may lag behind its result.
+/// How long the idle status may lag behind the result of an execution.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long a kernel's input and output threads may take to accept a request.
 const SEND: Duration = Duration::from_secs(10);
@@ -55,14 +55,14 @@ impl Status {
     }
 }
 
-/// What became of some code.
+/// The outcome of an execution.
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) status: Status,
     pub(crate) execution_count: Option<i64>,
     pub(crate) outputs: Vec<JupyterOutput>,
     pub(crate) msg_id: String,
-    /// Why the kernel ended by it, if it did.
+    /// Why the execution ended the kernel, if it did.
     pub(crate) ended: Option<String>,
 }
 
@@ -75,7 +75,7 @@ struct Execute {
     done: oneshot::Sender<Execution>,
 }
 
-/// A started kernel. Dropped, it is shut down.
+/// A started kernel. It is shut down when dropped.
 #[derive(Debug)]
 pub(super) struct Kernel {
     executes: mpsc::Sender<Execute>,
@@ -90,7 +90,7 @@ impl Drop for Kernel {
 }
 
 impl Kernel {
-    /// Starts one; it is ready to execute when this answers.
+    /// Starts a kernel. It is ready to execute when this returns.
     pub(super) async fn start(
         guest: &SharedGuest,
         spec: &KernelSpec,
@@ -113,7 +113,7 @@ impl Kernel {
         Ok(Self { executes, stop, ended })
     }
 
-    /// From now on it ends at the latest when `other` is cancelled.
+    /// Ends the kernel when `other` is cancelled, if it has not ended before.
     pub(super) fn stop_with(&self, other: &CancellationToken) {
         let (stop, other) = (self.stop.clone(), other.clone());
         tokio::spawn(async move {
@@ -124,17 +124,17 @@ impl Kernel {
         });
     }
 
-    /// Why it ended; none while it lives.
+    /// Why the kernel ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<String> {
         self.ended.borrow().clone()
     }
 
-    /// Executes code, one at a time. It goes on when the caller leaves.
+    /// Executes code, one call at a time. It goes on when the caller leaves.
     pub(super) async fn execute(&self, code: String, silent: bool, limit: Duration) -> Result<Execution, String> {
         self.execute_told(code, silent, limit, None).await
     }
 
-    /// The same, with what is printed told as it comes.
+    /// The same. Sends printed lines as they come.
     pub(super) async fn execute_told(
         &self,
         code: String,
@@ -143,7 +143,7 @@ impl Kernel {
         news: Option<News>,
     ) -> Result<Execution, String> {
         let (done, execution) = oneshot::channel();
-        // Refused by a task that has ended, or dropped by one that ends: in both cases it says why.
+        // A task that has ended refuses the request, and a task that is ending drops it: both report the reason.
         if self.executes.send(Execute { code, silent, limit, news, done }).await.is_ok()
             && let Ok(execution) = execution.await
         {
@@ -152,11 +152,11 @@ impl Kernel {
         Err(self.ended().unwrap_or_else(|| "it was shut down".to_owned()))
     }
 
-    /// Ends it whatever it does, and waits until its process has gone.
+    /// Shuts down the kernel, even during an execution, and waits until its process has ended.
     pub(super) async fn shut_down(self) {
         self.stop.cancel();
         let mut ended = self.ended.clone();
-        // The task says something before it ends, or is gone already.
+        // The task reports the reason before it ends, or has ended already.
         drop(ended.wait_for(Option::is_some).await);
     }
 }
@@ -173,13 +173,13 @@ enum Stage {
     Interrupted,
 }
 
-/// An execution under way.
+/// An execution in progress.
 struct Running {
     id: String,
     outputs: Outputs,
     news: Option<News>,
     stage: Stage,
-    /// When patience for the present stage ends.
+    /// The deadline of the current stage.
     alarm: Instant,
     reply: Option<ReplyContent>,
     is_idle: bool,
@@ -187,7 +187,7 @@ struct Running {
 }
 
 impl Running {
-    /// Something of this execution on the channel that everybody hears.
+    /// Handles a message of this execution on the broadcast channel.
     fn published(&mut self, incoming: &Incoming) {
         let outputs = &mut self.outputs;
         if incoming.dropped > 0 {
@@ -225,7 +225,7 @@ impl Running {
         }
     }
 
-    /// A message that is too long: its text is taken over as far as it goes, pictures and the like are left out.
+    /// Handles a message that is too long: keeps as much of its text as fits, and leaves out images and other data.
     fn cut(&mut self, incoming: &Incoming) {
         let outputs = &mut self.outputs;
         match incoming.kind.as_str() {
@@ -256,7 +256,7 @@ impl Running {
             msg_id: self.id,
             ended,
         };
-        // Its caller may have gone.
+        // Its caller may have left.
         drop(self.done.send(execution));
     }
 }
@@ -295,7 +295,7 @@ impl Task {
                     Ok(message) => if let Some(incoming) = Incoming::read(message) { self.published(&incoming) },
                     Err(error) => break self.lost(&error).await,
                 },
-                // What it answers there nobody waits for.
+                // The answer there is not needed.
                 message = self.channels.control.receive() => if let Err(error) = message { break self.lost(&error).await },
                 () = until(alarm) => if let Some(reason) = self.too_late().await { break reason },
             }
@@ -306,7 +306,7 @@ impl Task {
             }
         };
         tracing::debug!(pid = self.process.owned().pid(), reason, "a kernel ended");
-        // Killed with all that it started, before anybody hears of its end.
+        // Killed with all processes that it started, before its end is reported.
         self.process.owned().end().await;
         end.send_replace(Some(reason.clone()));
         if let Some(mut running) = self.running.take() {
@@ -321,7 +321,7 @@ impl Task {
             "silent": execute.silent,
             "store_history": !execute.silent,
             "user_expressions": {},
-            // Nobody could answer: input() fails at once and says so.
+            // No client could answer: input() fails at once with an error.
             "allow_stdin": false,
             "stop_on_error": false,
         });
@@ -350,7 +350,7 @@ impl Task {
         };
         let unreadable = || ReplyContent { status: "error".to_owned(), execution_count: None };
         running.reply = Some(incoming.content().unwrap_or_else(unreadable));
-        // Its idle status stands behind all its outputs, and has been on its way for a while.
+        // Its idle status follows all its outputs and arrives soon.
         running.alarm = Instant::now() + SETTLE;
     }
 
@@ -360,7 +360,7 @@ impl Task {
         }
     }
 
-    /// The alarm went off. A reason is why the kernel has to go.
+    /// Handles the deadline. Returns the reason if the kernel must be killed.
     async fn too_late(&mut self) -> Option<String> {
         let running = self.running.as_mut()?;
         if running.reply.is_some() {
@@ -374,11 +374,11 @@ impl Task {
         running.stage = Stage::Interrupted;
         running.alarm = Instant::now() + GRACE;
         match self.interrupt_mode {
-            // The whole group, as on a terminal: a program that the code waits for shall end, too.
+            // The whole group, as on a terminal: a program that the code waits for must end too.
             InterruptMode::Signal => self.process.owned().signal_group(Signal::INT),
             InterruptMode::Message => {
                 let request = Request::new(&self.channels.session, "interrupt_request", &json!({}));
-                // When it fails the next alarm ends the kernel.
+                // If it fails, the next deadline ends the kernel.
                 drop(timeout(SEND, self.channels.control.send(&request.frames)).await);
             }
         }
@@ -397,7 +397,7 @@ impl Task {
         drop(timeout(patience, goes).await);
     }
 
-    /// A channel broke: as a rule because the process is ending.
+    /// Handles a broken channel: usually the process is ending.
     async fn lost(&mut self, error: &std::io::Error) -> String {
         match timeout(SETTLE, self.process.owned().wait()).await {
             Ok(exit) => self.after_exit(exit).await,
@@ -405,7 +405,7 @@ impl Task {
         }
     }
 
-    /// Takes what the process said last, and says how it ended.
+    /// Reads the last messages of the process and describes how it ended.
     async fn after_exit(&mut self, exit: Exit) -> String {
         let last_words = async {
             while let Ok(message) = self.channels.iopub.receive().await {
@@ -417,7 +417,7 @@ impl Task {
                 }
             }
         };
-        // At its end the connection closes; only a copy of it in a child of the process could keep it open.
+        // The connection closes when the process ends; only a copy of it in a child of the process could keep it open.
         drop(timeout(Duration::from_millis(200), last_words).await);
         let said = self.process.last_words();
         let how = match exit {

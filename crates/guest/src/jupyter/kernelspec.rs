@@ -1,4 +1,4 @@
-//! The kernels that are installed: a directory each below Jupyter's data directories, with a `kernel.json` in it.
+//! Installed kernels: one directory each below Jupyter's data directories, with a `kernel.json` in it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use crate::files::{Failure, Kind};
 
 /// The most bytes of a `kernel.json`.
 const MAX_FILE: u64 = 64 << 10;
-/// The most kernels that are looked at.
+/// The most kernels to read.
 const MAX_KERNELS: usize = 100;
 
-/// How a kernel wants to be interrupted.
+/// How to interrupt a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum InterruptMode {
@@ -39,7 +39,7 @@ struct KernelJson {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KernelSpec {
     pub(super) name: String,
-    /// Where it really is: two names of one directory are one kernel.
+    /// The canonical path: two names of one directory are one kernel.
     pub(super) dir: PathBuf,
     pub(super) argv: Vec<String>,
     /// In lower case.
@@ -59,7 +59,7 @@ impl KernelSpec {
     }
 }
 
-/// All that are installed, by name. Where two directories have one name, the first in Jupyter's order counts.
+/// All installed kernels by name. If two directories have the same name, the first in Jupyter's order counts.
 pub(super) async fn installed(guest: &Guest) -> Result<BTreeMap<String, KernelSpec>, Failure> {
     let env: BTreeMap<String, String> = guest.environment(&guest.user, &[]).into_iter().collect();
     let home = guest.user.home.clone();
@@ -67,7 +67,7 @@ pub(super) async fn installed(guest: &Guest) -> Result<BTreeMap<String, KernelSp
     guest.files.workers.run(Kind::Scan, &guest.user, look).await
 }
 
-/// Jupyter's search path: what is asked for, the user's, the Python's, the system's.
+/// Jupyter's search path: the configured directories, the user's, the Python's, the system's.
 fn data_directories(env: &BTreeMap<String, String>, home: &Path) -> Vec<PathBuf> {
     let list = |name: &str| -> Vec<PathBuf> {
         let text = env.get(name).map_or("", String::as_str);
@@ -80,7 +80,7 @@ fn data_directories(env: &BTreeMap<String, String>, home: &Path) -> Vec<PathBuf>
         None => found.push(home.join(".local/share/jupyter")),
     }
     found.extend(env.get("VIRTUAL_ENV").map(|prefix| Path::new(prefix).join("share/jupyter")));
-    // What `python3` is found first decides the prefix, as it does for Jupyter.
+    // The first Python on the search path determines the prefix, as it does for Jupyter.
     let python = list("PATH").into_iter().find(|dir| dir.join("python3").exists() || dir.join("python").exists());
     found.extend(python.and_then(|dir| Some(dir.parent()?.join("share/jupyter"))));
     found.extend(["/usr/local/share/jupyter", "/usr/share/jupyter"].map(PathBuf::from));
@@ -114,7 +114,7 @@ fn read(name: &str, dir: &Path) -> Option<KernelSpec> {
     File::open(dir.join("kernel.json")).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
     let KernelJson { mut argv, language, interrupt_mode, env } = serde_json::from_str(&text).ok()?;
     let program = argv.first_mut()?;
-    // Jupyter means its own Python by these words: the one of the prefix that the kernel is installed under.
+    // For Jupyter, these names mean its own Python: the one of the prefix that the kernel is installed under.
     if is_any_python(program) {
         let own = dir.ancestors().nth(4).map(|prefix| prefix.join("bin/python3")).filter(|python| python.exists());
         *program = own.map_or_else(|| "python3".to_owned(), |python| python.display().to_string());

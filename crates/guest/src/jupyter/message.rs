@@ -1,4 +1,4 @@
-//! Jupyter's messages, version 5: what is said to a kernel, and what of its answers matters here.
+//! Jupyter's messages, version 5: requests to a kernel, and the relevant parts of its answers.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use super::zmtp::Message;
 /// Between a message's route and its parts.
 const DELIMITER: &[u8] = b"<IDS|MSG>";
 
-/// A request on its way.
+/// A request to a kernel.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: String,
@@ -19,7 +19,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Not signed: the connection file has no key, as who can reach the kernel's sockets could read it there too.
+    /// Not signed: the connection file has no key, since any process that can reach the kernel's sockets could read it there.
     pub(super) fn new(session: &str, kind: &str, content: &Value) -> Self {
         let id = crate::random_id();
         let header = json!({
@@ -42,15 +42,15 @@ impl Request {
     }
 }
 
-/// What a kernel said.
+/// A message from a kernel.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// Such as `stream` or `execute_reply`.
+    /// The message type, such as `stream` or `execute_reply`.
     pub(super) kind: String,
-    /// The request that it belongs to; empty for what the kernel says unasked.
+    /// The id of the request that it answers; empty for unsolicited messages.
     pub(super) parent: String,
     content: Bytes,
-    /// Bytes of it that were too many to keep.
+    /// Bytes that were dropped because the message was too long.
     pub(super) dropped: u64,
 }
 
@@ -66,7 +66,7 @@ struct Parent {
 }
 
 impl Incoming {
-    /// None for what is no message of Jupyter's; kernels may say what they like.
+    /// Parses a message. None if it is no Jupyter message; kernels may send anything.
     pub(super) fn read(message: Message) -> Option<Self> {
         let start = message.frames.iter().position(|frame| frame == DELIMITER)?;
         let part = |n: usize| message.frames.get(start + 1 + n).cloned();
@@ -75,7 +75,7 @@ impl Incoming {
         Some(Self { kind: header.msg_type, parent: parent.msg_id, content: part(4)?, dropped: message.dropped })
     }
 
-    /// Of a content that is cut, what can be read of it.
+    /// Parses the content. If it was cut, parses what is left of it.
     pub(super) fn content<T: DeserializeOwned>(&self) -> Option<T> {
         match self.dropped {
             0 => parse(&self.content),
@@ -84,16 +84,16 @@ impl Incoming {
     }
 }
 
-/// JSON that was cut, with its end: the text that it stops in is closed, and what is around it. None when it stops elsewhere
-/// than in a text that is a value.
+/// Completes truncated JSON: closes the text in which it stops, and the enclosing values. None when it stops elsewhere than in a
+/// text that is a value.
 fn completed(cut: &[u8]) -> Option<Vec<u8>> {
     const ESCAPED: u8 = u8::MAX;
     let (mut open, mut in_text, mut is_key, mut escape) = (Vec::new(), false, false, 0);
-    // Where the last whole character ends.
+    // The end of the last whole character.
     let mut whole = 0;
     for (at, byte) in cut.iter().enumerate() {
         match (in_text, byte) {
-            // One character follows a backslash, and four digits a `u`.
+            // A backslash is followed by one character, and a `u` by four digits.
             (true, _) if escape == ESCAPED => escape = if *byte == b'u' { 4 } else { 0 },
             (true, _) if escape > 0 => escape -= 1,
             (true, b'\\') => escape = ESCAPED,
@@ -131,7 +131,7 @@ fn completed(cut: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Kernels write what programs print, and that may be no UTF-8.
+/// Parses JSON lossily: kernels repeat what programs print, which may be invalid UTF-8.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text).ok(),

@@ -1,4 +1,4 @@
-//! AIO's `jupyter` service: code in Jupyter kernels, with results as notebooks have them.
+//! AIO's `jupyter` service: runs code in Jupyter kernels, with results as in notebooks.
 //!
 //! ```text
 //!  routes ─► service ─► session ─► kernel: a task that owns
@@ -7,8 +7,8 @@
 //!                         └─ spare: one kernel started ahead
 //! ```
 //!
-//! Nothing of it is there before the first call. Any kernel that is installed can be used; what it says is bounded, since
-//! it is the sandbox's user who speaks.
+//! Nothing runs before the first call. Any installed kernel can be used. Its output is bounded, since the sandbox's user controls
+//! it.
 
 mod kernel;
 mod kernelspec;

@@ -1,7 +1,7 @@
-//! What one execution shows, as it comes and within bounds.
+//! The outputs of one execution, in order and within bounds.
 //!
-//! Clients read `outputs[0].text` for what was printed. So everything on standard output is one stream and stands first,
-//! and the rest follows in the order in which it came; standard error too is one stream, at the place of its first word.
+//! Clients read `outputs[0].text` for printed text. So all standard output is one stream and comes first, and the rest follows in
+//! order of arrival. Standard error is also one stream, at the position of its first text.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,12 @@ use crate::process::{Budget, Retained};
 
 /// Characters of each stream in an answer; the middle is cut out.
 pub(crate) const MAX_STREAM_CHARS: usize = 1 << 20;
-/// Bytes of all other outputs of an execution; those that come when there is no more room are left out, and a note stands there.
+/// Bytes of all other outputs of an execution. Outputs beyond it are left out, and a note replaces them.
 const MAX_RICH_BYTES: usize = 8 << 20;
 /// Outputs of an execution, streams among them.
 const MAX_OUTPUTS: usize = 1000;
 
-/// Data by media type, each as the kernel wrote it: parsed into values, a hostile one would take ten times its size.
+/// Data by media type, each as raw JSON: a hostile kernel's data, parsed into values, would take ten times its size.
 pub type MediaBundle = BTreeMap<String, Box<RawValue>>;
 
 /// One output, as notebooks have them.
@@ -103,11 +103,11 @@ pub(super) struct Outputs {
     budget: Arc<Budget>,
     stdout: Option<Arc<Mutex<Retained>>>,
     stderr: Option<Arc<Mutex<Retained>>>,
-    /// All but standard output. Standard error's place holds nothing but its name.
+    /// All outputs except standard output. The entry of standard error holds only its name.
     rest: Vec<(JupyterOutput, Option<String>)>,
     rich_bytes: usize,
     left_out: u64,
-    /// The next output is to clear those before it.
+    /// The next output clears those before it.
     clear: bool,
 }
 
@@ -141,7 +141,7 @@ impl Outputs {
         self.push(displayed(kind, content), id);
     }
 
-    /// Replaces what was displayed under the same id.
+    /// Replaces the displays with the same id.
     pub(super) fn update(&mut self, content: DisplayContent) {
         let Some(id) = content.transient.display_id.clone() else { return };
         let new = displayed("display_data", content);
@@ -165,7 +165,7 @@ impl Outputs {
         self.push(output, None);
     }
 
-    /// An output that was too long to be taken over.
+    /// Adds a note for an output that was too long.
     pub(super) fn too_long(&mut self, bytes: u64) {
         let text = cut_note(bytes);
         let data = MediaBundle::from([("text/plain".to_owned(), quoted(&text))]);
@@ -175,7 +175,7 @@ impl Outputs {
     pub(super) fn push(&mut self, output: JupyterOutput, id: Option<String>) {
         self.clear_if_asked();
         let size = output.size();
-        // An error is short and worth more than all that came before it.
+        // An error is short and more valuable than the outputs before it.
         let fits = self.rest.len() < MAX_OUTPUTS && self.rich_bytes + size <= MAX_RICH_BYTES;
         if fits || output.output_type == "error" && size <= MAX_RICH_BYTES / 8 {
             self.rich_bytes += size;
@@ -185,7 +185,7 @@ impl Outputs {
         }
     }
 
-    /// What came up to now goes: at once, or when something else comes.
+    /// Clears the outputs so far: at once, or when the next output comes.
     pub(super) fn clear(&mut self, wait: bool) {
         self.clear = true;
         if !wait {
@@ -228,7 +228,7 @@ impl Outputs {
     }
 }
 
-/// What stands in the place of what a kernel said too much.
+/// The note that replaces dropped bytes of a kernel's message.
 pub(super) fn cut_note(bytes: u64) -> String {
     format!("[{bytes} bytes of output were left out: a kernel's message may have {} bytes]", super::zmtp::MAX_MESSAGE)
 }
@@ -245,18 +245,18 @@ fn displayed(kind: &'static str, content: DisplayContent) -> JupyterOutput {
     }
 }
 
-/// A text as JSON.
+/// Encodes a text as JSON.
 fn quoted(text: &str) -> Box<RawValue> {
     serde_json::value::to_raw_value(text).expect("a text is JSON")
 }
 
-/// Without what colours terminals.
+/// Removes terminal colours from a text.
 fn without_colours(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("\x1b[") {
         out.push_str(before);
-        // Parameters, and one letter that ends the sequence.
+        // Parameters, and one letter at the end of the sequence.
         rest = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
         rest = rest.strip_prefix(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest);
     }

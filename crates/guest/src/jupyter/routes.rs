@@ -1,4 +1,4 @@
-//! Its routes.
+//! Routes of the service.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -12,7 +12,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     paths(execute, info, sessions, delete_sessions, delete_session, create_session),
@@ -20,7 +20,7 @@ use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message, whole};
 )]
 pub struct JupyterApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/jupyter/execute", post(execute))
@@ -40,7 +40,7 @@ impl From<JupyterError> for ApiError {
             JupyterError::OtherKernel { .. } => ApiError::new(StatusCode::CONFLICT, message)
                 .hint("leave kernel_name out, use another session_id, or delete the session"),
             JupyterError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
-            // Not a 5xx: AIO's JavaScript client would execute the code again.
+            // Not a 5xx: AIO's JavaScript client would repeat the execution.
             JupyterError::NoKernels => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("make the sandbox of the image `code`, or install one: pip install ipykernel"),
             JupyterError::NotStarted(_) | JupyterError::NotLooked(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message),
@@ -48,7 +48,7 @@ impl From<JupyterError> for ApiError {
     }
 }
 
-/// What an execution's envelope says beside its data: a message, and advice.
+/// The message and the hint in the envelope of an execution.
 pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option<String>) {
     let execution = &executed.execution;
     let message = match (&execution.ended, execution.status) {
@@ -115,7 +115,7 @@ async fn delete_sessions(State(guest): State<SharedGuest>) -> Reply<()> {
     ok_message((), format!("{number} sessions deleted"))
 }
 
-/// Ends a session with its kernel and all that this started.
+/// Ends a session with its kernel and all processes that it started.
 #[utoipa::path(delete, path = "/v1/jupyter/sessions/{session_id}", tag = "jupyter", operation_id = "delete_jupyter_session", params(("session_id" = String, Path)), responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn delete_session(State(guest): State<SharedGuest>, Path(session_id): Path<String>) -> Reply<()> {
     let message = format!("Session {session_id} deleted");
@@ -123,7 +123,7 @@ async fn delete_session(State(guest): State<SharedGuest>, Path(session_id): Path
     ok_message((), message)
 }
 
-/// Makes a session and starts its kernel; one that exists is returned as it is.
+/// Creates a session and starts its kernel. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/jupyter/sessions/create", tag = "jupyter", operation_id = "create_jupyter_session", request_body = JupyterCreateSessionRequest, responses((status = 200, body = Envelope<JupyterCreateSessionResponse>)))]
 async fn create_session(
     State(guest): State<SharedGuest>,

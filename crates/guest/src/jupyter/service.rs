@@ -1,4 +1,4 @@
-//! The service itself: sessions by id, and what is executed in them.
+//! The service: sessions by id, and the executions in them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use crate::files::Failure;
 use crate::process::{Budget, News};
 use crate::sessions::{SessionError, Sessions, Turns};
 
-/// Sessions at a time, each with a kernel of some 60 MiB. When there are more, the one that was unused for longest ends.
+/// The most sessions, each with a kernel of about 60 MiB. Beyond it, the session that was idle longest ends.
 pub(super) const MAX_SESSIONS: usize = 10;
-/// A session that executes nothing ends after this time.
+/// An idle session ends after this time.
 pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Single executions at a time, each in its own kernel; the others wait in order.
+/// The most concurrent single executions, each in its own kernel. Further ones wait in order.
 const MAX_SINGLE: usize = 4;
-/// Single executions that wait.
+/// The most waiting single executions.
 const MAX_SINGLE_WAITING: usize = 64;
-/// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
+/// Bytes of printed output kept for all executions together, beyond 128 KiB for each stream.
 const MAX_RETAINED_BYTES: usize = 16 << 20;
-/// The kernel that counts where nothing else is said.
+/// The default kernel.
 const USUAL_KERNEL: &str = "python3";
 
 #[derive(Debug, Error)]
@@ -55,14 +55,14 @@ pub enum JupyterError {
     NotLooked(#[from] Failure),
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) execution: Execution,
     pub(crate) kernel_name: String,
     /// None: a single execution.
     pub(crate) session_id: Option<String>,
-    /// Its earlier kernel had ended; this one was started for the call.
+    /// Why the session's earlier kernel ended, if this one was started for the call.
     pub(crate) restarted: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl Default for JupyterService {
 }
 
 impl JupyterService {
-    /// Whether code is executed.
+    /// Whether code is being executed.
     pub(crate) fn is_busy(&self) -> bool {
         self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
     }
@@ -102,7 +102,7 @@ impl JupyterService {
         &self.spares
     }
 
-    /// Executes code in a session, which is made when it is not there.
+    /// Executes code in a session. Creates the session if it does not exist.
     pub(crate) async fn execute(&self, guest: &SharedGuest, request: &JupyterExecuteRequest) -> Result<Executed, JupyterError> {
         let limit = Duration::from_secs(request.timeout.unwrap_or(DEFAULT_TIMEOUT).unsigned_abs());
         let asked = directory(guest, request.cwd.as_deref())?;
@@ -171,12 +171,12 @@ impl JupyterService {
         Ok(self.spares.is_there())
     }
 
-    /// What was prepared is kept only for a while from now on.
+    /// Expires a prepared kernel after a while if it is not used.
     pub fn expire_prepared(&self, guest: &SharedGuest) {
         self.spares.expire(guest);
     }
 
-    /// Makes a session with a started kernel; one that exists is returned as it is.
+    /// Creates a session with a started kernel. Returns an existing one unchanged.
     pub(crate) async fn create(
         &self,
         guest: &SharedGuest,
@@ -203,12 +203,12 @@ impl JupyterService {
         self.sessions.all().iter().map(|session| (session.id().to_owned(), session.info())).collect()
     }
 
-    /// Ends a session with its kernel and all that this started.
+    /// Ends a session with its kernel and all processes that it started.
     pub(crate) async fn delete(&self, id: &str) -> Result<(), JupyterError> {
         Ok(self.sessions.delete(id).await?)
     }
 
-    /// Ends all; says how many there were.
+    /// Ends all sessions and returns their number.
     pub(crate) async fn delete_all(&self) -> usize {
         self.sessions.delete_all().await
     }
@@ -249,7 +249,7 @@ impl JupyterService {
         })
     }
 
-    /// The session of that id, or a new one, and whether it runs that kernel.
+    /// The session of that id, or a new one. Fails if it runs another kernel.
     async fn session_for(
         &self,
         guest: &SharedGuest,
@@ -283,7 +283,7 @@ impl JupyterService {
         Ok(session)
     }
 
-    /// Makes sure that the session has a living kernel: whether it is new, and why the one before had ended.
+    /// Ensures that the session has a running kernel. Returns whether it is new, and why the previous one ended.
     async fn ready(
         &self,
         guest: &SharedGuest,
@@ -308,7 +308,7 @@ impl JupyterService {
                     () = session.turns.closed.cancelled() => return Err(session.turns.gone().into()),
                 };
                 started.inspect_err(|_| {
-                    // A session that never had a kernel is none, unless the next call may give it one.
+                    // A session that never had a kernel is removed, unless the next call may start one.
                     if !slot.had_kernel && !session.turns.is_awaited() {
                         self.sessions.forget(session);
                     }
@@ -322,7 +322,7 @@ impl JupyterService {
     }
 }
 
-/// `PYTHON_VERSION`'s, else `python3`, else the first.
+/// The kernel that `PYTHON_VERSION` names, else `python3`, else the first.
 fn default_kernel<'a>(guest: &SharedGuest, installed: &'a BTreeMap<String, KernelSpec>) -> Option<&'a KernelSpec> {
     let env = guest.environment(&guest.user, &[]);
     let version = env.iter().find(|(name, _)| name == "PYTHON_VERSION").map(|(_, value)| value.trim_start_matches("python"));
@@ -337,7 +337,7 @@ fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, 
     if dir.is_dir() { Ok(Some(dir)) } else { Err(JupyterError::NoDirectory(dir.display().to_string())) }
 }
 
-/// A kernel that ended between two executions without having been noticed yet.
+/// The result for a kernel that ended between two executions unnoticed.
 fn ended_before(reason: String) -> Execution {
     let error = super::outputs::JupyterOutput::error("KernelEnded", reason.clone());
     Execution { status: Status::Error, execution_count: None, outputs: vec![error], msg_id: String::new(), ended: Some(reason) }

@@ -1,4 +1,4 @@
-//! A session: a name for a kernel, which executes one thing after the other.
+//! A session: a named kernel that executes one request after the other.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::sessions::{self, Turns};
 pub(super) struct Session {
     pub(super) turns: Turns<Slot>,
     pub(super) spec: KernelSpec,
-    /// Where its kernel starts.
+    /// The directory in which its kernel starts.
     pub(super) cwd: PathBuf,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Session {
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) kernel: Option<Kernel>,
-    /// A kernel was there before.
+    /// It has had a kernel before.
     pub(super) had_kernel: bool,
 }
 

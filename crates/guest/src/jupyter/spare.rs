@@ -1,4 +1,4 @@
-//! A kernel that is started before anybody asks, for the first session or the next single execution.
+//! A kernel that is started ahead, for the first session or the next single execution.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,25 +13,25 @@ use super::kernelspec::KernelSpec;
 use super::service::JupyterError;
 use crate::SharedGuest;
 
-/// How long an unused one is kept after a single execution has asked for it.
+/// How long an unused spare is kept after a single execution has requested it.
 pub(super) const SPARE_TIME: Duration = Duration::from_secs(300);
-/// How long it may take to adapt it.
+/// How long it may take to adapt a spare.
 const ADAPT: Duration = Duration::from_secs(10);
-/// What a program reads once, when it starts: with another value it must be restarted.
+/// Variables that a program reads only when it starts: with another value it must be restarted.
 const READ_AT_START: [&str; 8] = ["PYTHON", "LD_", "IPYTHON", "JUPYTER", "LC_", "LANG", "TZ", "HOME"];
 
-/// A started kernel and what it was started with.
+/// A started kernel and its settings at the start.
 #[derive(Debug)]
 struct Spare {
     kernel: Kernel,
-    /// The kernel's directory: its identity under all its names.
+    /// The kernel's directory, which identifies it under all its names.
     spec: PathBuf,
     env: BTreeMap<String, String>,
     cwd: PathBuf,
     number: u64,
 }
 
-/// The place of the one spare kernel.
+/// Holds at most one spare kernel.
 #[derive(Debug, Default)]
 pub(super) struct Spares(Mutex<State>);
 
@@ -47,7 +47,7 @@ impl Spares {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one unless there is one. With a `time`, it ends after that when nobody has taken it.
+    /// Starts a spare unless there is one. With a `time`, it ends after that if it is still unused.
     pub(super) async fn start(&self, guest: &SharedGuest, spec: &KernelSpec, time: Option<Duration>) -> Result<(), JupyterError> {
         {
             let mut state = self.lock();
@@ -83,12 +83,12 @@ impl Spares {
         });
     }
 
-    /// Whether one waits.
+    /// Whether a spare is ready.
     pub(super) fn is_there(&self) -> bool {
         self.lock().spare.as_ref().is_some_and(|spare| spare.kernel.ended().is_none())
     }
 
-    /// From now on it ends when nobody takes it in time.
+    /// Ends the spare after [`SPARE_TIME`] if it is still unused.
     pub(super) fn expire(&self, guest: &SharedGuest) {
         let number = self.lock().spare.as_ref().map(|spare| spare.number);
         if let Some(number) = number {
@@ -96,7 +96,7 @@ impl Spares {
         }
     }
 
-    /// Takes it, if it is of this kind and can be made what it would be if it were started now.
+    /// Takes the spare, if it is of this kind and can be changed to the settings that a new kernel would have.
     pub(super) async fn take(&self, guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) -> Option<Kernel> {
         let spare = self.lock().spare.take_if(|spare| spare.spec == spec.dir)?;
         let wanted = environment(guest);
@@ -120,7 +120,7 @@ fn environment(guest: &SharedGuest) -> BTreeMap<String, String> {
     guest.environment(&guest.user, &[]).into_iter().collect()
 }
 
-/// Changes a running kernel's environment and directory. None: of this language that can't be done.
+/// Changes a running kernel's environment and directory. `None`: not possible for this language.
 pub(super) async fn adapt(
     kernel: &Kernel,
     spec: &KernelSpec,
@@ -130,7 +130,7 @@ pub(super) async fn adapt(
     if spec.language != "python" {
         return Ok(None);
     }
-    // An object of texts in JSON is a dictionary of the same in Python. No name of it stays behind.
+    // A JSON object of strings is also a Python dictionary. The code leaves no name behind.
     let cwd = cwd.map_or_else(String::new, |dir| format!(", os.chdir({})", json!(dir.display().to_string())));
     let code = format!("(lambda os: (os.environ.update({env}){cwd}))(__import__('os'))");
     kernel.execute(code, true, ADAPT).await.map(Some)

@@ -1,6 +1,6 @@
-//! From a kernel's description to a process that answers.
+//! Starts a kernel from its description and waits until it answers.
 //!
-//! Its sockets stand in a separate directory, which nobody but the user may enter; TCP ports could be anyone's.
+//! Its sockets are in a separate directory, which only the user may enter; other users could reach TCP ports.
 
 use std::io;
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::zmtp::{Role, Socket};
 use crate::process::{self, Arrivals, Command, Exit, OwnedProcess, Said, ScratchDir, told};
 use crate::{Guest, SharedGuest, dial};
 
-/// How long a kernel may take until it answers. Alone it takes half a second; many that start at once share the cores.
+/// How long a kernel may take until it answers. Alone it takes half a second; concurrent starts share the cores.
 const START: Duration = Duration::from_secs(60);
 
-/// Numbers in the names of the sockets.
+/// Port numbers in the names of the sockets.
 const SHELL: u16 = 1;
 const IOPUB: u16 = 2;
 const STDIN: u16 = 3;
@@ -55,7 +55,7 @@ impl Process {
         &mut self.owned
     }
 
-    /// The end of what it wrote past its channels.
+    /// The end of its output outside its channels.
     pub(super) fn last_words(&self) -> String {
         self.said.text()
     }
@@ -64,7 +64,7 @@ impl Process {
 /// The connections to a kernel.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// Our name in messages.
+    /// The guest's session id in messages.
     pub(super) session: String,
     pub(super) shell: Socket,
     pub(super) iopub: Socket,
@@ -111,7 +111,7 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
     };
     let failure = match reached {
         Some(Ok(Ok(channels))) => {
-            // What it said on its way up is of no interest once it is there.
+            // Its output during the start is not needed once it runs.
             said.forget();
             return Ok((process, channels));
         }
@@ -125,7 +125,7 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
     Err(match failure {
         Some(failure) => failure,
         None => {
-            // What it wrote before it ended is in the pipe; a child of it may hold that open.
+            // Its last output is in the pipe, which a child of it may hold open.
             drop(timeout(Duration::from_millis(200), listening).await);
             let how = match process.owned.wait().await {
                 Exit::Code(code) => format!("exit code {code}"),
@@ -137,7 +137,7 @@ pub(super) async fn start(guest: &SharedGuest, spec: &KernelSpec, cwd: &Path) ->
 }
 
 async fn connect(guest: &Guest, base: &str) -> io::Result<Channels> {
-    // The same for all: a kernel tells its clients apart by it.
+    // The same for all sockets: a kernel identifies its clients by it.
     let session = crate::random_id();
     let mut sockets = Vec::with_capacity(3);
     for (number, role) in [(SHELL, Role::Dealer), (IOPUB, Role::Subscriber), (CONTROL, Role::Dealer)] {
@@ -151,7 +151,7 @@ async fn connect(guest: &Guest, base: &str) -> io::Result<Channels> {
     }
 }
 
-/// Waits until requests are answered and what is published arrives.
+/// Waits until the kernel answers requests and its broadcasts arrive.
 async fn greet(channels: &mut Channels) -> io::Result<()> {
     let hello = || Request::new("greeting", "kernel_info_request", &json!({}));
     channels.shell.send(&hello().frames).await?;
@@ -165,7 +165,7 @@ async fn greet(channels: &mut Channels) -> io::Result<()> {
                 message?;
                 publishes = true;
             }
-            // Older kernels don't greet subscribers, and what they published came too early: another request makes them speak.
+            // Older kernels don't greet subscribers, and their broadcasts came too early: another request triggers new ones.
             () = sleep(Duration::from_millis(100)), if answers => channels.shell.send(&hello().frames).await?,
         }
     }

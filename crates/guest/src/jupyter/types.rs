@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::outputs::JupyterOutput;
 use crate::http::optional_within;
 
-/// Seconds that an execution may take unless asked otherwise.
+/// The default timeout of an execution, in seconds.
 pub(crate) const DEFAULT_TIMEOUT: i64 = 30;
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -20,7 +20,7 @@ pub struct JupyterExecuteRequest {
     pub timeout: Option<i64>,
     /// One of `/v1/jupyter/info`. Absent: the session's; of a new session the default.
     pub kernel_name: Option<String>,
-    /// The session to use; one that is not there is made. Absent: a new one.
+    /// The session to use; created if it does not exist. Absent: a new one.
     pub session_id: Option<String>,
     /// The directory that the kernel changes to first.
     pub cwd: Option<String>,
@@ -41,7 +41,7 @@ pub struct JupyterExecuteResponse {
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct JupyterCreateSessionRequest {
-    /// Absent or empty: made up. An existing one is returned as it is.
+    /// Absent or empty: a new id. An existing session is returned unchanged.
     pub session_id: Option<String>,
     /// One of `/v1/jupyter/info`.
     pub kernel_name: Option<String>,

@@ -1,8 +1,8 @@
 //! ZeroMQ's wire protocol, ZMTP 3.0, as far as a client of kernels needs it: one DEALER or SUB socket over one Unix stream.
 //!
-//! Not a library's: what is on the other side belongs to the sandbox's user, and the pure Rust implementation reserves
-//! whatever length a peer announces and connects again for ever. Here a message has a bound, beyond which its frames are
-//! read past and not kept, and a connection that ends is an error.
+//! This is not a library, because the peer belongs to the sandbox's user: the pure Rust implementation reserves any length that a
+//! peer announces and reconnects for ever. Here a message has a bound, and frames beyond it are read but not kept. A closed
+//! connection is an error.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// The most bytes that are kept of one message.
+/// The most bytes kept of one message.
 pub(super) const MAX_MESSAGE: usize = 8 << 20;
-/// What is kept of a frame that is too long, in bytes.
+/// The bytes kept of a frame that is too long.
 const MAX_BEGINNING: usize = 2 << 20;
 /// The most frames of one message.
 const MAX_FRAMES: usize = 64;
@@ -27,14 +27,14 @@ const COMMAND: u8 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Dealer,
-    /// Of everything that is published.
+    /// Subscribes to everything that is published.
     Subscriber,
 }
 
-/// What came in one piece.
+/// One message of one or more frames.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Of those that are too long, the beginning.
+    /// The frames. Of those that are too long, the first bytes.
     pub(super) frames: Vec<Bytes>,
     /// Bytes that were not kept.
     pub(super) dropped: u64,
@@ -44,12 +44,12 @@ pub(super) struct Message {
 struct Frame {
     remaining: u64,
     flags: u8,
-    /// Bytes of it that are kept.
+    /// The number of bytes to keep.
     most: usize,
     body: Vec<u8>,
 }
 
-/// From bytes to messages, however they are cut.
+/// Decodes messages from bytes that arrive in any pieces.
 #[derive(Debug, Default)]
 struct Decoder {
     message: Message,
@@ -62,7 +62,7 @@ fn bad(what: &str) -> io::Error {
 }
 
 impl Decoder {
-    /// Takes from `input` what belongs to the next message; none when that is not complete yet.
+    /// Consumes the bytes of the next message from `input`; `None` while it is incomplete.
     fn decode(&mut self, input: &mut BytesMut) -> io::Result<Option<Message>> {
         loop {
             let Some(frame) = &mut self.frame else {
@@ -88,7 +88,7 @@ impl Decoder {
                 return Ok(None);
             }
             let Some(frame) = self.frame.take() else { continue };
-            // Heartbeats and the like are not for us, who said that we speak version 3.0.
+            // Heartbeats and similar commands can be ignored: the guest announced version 3.0.
             if frame.flags & COMMAND != 0 {
                 continue;
             }
@@ -102,7 +102,7 @@ impl Decoder {
     }
 }
 
-/// Flags and length of a frame, taken from the input; none when they are not complete.
+/// Consumes flags and length of a frame from the input; `None` while they are incomplete.
 fn header(input: &mut BytesMut) -> io::Result<Option<(u8, u64)>> {
     let Some(flags) = input.first().copied() else { return Ok(None) };
     if flags & !(MORE | LONG | COMMAND) != 0 {
@@ -132,7 +132,7 @@ fn greeting() -> [u8; 64] {
     greeting[0] = 0xff;
     greeting[8] = 1;
     greeting[9] = 0x7f;
-    // Version 3.0, so that subscriptions are plain messages.
+    // Version 3.0, in which subscriptions are plain messages.
     greeting[10] = 3;
     greeting[12..16].copy_from_slice(b"NULL");
     greeting
@@ -162,7 +162,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Shakes hands over a connected stream. Bound its time: the other side may never answer.
+    /// Does the handshake over a connected stream. Needs a timeout: the peer may never answer.
     pub(super) async fn over(mut stream: UnixStream, role: Role, identity: &[u8]) -> io::Result<Self> {
         stream.write_all(&greeting()).await?;
         let mut theirs = [0u8; 64];
@@ -195,7 +195,7 @@ impl Socket {
         }
     }
 
-    /// The next message. Nothing is lost when the wait is given up.
+    /// Receives the next message. Cancel-safe: nothing is lost when the future is dropped.
     pub(super) async fn receive(&mut self) -> io::Result<Message> {
         loop {
             if let Some(message) = self.decoder.decode(&mut self.input)? {
@@ -214,7 +214,7 @@ impl Socket {
         }
     }
 
-    /// Sends a message. Given up halfway, the connection is of no more use.
+    /// Sends a message. The connection is unusable if the future is dropped halfway.
     pub(super) async fn send(&mut self, frames: &[Bytes]) -> io::Result<()> {
         let mut out = Vec::with_capacity(frames.iter().map(|f| f.len() + 9).sum());
         for (at, frame) in frames.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Which servers there are.
+//! The configured MCP servers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,13 +17,13 @@ use crate::Guest;
 use crate::files::{Failure, Kind};
 use crate::process::seconds;
 
-/// The image's file. `MCP_SERVERS_FILE` in the sandbox's environment names another.
+/// The image's configuration file. `MCP_SERVERS_FILE` in the sandbox's environment names another.
 pub const FILE: &str = "/opt/gem/mcp-servers.json";
 /// The most bytes of that file.
 const MAX_BYTES: u64 = 1 << 20;
 /// The most servers.
 pub(super) const MAX_SERVERS: usize = 64;
-/// Until a server has answered its handshake: less than the 60 s after which AIO's clients give up.
+/// Timeout of a server's start and handshake, in seconds: less than the 60 s after which AIO's clients give up.
 const CONNECT_TIMEOUT: f64 = 50.0;
 const CALL_TIMEOUT: f64 = 300.0;
 const LONGEST_CALL: Duration = Duration::from_secs(3600);
@@ -32,25 +32,25 @@ const LONGEST_CALL: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     pub transport: Transport,
-    /// What a hub puts before the names of its tools.
+    /// The prefix that a hub puts before the names of its tools.
     pub prefix: Option<String>,
-    /// Left out of lists; callable all the same.
+    /// Left out of lists, but callable.
     pub hidden: bool,
-    /// For its start and the handshake.
+    /// Timeout of its start and the handshake.
     pub connect_timeout: Duration,
-    /// For one call, or for listing its tools.
+    /// Timeout of one call, or of listing its tools.
     pub call_timeout: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transport {
-    /// A program that speaks on its standard input and output.
+    /// A program that communicates over its standard input and output.
     Stdio { command: String, args: Vec<String>, env: Vec<(String, String)>, cwd: Option<String> },
     /// Streamable HTTP.
     Http { url: String, headers: Vec<(String, String)> },
 }
 
-/// An entry as it is written: other clients' spellings are taken too, and fields that nobody knows are passed over.
+/// An entry of the file. Accepts other clients' spellings and ignores unknown fields.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Entry {
@@ -90,7 +90,7 @@ impl Default for Entry {
 /// All servers by name. A wrong entry is reported when its server is used.
 pub(super) type Servers = BTreeMap<String, Result<ServerConfig, String>>;
 
-/// Reads them: the file, then `EXTRA_MCP_SERVERS` over it, of which `MCP_FILTER_SERVERS` leaves the named ones.
+/// Reads the configuration: the file, then `EXTRA_MCP_SERVERS` over it, filtered by `MCP_FILTER_SERVERS`.
 pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
     let config = guest.config();
     let variable = |name: &str| config.env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
@@ -117,7 +117,7 @@ pub(super) async fn servers(guest: &Guest) -> Result<Servers, McpError> {
     Ok(servers)
 }
 
-/// Whether `MCP_FILTER_SERVERS` leaves a server: all of them, when it names none.
+/// Whether `MCP_FILTER_SERVERS` includes a server. If it names none, all are included.
 pub(super) fn is_wanted(config: &GuestConfig, name: &str) -> bool {
     let filter = config.env.get("MCP_FILTER_SERVERS").map(|text| text.trim()).filter(|text| !text.is_empty());
     filter.is_none_or(|filter| filter.split(',').any(|wanted| wanted.trim() == name))
@@ -125,7 +125,7 @@ pub(super) fn is_wanted(config: &GuestConfig, name: &str) -> bool {
 
 fn read(path: &str) -> Result<Vec<u8>, Failure> {
     let fail = |e: Errno| Failure::os(e, path);
-    // So that a pipe can't hold us.
+    // So that a pipe can't block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(path, flags, Mode::empty()).map_err(fail)?;
     if FileType::from_raw_mode(fstat(&file).map_err(fail)?.st_mode) != FileType::RegularFile {
@@ -140,7 +140,7 @@ fn read(path: &str) -> Result<Vec<u8>, Failure> {
     Ok(text)
 }
 
-/// Adds what a JSON text says: a map by name, or one under `mcpServers`.
+/// Adds the servers of a JSON text: a map by name, or one under `mcpServers`.
 fn add(servers: &mut Servers, text: &[u8]) -> Result<(), String> {
     let mut map: serde_json::Map<String, Value> =
         serde_json::from_slice(text).map_err(|e| format!("it is not a JSON object: {e}"))?;
@@ -157,7 +157,7 @@ fn add(servers: &mut Servers, text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// None for a disabled one.
+/// Parses an entry. `None` for a disabled server.
 fn server(entry: Value) -> Result<Option<ServerConfig>, String> {
     let entry: Entry = serde_json::from_value(entry).map_err(|e| e.to_string())?;
     if entry.disabled {

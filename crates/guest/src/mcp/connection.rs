@@ -1,4 +1,4 @@
-//! A server that has answered its handshake.
+//! A connection to a server that has answered its handshake.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -28,9 +28,9 @@ use super::http_client::HttpClient;
 use super::process::Process;
 use crate::Guest;
 
-/// Bytes of one message of a server; a longer one is dropped, and its call fails by its timeout.
+/// The most bytes of one message of a server. A longer one is dropped, and its call times out.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
-/// Tools of a server.
+/// The most tools of a server.
 const MAX_TOOLS: usize = 10_000;
 
 #[derive(Debug)]
@@ -40,11 +40,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Starts or reaches the server. Says what went wrong in words.
+    /// Starts or connects to the server. The error is a message.
     pub(super) async fn open(guest: &Guest, name: &str, config: &ServerConfig) -> Result<Self, String> {
         match Self::open_with(guest, name, config, ClientLifecycleMode::Initialize).await? {
             Ok(connection) => Ok(connection),
-            // It may know only the newest protocol, which has no such handshake.
+            // It may speak only the newest protocol, which has no such handshake.
             Err(first) => {
                 let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
                 Self::open_with(guest, name, config, newest).await?.map_err(|_| first)
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// The inner error: the server is there, but refused this handshake.
+    /// The inner error: the server runs, but refused this handshake.
     async fn open_with(
         guest: &Guest,
         name: &str,
@@ -98,7 +98,7 @@ impl Connection {
         !self.client.is_closed() && !self.client.is_transport_closed() && self.process.as_ref().is_none_or(Process::is_running)
     }
 
-    /// What is known of why it does not answer.
+    /// Details for an error message about a server that does not answer.
     pub(super) async fn account(&self) -> String {
         match &self.process {
             Some(process) => process.account().await,
@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// All pages of its tools as one.
+    /// All pages of its tools in one list.
     pub(super) async fn tools(&self) -> Result<ListToolsResult, ServiceError> {
         let mut tools: Vec<Tool> = Vec::new();
         let mut cursor = None;
@@ -116,7 +116,7 @@ impl Connection {
             let came = !page.tools.is_empty();
             tools.append(&mut page.tools);
             cursor = page.next_cursor.take();
-            // A server that goes on for ever, or gives empty pages, is not followed.
+            // Stops at a server that lists without end or returns empty pages.
             if cursor.is_none() || !came || tools.len() >= MAX_TOOLS {
                 tools.truncate(MAX_TOOLS);
                 page.tools = tools;
@@ -125,8 +125,7 @@ impl Connection {
         }
     }
 
-    /// Calls a tool; what the server says of its progress is sent on. Dropping the future tells the server that the call is
-    /// cancelled.
+    /// Calls a tool and forwards its progress. If the future is dropped, the server is notified that the call is cancelled.
     pub(super) async fn call(
         &self,
         tool: &str,
@@ -150,7 +149,7 @@ impl Connection {
             }
         };
         leaving.call = None;
-        // What was said right before the answer may be on its way still, since each has a separate task.
+        // Progress that was sent right before the answer may still be pending, since each message has a separate task.
         tokio::task::yield_now().await;
         while let Some(Some(progress)) = told.next().now_or_never() {
             tell(news, progress).await;
@@ -162,7 +161,7 @@ impl Connection {
     }
 }
 
-/// We, as a server's client: nothing can be asked of us, but what it says of progress is heard.
+/// The guest as a server's client: it accepts no requests, but receives progress notifications.
 #[derive(Debug)]
 struct Client {
     config: ClientConfig,
@@ -190,14 +189,14 @@ impl Drop for Leaving {
         if let Some(call) = self.call.take() {
             let peer = self.peer.clone();
             tokio::spawn(async move {
-                // A server that is gone has stopped, too.
+                // A server that has ended has also stopped the call.
                 drop(peer.notify_cancelled(CancelledNotificationParam::new(Some(call), None)).await);
             });
         }
     }
 }
 
-/// A server's news in words: its own, or the numbers.
+/// Forwards a server's progress as text: its message, or the numbers.
 async fn tell(news: &mpsc::Sender<String>, told: ProgressNotificationParam) {
     let numbers = || match told.total {
         Some(total) => format!("{} of {total}", told.progress),
@@ -218,7 +217,7 @@ fn header_map(headers: &[(String, String)]) -> Result<HashMap<HeaderName, Header
     headers.iter().map(pair).collect()
 }
 
-/// The cause without the layers around it.
+/// The innermost cause.
 fn innermost(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::JsonRpcError(error) => format!("it refused the handshake: {}", error.message),

@@ -25,7 +25,7 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
-/// Of an answer that tells of a failure.
+/// The most bytes of an answer that reports a failure.
 const MAX_REFUSAL: usize = 64 << 10;
 
 type Failed = StreamableHttpError<io::Error>;
@@ -178,7 +178,7 @@ async fn read(answer: Response<Incoming>, limit: usize) -> Result<Bytes, Failed>
     body.map(|body| body.to_bytes()).map_err(|e| Failed::Client(io::Error::other(e)))
 }
 
-/// The events of an answer; one that is too large ends them.
+/// The events of an answer. An event that is too large ends the stream.
 fn events(answer: Response<Incoming>) -> BoxStream<'static, Result<Sse, SseError>> {
     let mut pending = 0;
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! All tools of the sandbox as one: its own, and those of configured servers behind their prefix.
+//! All tools of the sandbox on one server: its own, and those of configured servers with their prefix.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -14,21 +14,21 @@ use super::service::McpError;
 use crate::SharedGuest;
 use crate::tools::{Caller, Group, registry};
 
-/// The name under which the routes for servers have it.
+/// The hub's name in the routes for servers.
 pub(super) const HUB: &str = "hub";
-/// How long a configured server may take until a list goes without it.
+/// How long a configured server may take before a list leaves it out.
 const LIST_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The server that is asked for.
+/// The server that a call names.
 pub(super) enum Asked<'a> {
     Hub,
-    /// A part of the sandbox's own tools.
+    /// A group of the sandbox's own tools.
     Own(Group),
     Configured(&'a str),
 }
 
 impl<'a> Asked<'a> {
-    /// A configured server goes before a part of our own that is called the same.
+    /// Finds a server by name. A configured server takes precedence over a group of our own with the same name.
     pub(super) async fn find(guest: &SharedGuest, name: &'a str) -> Result<Self, McpError> {
         if name == HUB {
             return Ok(Self::Hub);
@@ -40,7 +40,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The names of all servers in alphabetical order: our own, and the configured ones; hidden ones on request.
+/// The names of all servers in alphabetical order: our own and the configured ones. Includes hidden ones on request.
 pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result<Vec<String>, McpError> {
     let mut names = guest.mcp.servers(guest, include_hidden).await?;
     names.extend(shown_groups(guest).map(|group| group.name().to_owned()));
@@ -52,7 +52,7 @@ pub(super) async fn servers(guest: &SharedGuest, include_hidden: bool) -> Result
     Ok(names)
 }
 
-/// Our own that the sandbox's environment does not leave out.
+/// Our own groups that the sandbox's environment does not disable.
 fn shown_groups(guest: &SharedGuest) -> impl Iterator<Item = Group> {
     let config = guest.config();
     let no_browser = config.env.get("DISABLE_MCP_BROWSER").is_some_and(|text| matches!(text.trim(), "1" | "true"));
@@ -84,13 +84,13 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
                     Ok(Ok(list)) => {
                         for mut tool in list.tools {
                             tool.name = format!("{prefix}{}", tool.name).into();
-                            // Of two with one name the first is called.
+                            // Of two tools with the same name, the first is called.
                             if registry().find(&tool.name, None).is_none() && names.insert(tool.name.clone()) {
                                 tools.push(tool);
                             }
                         }
                     }
-                    // One that is broken takes nothing from the others.
+                    // A broken server does not affect the others.
                     Ok(Err(error)) => tracing::warn!(server = name, %error, "an MCP server's tools can't be listed"),
                     Err(_) => tracing::warn!(server = name, "an MCP server's tools were not listed in time"),
                 }
@@ -100,7 +100,7 @@ pub(super) async fn tools(guest: &SharedGuest, server: &str) -> Result<ListTools
     }
 }
 
-/// Calls a tool. What the tool itself says of a failure is a result with `is_error`.
+/// Calls a tool. A failure reported by the tool itself is a result with `is_error`.
 pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: JsonObject) -> Result<CallToolResult, McpError> {
     let guest = Arc::clone(&caller.guest);
     let group = match Asked::find(&guest, server).await? {
@@ -118,7 +118,7 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
         let mut fit: Vec<_> = prefixed.filter(|(prefix, _)| tool.len() > prefix.len() && tool.starts_with(prefix)).collect();
         fit.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
         for (prefix, name) in fit {
-            // Any tool begins with nothing, so a server without a prefix is asked whether it is its.
+            // Every name starts with an empty prefix, so a server without a prefix is asked whether it has the tool.
             if prefix.is_empty() {
                 let listed = guest.mcp.tools(&guest, &name).await;
                 if !listed.is_ok_and(|list| list.tools.iter().any(|listed| listed.name == tool)) {
@@ -131,7 +131,7 @@ pub(super) async fn call(caller: Caller, server: &str, tool: &str, arguments: Js
     Err(McpError::NoTool(tool.chars().take(200).collect()))
 }
 
-/// What stands before the names of a configured server's tools.
+/// The prefix of a configured server's tools.
 fn prefix(name: &str, configured: Option<&str>) -> String {
     match configured.unwrap_or(name) {
         "" => String::new(),

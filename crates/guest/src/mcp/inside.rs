@@ -1,5 +1,5 @@
-//! MCP for programs of the sandbox, beside the API that they reach at loopback. Each call of a tool goes through that API, and
-//! so is recorded as any other.
+//! MCP for programs of the sandbox, beside the API that they reach on loopback. Each tool call goes through that API, and so is
+//! recorded as any other.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use crate::http::ApiError;
 
-/// Where programs of the sandbox reach it.
+/// The host name in requests from programs of the sandbox.
 const HERE: HeaderValue = HeaderValue::from_static("127.0.0.1:8080");
 
 /// Calls tools over the sandbox's API.
@@ -50,7 +50,7 @@ impl Tools for Inside {
     }
 }
 
-/// MCP's paths over an API; `api` answers the calls of tools.
+/// MCP's routes over an API. `api` answers the tool calls.
 pub(crate) fn router(api: Router) -> Router {
     let server = Arc::new(Server::new(Inside(api)));
     let at = |endpoint: Endpoint| {

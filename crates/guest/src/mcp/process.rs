@@ -1,4 +1,4 @@
-//! A server's process: started as the sandbox's user, with what it says on standard error kept for error messages.
+//! A server's process: runs as the sandbox's user. Its standard error is kept for error messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,7 +33,7 @@ pub(super) struct Process {
     _stop: oneshot::Sender<()>,
 }
 
-/// The ends that the guest speaks by.
+/// The guest's ends of the pipes.
 pub(super) struct Streams {
     pub(super) stdout: Receiver,
     pub(super) stdin: Sender,
@@ -53,7 +53,7 @@ impl Process {
             let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
             let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
             if user.uid != 0 && geteuid().is_root() {
-                // A pipe is its maker's; without this the server could not open /dev/stderr.
+                // A pipe belongs to its creator; without this, the server could not open /dev/stderr.
                 for pipe in [&stdin, &stdout, &stderr] {
                     fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
                 }
@@ -83,9 +83,9 @@ impl Process {
         self.ended.borrow().is_none()
     }
 
-    /// How it ended, if it did, and the last it said on standard error, for an error message.
+    /// How the process ended, if it did, and its last standard error, for an error message.
     pub(super) async fn account(&self) -> String {
-        // What it says and its end come by other ways than the failure that is to be explained.
+        // The output and the exit may arrive later than the failure that they explain.
         let mut ended = self.ended.clone();
         let _ = timeout(Duration::from_millis(200), ended.wait_for(Option::is_some)).await;
         let exit = *self.ended.borrow();
@@ -103,7 +103,7 @@ impl Process {
     }
 }
 
-/// Follows the process to its end, and ends it when nobody needs it any more.
+/// Follows the process to its end. Ends it when the handle is dropped.
 async fn keep(
     mut child: Child,
     mut from_stderr: Receiver,
@@ -136,15 +136,15 @@ async fn keep(
     }
     stderr.log();
     end.send_replace(Some(exit));
-    // What it leaves behind may hold its output open, and nobody speaks to that.
+    // Processes that it leaves behind may hold its output open, but have no client.
     tokio::task::spawn_blocking(move || process::kill_members(None, &child.marker, Signal::KILL));
 }
 
-/// What a server says on standard error: its lines go to the guest's log, and the last of them stay.
+/// Standard error of a server: logs its lines and keeps the last of them.
 struct Stderr {
     name: String,
     tail: Tail,
-    /// The line that has no end yet.
+    /// The line that is not finished yet.
     line: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 //! The registry in AIO's wire format.
 //!
-//! A call that accepts `application/x-ndjson` is answered in JSON lines: `{"progress": "…"}` for each piece of news, then
-//! `{"status": 200, "answer": …}` with what the call without lines answers.
+//! A call that accepts `application/x-ndjson` is answered in JSON lines: `{"progress": "…"}` for each progress message, then
+//! `{"status": 200, "answer": …}` with the ordinary answer.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,16 +24,16 @@ use crate::SharedGuest;
 use crate::http::{Address, ApiError, Body, Envelope, QueryArgs, Reply, ok};
 use crate::tools::{Caller, Progress};
 
-/// Lines of news that wait for a slow caller; the tool waits then.
+/// Progress messages that wait for a slow client. When it is full, the tool waits.
 const NEWS: usize = 64;
 const JSON_LINES: &str = "application/x-ndjson";
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(servers, tools, call))]
 pub struct McpApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/mcp/servers", get(servers))
@@ -47,7 +47,7 @@ impl From<McpError> for ApiError {
             McpError::NoServer(_) | McpError::NoTool(_) => StatusCode::NOT_FOUND,
             McpError::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
             McpError::Refused { .. } => StatusCode::BAD_REQUEST,
-            // Not a 5xx: AIO's JavaScript client would make the call again.
+            // Not a 5xx: AIO's JavaScript client would repeat the call.
             McpError::Configuration { .. } | McpError::NotStarted { .. } | McpError::TimedOut { .. } | McpError::Lost { .. } => {
                 StatusCode::FAILED_DEPENDENCY
             }
@@ -124,7 +124,7 @@ async fn answer(caller: Caller, server: String, tool: String, arguments: JsonObj
     ok(types::Answered::from(hub::call(caller, &server, &tool, arguments).await?))
 }
 
-/// A call under way, as lines. Dropped, the call is.
+/// A call in progress, as lines. Dropping it drops the call.
 struct Following {
     news: mpsc::Receiver<String>,
     work: Option<Pin<Box<dyn Future<Output = Reply<types::Answered>> + Send>>>,
@@ -149,7 +149,7 @@ impl Following {
                 }
             }
         }
-        // The sender is gone with the work, so this ends.
+        // The sender is dropped with the work, so this ends.
         if let Some(text) = self.news.recv().await {
             return Some(line(&json!({"progress": text})));
         }

@@ -1,4 +1,4 @@
-//! The registry: servers by name, started when they are needed.
+//! The registry: servers by name, started when needed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::config::{self, ServerConfig};
 use super::connection::Connection;
 use crate::Guest;
 
-/// Calls of one server at a time.
+/// The most concurrent calls of one server.
 pub(super) const MAX_CALLS: usize = 64;
 
 #[derive(Debug, Error)]
@@ -29,7 +29,7 @@ pub enum McpError {
     NotStarted { server: String, why: String },
     #[error("{MAX_CALLS} calls of MCP server {0:?} are under way already; wait for one")]
     TooManyCalls(String),
-    /// The server's own answer, by the protocol's error code.
+    /// The server's own error, with the protocol's error code.
     #[error("MCP server {server:?} answered with error {code}: {message}")]
     Refused { server: String, code: i32, message: String },
     #[error("MCP server {server:?} did not answer within {} s; the call was cancelled", .limit.as_secs_f64())]
@@ -38,7 +38,7 @@ pub enum McpError {
     Lost { server: String, why: String },
 }
 
-/// All servers that were used so far.
+/// All servers used so far.
 #[derive(Debug, Default)]
 pub struct McpService {
     servers: Mutex<HashMap<String, Arc<Server>>>,
@@ -60,7 +60,7 @@ struct State {
 }
 
 impl McpService {
-    /// The servers' names in alphabetical order; hidden ones on request.
+    /// The servers' names in alphabetical order. Includes hidden ones on request.
     pub async fn servers(&self, guest: &Guest, include_hidden: bool) -> Result<Vec<String>, McpError> {
         let servers = config::servers(guest).await?;
         let shown = |server: &Result<ServerConfig, String>| include_hidden || !server.as_ref().is_ok_and(|s| s.hidden);
@@ -73,7 +73,7 @@ impl McpService {
         server.ask(guest, async |connection| connection.tools().await).await
     }
 
-    /// Calls a tool of a configured server. What the tool itself says of a failure is a result with `is_error`.
+    /// Calls a tool of a configured server. A failure reported by the tool itself is a result with `is_error`.
     pub async fn call(
         &self,
         guest: &Guest,
@@ -86,8 +86,8 @@ impl McpService {
         server.ask(guest, async |connection| connection.call(tool, arguments, news).await).await
     }
 
-    /// The server by name as it is configured now. Ones that are configured no more, or otherwise, are given up: they end
-    /// when their last call has.
+    /// The server by name in its current configuration. Drops servers that were removed or changed: they end after their last
+    /// call.
     async fn server(&self, guest: &Guest, name: &str) -> Result<Arc<Server>, McpError> {
         let mut configured = config::servers(guest).await?;
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ impl Server {
         }
     }
 
-    /// The living connection, or a new one. Calls that come meanwhile wait for the same start.
+    /// The current connection, or a new one. Concurrent calls wait for the same start.
     async fn connection(&self, guest: &Guest) -> Result<Arc<Connection>, McpError> {
         let asked = Instant::now();
         let mut state = self.state.lock().await;

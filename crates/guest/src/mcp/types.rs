@@ -1,4 +1,4 @@
-//! How MCP's results look in the OpenAPI document. What is answered are the protocol library's own types.
+//! MCP's results for the OpenAPI document. The answers themselves use the protocol library's types.
 
 #![allow(dead_code, reason = "these describe, and are never made")]
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A result that always says whether it is an error, as AIO's does.
+/// A result that always has `isError`, as AIO's does.
 #[derive(Debug, Serialize)]
 pub(super) struct Answered(rmcp::model::CallToolResult);
 
 impl From<rmcp::model::CallToolResult> for Answered {
     fn from(mut result: rmcp::model::CallToolResult) -> Self {
         result.is_error.get_or_insert(false);
-        // A word of the newest protocol alone, which the hub adds for who speaks that.
+        // A field of the newest protocol only; the hub adds it for clients of that version.
         result.result_type = None;
         Self(result)
     }

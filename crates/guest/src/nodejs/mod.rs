@@ -5,7 +5,7 @@
 //!                     └─ session ─►   ▲ code by a socket; what it prints by its own outputs
 //! ```
 //!
-//! Whatever Node.js is installed can be used. Nothing of it is there before the first call.
+//! Any installed Node.js can be used. Nothing runs before the first call.
 
 mod process;
 mod routes;

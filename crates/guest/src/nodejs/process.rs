@@ -1,4 +1,4 @@
-//! A Node.js process that evaluates what it is given: see `driver.js`.
+//! A Node.js process that evaluates code: see `driver.js`.
 
 use std::io;
 use std::os::unix::fs::chown;
@@ -22,25 +22,25 @@ use crate::SharedGuest;
 use crate::jupyter::MAX_STREAM_CHARS;
 use crate::process::{self, Budget, Command, Exit, News, OwnedProcess, Retained, ScratchDir, Signal};
 
-/// What the process runs.
+/// The script that the process runs.
 const DRIVER: &str = include_str!("driver.js");
 /// How long a process may take until it is ready.
 const START: Duration = Duration::from_secs(60);
 /// The longest answer, in bytes: a result may have a MiB as text and another as JSON, both escaped.
 const MAX_ANSWER: usize = 16 << 20;
-/// The process ends an execution itself when its time is over; after so much longer it is made to.
+/// The process ends an execution itself when its time is over. After this additional time, the guest interrupts it.
 const LAG: Duration = Duration::from_millis(500);
-/// How long what was interrupted may go on before its process is killed.
+/// How long an interrupted execution may go on before its process is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the output of an ended process may take to be read.
+/// How long to read the output of an ended process.
 const REST: Duration = Duration::from_millis(200);
 
-/// What became of an evaluation.
+/// The outcome of an evaluation.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunResult {
     pub(super) ok: bool,
-    /// Its time was over.
+    /// It timed out.
     pub(super) late: bool,
     pub(super) text: Option<String>,
     pub(super) json: Option<Value>,
@@ -50,7 +50,7 @@ pub(super) struct RunResult {
     pub(super) cwd: Option<String>,
 }
 
-/// What an execution left.
+/// The result of an execution.
 #[derive(Debug)]
 pub(super) struct Ran {
     /// None: the process ended, or was killed, before it answered.
@@ -62,7 +62,7 @@ pub(super) struct Ran {
     pub(super) exit: Option<Exit>,
 }
 
-/// How long a process is meant to live.
+/// How long a process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// For one execution: it ends when the code has nothing left to do.
@@ -70,7 +70,7 @@ pub(super) enum Mode {
     Session,
 }
 
-/// One of the two outputs of a process, read all the time.
+/// One of the two outputs of a process, read continuously.
 #[derive(Debug)]
 struct Output {
     pipe: Arc<Receiver>,
@@ -86,7 +86,7 @@ impl Output {
         Self { pipe, kept, reading }
     }
 
-    /// What came since it was last asked for; all that is in the pipe now is among it.
+    /// The output since the last call, including what is in the pipe now.
     fn take(&self, budget: &Arc<Budget>) -> String {
         let rest = process::read_rest(&self.pipe);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +158,7 @@ impl NodeProcess {
             None => (process::dev_null().map_err(at("its input"))?, None),
         };
         let mode = if mode == Mode::Once { "once" } else { "session" };
-        // In its own function: what a script declares at its top would be in the way of the code's own names.
+        // In its own function: top-level declarations of a script would collide with the code's own names.
         let driver = format!("(() => {{\n{DRIVER}}})()");
         let argv = [&*runtime.program.to_string_lossy(), "-e", &driver, &*socket.to_string_lossy(), mode].map(str::to_owned);
         let child = guest
@@ -198,7 +198,7 @@ impl NodeProcess {
         let Self { owned, control, input, .. } = &mut started;
         let exit = match timeout(START, read_line(control, input)).await {
             Ok(Ok(_)) => return Ok(started),
-            // Its end closes the socket first.
+            // The socket closes before the process ends.
             Ok(Err(_)) => timeout(REST, owned.wait()).await.ok(),
             Err(_) => None,
         };
@@ -249,7 +249,7 @@ impl NodeProcess {
         Ran { answer, late, stdout, stderr, exit }
     }
 
-    /// Waits until a process in mode `Once` has nothing left to do; whether its time was over before, and how it ended.
+    /// Waits until a process in mode `Once` has nothing left to do. Returns whether it timed out, and how it ended.
     pub(super) async fn finish(&mut self, limit: Duration) -> (bool, Exit) {
         match timeout(limit, self.owned.wait()).await {
             Ok(exit) => {
@@ -260,19 +260,19 @@ impl NodeProcess {
         }
     }
 
-    /// What it wrote since it was last asked.
+    /// The output since the last call.
     pub(super) fn outputs(&self) -> (String, String) {
         (self.stdout.take(&self.budget), self.stderr.take(&self.budget))
     }
 
-    /// Kills it with all that it started.
+    /// Kills it with all processes that it started.
     pub(super) async fn end(&mut self) -> Exit {
         self.owned.end().await;
         self.read_to_end().await;
         self.owned.wait().await
     }
 
-    /// Of an ended process. A child of it may hold its outputs open.
+    /// Reads the output of an ended process. A child of it may hold the pipes open.
     async fn read_to_end(&mut self) {
         let both = async {
             drop((&mut self.stdout.reading).await);
@@ -281,19 +281,19 @@ impl NodeProcess {
         drop(timeout(REST, both).await);
     }
 
-    /// How it ended; none while it lives.
+    /// How the process ended; `None` while it runs.
     pub(super) async fn ended(&mut self) -> Option<Exit> {
-        // A wait of no time: it only looks.
+        // A wait of no time only checks.
         timeout(Duration::ZERO, self.owned.wait()).await.ok()
     }
 }
 
 async fn feed(mut pipe: Sender, text: String) {
-    // Who does not read it, or ends before, needs no word of it.
+    // A process that does not read it, or ends before, does not need it.
     drop(pipe.write_all(text.as_bytes()).await);
 }
 
-/// The next line. What was read of it is kept when the wait is given up.
+/// Reads the next line. Cancel-safe: the bytes read so far stay in `input`.
 async fn read_line(stream: &mut UnixStream, input: &mut BytesMut) -> io::Result<Vec<u8>> {
     let mut searched = 0;
     loop {

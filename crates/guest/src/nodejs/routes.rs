@@ -1,4 +1,4 @@
-//! Its routes.
+//! Routes of the service.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -11,7 +11,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, whole};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     paths(execute, info, create_session, list_sessions, get_session, update_session, delete_session),
@@ -19,7 +19,7 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok, ok_message, wh
 )]
 pub struct NodeApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/nodejs/execute", post(execute))
@@ -43,7 +43,7 @@ impl From<NodeError> for ApiError {
             NodeError::OtherVersion { .. } => ApiError::new(StatusCode::CONFLICT, message)
                 .hint("leave version out, use another session_id, or delete the session"),
             NodeError::TooManySingle => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
-            // Not a 5xx: AIO's JavaScript client would execute the code again.
+            // Not a 5xx: AIO's JavaScript client would repeat the execution.
             NodeError::NoRuntime => ApiError::new(StatusCode::FAILED_DEPENDENCY, message).hint(WHERE_NODE_IS),
             NodeError::NotStarted(_)
             | NodeError::NotReady { .. }
@@ -55,7 +55,7 @@ impl From<NodeError> for ApiError {
     }
 }
 
-/// What an execution's envelope says beside its data: a message, and advice.
+/// The message and the hint in the envelope of an execution.
 pub(crate) fn call_message(executed: &Executed, seconds: i64) -> (String, Option<String>) {
     let response = &executed.response;
     let message = match (&executed.ended, response.status) {
@@ -100,7 +100,7 @@ async fn info(State(guest): State<SharedGuest>) -> Reply<NodeJSRuntimeInfo> {
     Ok(Envelope { success: false, message: Some(error), hint: Some(WHERE_NODE_IS.to_owned()), data: Some(info) })
 }
 
-/// Makes a session and starts its process; one that exists is returned as it is.
+/// Creates a session and starts its process. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/nodejs/sessions", tag = "nodejs", operation_id = "create_nodejs_session", params(VersionQuery), request_body = NodeJSCreateSessionRequest, responses((status = 200, body = Envelope<NodeJSCreateSessionResponse>)))]
 async fn create_session(
     State(guest): State<SharedGuest>,
@@ -142,7 +142,7 @@ async fn update_session(
     ok(NodeJSUpdateSessionResponse { updated: true, session: whole(update).await? })
 }
 
-/// Ends a session with its process and all that this started.
+/// Ends a session with its process and all processes that it started.
 #[utoipa::path(delete, path = "/v1/nodejs/sessions/{session_id}", tag = "nodejs", operation_id = "delete_nodejs_session", params(("session_id" = String, Path), VersionQuery), responses((status = 200, body = Envelope<NodeJSDeleteSessionResponse>)))]
 async fn delete_session(
     State(guest): State<SharedGuest>,

@@ -1,4 +1,4 @@
-//! The Node.js programs that are installed.
+//! Installed Node.js programs.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use crate::sandbox::programs;
 /// Major versions that are looked up by their own commands.
 const MAJORS: std::ops::RangeInclusive<u32> = 12..=60;
 
-/// One of them.
+/// An installed Node.js.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Runtime {
     /// Such as `node24`.
     pub(super) name: String,
-    /// Such as `24.21.0`.
+    /// The version, such as `24.21.0`.
     pub(super) version: String,
     pub(super) program: PathBuf,
 }
 
-/// All, the default first.
+/// All installed ones, the default first.
 pub(super) async fn installed(guest: &Guest) -> Result<Vec<Runtime>, NodeError> {
     let env = guest.environment(&guest.user, &[]);
     let look = move |_: &_| {
@@ -42,7 +42,7 @@ pub(super) async fn installed(guest: &Guest) -> Result<Vec<Runtime>, NodeError> 
     Ok(runtimes)
 }
 
-/// The one that is asked for: `node24`, `v24`, `24`, also with more numbers behind.
+/// Chooses the requested one: `node24`, `v24` or `24`, also with a longer version.
 pub(super) fn choose(installed: Vec<Runtime>, version: Option<&str>) -> Result<Runtime, NodeError> {
     let known = installed.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join(", ");
     let Some(asked) = version.map(str::trim).filter(|v| !v.is_empty()) else {

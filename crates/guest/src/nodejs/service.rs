@@ -1,4 +1,4 @@
-//! The service itself: single executions, and sessions by id.
+//! The service: single executions, and sessions by id.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -20,17 +20,17 @@ use crate::process::{Budget, Exit};
 use crate::sandbox::{self, programs::Unasked};
 use crate::sessions::{SessionError, Sessions};
 
-/// Sessions at a time, each a process of some 45 MiB. When there are more, the one that was unused for longest ends.
+/// The most sessions, each a process of about 45 MiB. Beyond it, the session that was idle longest ends.
 pub(super) const MAX_SESSIONS: usize = 16;
-/// Single executions at a time; the others wait in order.
+/// The most concurrent single executions. Further ones wait in order.
 const MAX_SINGLE: usize = 8;
-/// Single executions that wait.
+/// The most waiting single executions.
 const MAX_SINGLE_WAITING: usize = 64;
-/// Files of an execution, and the bytes of them all.
+/// The most files of an execution, and the bytes of all of them.
 const MAX_FILES: usize = 1000;
-/// Bytes of printed output kept, of all executions together, beyond 128 KiB for each stream.
+/// Bytes of printed output kept for all executions together, beyond 128 KiB for each stream.
 const MAX_RETAINED_BYTES: usize = 16 << 20;
-/// What `timeout` says of a command that it ended.
+/// Exit code of `timeout` for a command that it ended.
 const TIMED_OUT: i32 = 124;
 
 #[derive(Debug, Error)]
@@ -71,13 +71,13 @@ fn told(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) response: NodeJSExecuteResponse,
-    /// Why the session's process ended by it, or the execution's own before its time.
+    /// Why the execution ended the session's process, or its own process early.
     pub(crate) ended: Option<String>,
-    /// The session's earlier process had ended; this one was started for the call.
+    /// Why the session's earlier process ended, if this one was started for the call.
     pub(crate) restarted: Option<String>,
 }
 
@@ -102,12 +102,12 @@ impl Default for NodeService {
 }
 
 impl NodeService {
-    /// Whether code is executed.
+    /// Whether code is being executed.
     pub(crate) fn is_busy(&self) -> bool {
         self.sessions.is_busy() || self.single.available_permits() < MAX_SINGLE
     }
 
-    /// Executes code in a process or a separate session, or in one that is there.
+    /// Executes code in a separate process, or in a new or existing session.
     pub(crate) async fn execute(&self, guest: &SharedGuest, request: NodeJSExecuteRequest) -> Result<Executed, NodeError> {
         let id = request.session_id.as_deref().filter(|id| !id.is_empty());
         if id.is_none() && request.stateful != Some(true) {
@@ -161,7 +161,7 @@ impl NodeService {
         let _turn = self.single.acquire().await;
         let limit = limit(&request);
         let runtime = runtime::choose(runtime::installed(guest).await?, request.version.as_deref())?;
-        // Removed at the end, unless it is the caller's own.
+        // Removed at the end, unless the caller named it.
         let (_own, dir) = match directory(guest, request.cwd.as_deref())? {
             Some(dir) => (None, dir),
             None => {
@@ -179,7 +179,7 @@ impl NodeService {
             Some(exit) => exit,
             None if ran.late => process.end().await,
             None => {
-                // Timers, servers and children that the code left behind belong to it.
+                // Timers, servers and children that the code started belong to the execution.
                 let (late, exit) = process.finish(limit.saturating_sub(begun.elapsed())).await;
                 ran.late |= late;
                 exit
@@ -208,7 +208,7 @@ impl NodeService {
         Ok(Executed { response, ended: killed, restarted: None })
     }
 
-    /// Makes a session with a started process; one that exists is returned as it is.
+    /// Creates a session with a started process. Returns an existing one unchanged.
     pub(crate) async fn create(
         &self,
         guest: &SharedGuest,
@@ -253,7 +253,7 @@ impl NodeService {
         if let Some(dir) = directory(guest, request.cwd.as_deref())? {
             let mut slot = session.turns.turn(Duration::from_secs(30)).await?;
             if let Some(process) = &mut slot.process {
-                // An evaluation of nothing, there.
+                // An empty evaluation in that directory.
                 let moved = process.run("", Some(&dir), Duration::from_secs(10)).await;
                 if moved.exit.is_some() {
                     slot.process = None;
@@ -271,7 +271,7 @@ impl NodeService {
         Ok(session.info())
     }
 
-    /// Ends a session with its process and all that this started.
+    /// Ends a session with its process and all processes that it started.
     pub(crate) async fn delete(&self, id: &str, version: Option<&str>) -> Result<(), NodeError> {
         self.find(id, version)?;
         Ok(self.sessions.delete(id).await?)
@@ -321,11 +321,11 @@ impl NodeService {
         let runtime = runtime::choose(runtime::installed(guest).await?, version)?;
         let cwd = cwd.map_or_else(|| guest.default_dir(), Path::to_owned);
         let (session, is_new) = self.sessions.insert(id, |id| Session::new(id, runtime, cwd, idle))?;
-        // Another call may have made it meanwhile.
+        // Another call may have created it meanwhile.
         fits(session, version).map(|session| (session, is_new))
     }
 
-    /// Makes sure that the session has a living process; why the one before had ended, if there was one.
+    /// Ensures that the session has a running process. Returns why the previous one ended, if there was one.
     async fn ready(&self, guest: &SharedGuest, session: &Session, slot: &mut Slot) -> Result<Option<String>, NodeError> {
         let ended = match &mut slot.process {
             Some(process) => match process.ended().await {
@@ -338,7 +338,7 @@ impl NodeService {
         let dir = session.cwd();
         let started = NodeProcess::start(guest, &session.runtime, Mode::Session, &dir, None, &self.budget, None).await;
         slot.process = Some(started.inspect_err(|_| {
-            // A session that never had a process is none, unless the next call may give it one.
+            // A session that never had a process is removed, unless the next call may start one.
             if !slot.had_process && !session.turns.is_awaited() {
                 self.sessions.forget(session);
             }
@@ -366,7 +366,7 @@ fn directory(guest: &SharedGuest, cwd: Option<&str>) -> Result<Option<PathBuf>, 
     if dir.is_dir() { Ok(Some(dir)) } else { Err(NodeError::NoDirectory(dir.display().to_string())) }
 }
 
-/// Puts the files of an execution below its directory, with the rights of the user.
+/// Writes the files of an execution below its directory, with the rights of the user.
 async fn write_files(guest: &SharedGuest, dir: &Path, files: BTreeMap<String, String>) -> Result<(), NodeError> {
     if files.is_empty() {
         return Ok(());
@@ -412,7 +412,7 @@ fn error_output(ename: &str, evalue: String, traceback: Vec<String>) -> NodeJSOu
     }
 }
 
-/// What was printed first, then the result or the error.
+/// Printed text first, then the result or the error.
 fn response(code: String, ran: Ran) -> NodeJSExecuteResponse {
     let Ran { answer, late, stdout, stderr, exit } = ran;
     let stream = |name: &'static str, text: &String| {

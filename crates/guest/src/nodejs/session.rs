@@ -26,7 +26,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) process: Option<NodeProcess>,
-    /// A process was there before.
+    /// It has had a process before.
     pub(super) had_process: bool,
     pub(super) executions: i64,
 }
@@ -44,7 +44,7 @@ impl Session {
         &self.turns.id
     }
 
-    /// Whether it runs this version; without one, any.
+    /// Whether it runs this version; `None` matches any.
     pub(super) fn is_of(&self, version: Option<&str>) -> bool {
         runtime::choose(vec![self.runtime.clone()], version).is_ok()
     }

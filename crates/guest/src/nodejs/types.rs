@@ -8,9 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::http::optional_within;
 
-/// Seconds that an execution may take unless asked otherwise.
+/// The default timeout of an execution, in seconds.
 pub(crate) const DEFAULT_TIMEOUT: i64 = 30;
-/// Seconds that a session may be idle unless asked otherwise.
+/// The default idle time of a session, in seconds.
 pub(super) const DEFAULT_IDLE: i64 = 86_400;
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -27,7 +27,7 @@ pub struct NodeJSExecuteRequest {
     /// Execute in a session, which keeps its state.
     #[schema(default = false)]
     pub stateful: Option<bool>,
-    /// The session to use; one that is not there is made.
+    /// The session to use; created if it does not exist.
     pub session_id: Option<String>,
     /// The directory of execution. Absent: a new directory, or the session's.
     pub cwd: Option<String>,
@@ -61,7 +61,7 @@ pub struct NodeJSExecuteResponse {
     /// `ok`, `error` or `timeout`.
     #[schema(value_type = String)]
     pub status: &'static str,
-    /// The how-manieth execution of its session.
+    /// The number of this execution in its session.
     pub execution_count: Option<i64>,
     pub outputs: Vec<NodeJSOutput>,
     pub code: String,
@@ -74,7 +74,7 @@ pub struct NodeJSExecuteResponse {
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct NodeJSCreateSessionRequest {
-    /// Absent or empty: made up. An existing one is returned as it is.
+    /// Absent or empty: a new id. An existing session is returned unchanged.
     pub session_id: Option<String>,
     pub cwd: Option<String>,
     /// Seconds without a call after which the session ends.
@@ -93,7 +93,7 @@ pub struct NodeJSUpdateSessionRequest {
     pub cwd: Option<String>,
 }
 
-/// Of the calls about sessions.
+/// The query of session calls.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct VersionQuery {

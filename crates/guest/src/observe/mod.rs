@@ -1,4 +1,4 @@
-//! AIO's observation of a sandbox: what it uses, now and over time.
+//! AIO's observation of a sandbox: its resource usage, now and over time.
 //!
 //! ```text
 //!  off ──start──► guardrail or capture ──stop, or its time is over──► off, and (capture) a report
@@ -6,8 +6,8 @@
 //!                     └─► a file in the runtime directory ──export──► a report (gzip, JSON lines)
 //! ```
 //!
-//! `capture` records what happens, processes too; `guardrail` looks less often, and for what goes wrong. Nothing runs and
-//! nothing is kept while it is off.
+//! `capture` records everything, including processes. `guardrail` samples less often and records trouble only. Nothing runs and
+//! nothing is stored while it is off.
 
 mod reports;
 mod routes;

@@ -1,4 +1,4 @@
-//! Reports: what was observed, as gzip of JSON lines, in files.
+//! Reports: observations as gzipped JSON lines, in files.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
@@ -38,7 +38,7 @@ pub(super) fn write(
             Ok(ObservationReportInfo { report_id, session_id, reason, created_at, path, size_bytes: meta.len() })
         }
         Err(error) => {
-            // Half a report is none.
+            // An incomplete report is removed.
             drop(fs::remove_file(&path));
             Err(error)
         }

@@ -1,4 +1,4 @@
-//! Observing in AIO's wire format.
+//! Observation in AIO's wire format.
 
 use axum::Router;
 use axum::body::Body as Bytes;
@@ -15,7 +15,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/sandbox/observe/status", get(status))
@@ -27,7 +27,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/sandbox/observe/reports/{report_id}", get(download).delete(delete))
 }
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(status, live, start, stop, export, reports, download, delete))]
 pub struct ObserveApi;

@@ -1,4 +1,4 @@
-//! One look at what the sandbox uses. Reads `/proc` and may take milliseconds: call it on a thread.
+//! One sample of the sandbox's resource usage. Reads `/proc` and may take milliseconds: call it on a thread.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,15 +13,15 @@ use serde::Serialize;
 
 use super::types::{ObservationCgroupSnapshot, ObservationDiskSnapshot, ObservationProcessSnapshot};
 
-/// The most processes that are looked at.
+/// The most processes to read.
 const MAX_PROCESSES: usize = 4096;
-/// Clock ticks of a second in `/proc`: what the kernel tells every program.
+/// Clock ticks per second in `/proc`: the kernel reports this value to every program.
 const TICKS: f64 = 100.0;
 
-/// What a sample is to hold.
+/// The content of a sample.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    /// How many processes.
+    /// The number of processes.
     pub(super) processes: usize,
     /// Directories on the file systems to report, each file system once.
     pub(super) disks: Vec<PathBuf>,
@@ -37,12 +37,12 @@ pub(super) struct Sample {
     pub(super) processes: Vec<ObservationProcessSnapshot>,
 }
 
-/// What the next sample is compared with, to tell rates.
+/// The previous values, to compute rates.
 #[derive(Debug)]
 pub(super) struct Earlier {
     at: Instant,
     cpu_microseconds: u64,
-    /// Ticks of each process, by its number and its start.
+    /// Ticks of each process, by pid and start time.
     ticks: HashMap<(i32, u64), u64>,
 }
 
@@ -96,7 +96,7 @@ fn disks(paths: &[PathBuf]) -> Vec<ObservationDiskSnapshot> {
         seen.push(meta.dev());
         let (total, free) = (fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize);
         let used = total.saturating_sub(fs.f_bfree * fs.f_frsize);
-        // File systems that make inodes as they need them tell of none.
+        // File systems that allocate inodes on demand report none.
         let inodes = (fs.f_files > 0).then(|| (fs.f_files.saturating_sub(fs.f_ffree), fs.f_files));
         found.push(ObservationDiskSnapshot {
             path: path.display().to_string(),
@@ -112,7 +112,7 @@ fn disks(paths: &[PathBuf]) -> Vec<ObservationDiskSnapshot> {
     found
 }
 
-/// What `/proc/{pid}/stat` tells.
+/// Fields of `/proc/{pid}/stat`.
 struct Stat {
     comm: String,
     state: char,
@@ -120,13 +120,13 @@ struct Stat {
     /// Its own CPU time, in the kernel and outside.
     ticks: u64,
     threads: u64,
-    /// Ticks after the system's start.
+    /// Start time, in ticks after boot.
     started: u64,
     rss_pages: u64,
 }
 
 fn parse(text: &str) -> Option<Stat> {
-    // The name, in brackets, may hold anything: fields count from the last bracket.
+    // The name, in brackets, may hold any character: fields count from the last bracket.
     let (head, rest) = text.rsplit_once(')')?;
     let comm = head.split_once('(')?.1.to_owned();
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -192,7 +192,7 @@ fn processes(most: usize, earlier: Option<&Earlier>, seconds: Option<f64>, now: 
             ppid: Some(stat.ppid),
         }
     };
-    // Sizes were read again: the largest are first in those.
+    // Sizes were read again, so the rows are sorted again.
     let mut rows: Vec<_> = found.into_iter().map(row).collect();
     rows.sort_by_key(|row| Reverse(row.rss_bytes));
     rows

@@ -1,4 +1,4 @@
-//! Observing, in plain Rust.
+//! Observation, in plain Rust.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,19 +19,19 @@ use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 use crate::main_command::LOG_DIR;
 
-/// The most reports; the oldest go.
+/// The most reports. The oldest are deleted first.
 const MAX_REPORTS: usize = 32;
 /// The most processes of a sample, and of `live`.
 const MAX_ROWS: usize = 100;
 const ROWS: usize = 20;
-/// Between samples, in seconds, unless told.
+/// The default time between samples, in seconds.
 const CAPTURE_INTERVAL: f64 = 1.0;
 const GUARDRAIL_INTERVAL: f64 = 5.0;
 const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
-/// How long a capture goes on, in seconds, unless told; a guardrail goes on until it is stopped.
+/// The default duration of a capture, in seconds. A guardrail runs until it is stopped.
 const CAPTURE_SECONDS: i64 = 600;
 const LONGEST_SECONDS: i64 = 7 * 24 * 3600;
-/// How long `live` looks at the CPU.
+/// How long `live` measures the CPU.
 const GLANCE: Duration = Duration::from_millis(100);
 /// The longest reason of a report, in characters.
 const MAX_REASON: usize = 256;
@@ -57,9 +57,9 @@ pub(super) enum ObserveError {
 #[derive(Debug, Default)]
 struct State {
     active: Option<Arc<Session>>,
-    /// The one before: it can still be exported.
+    /// The previous session, which can still be exported.
     last: Option<Arc<Session>>,
-    /// With the key of the call that made it.
+    /// Reports, with the key of the call that created each.
     reports: VecDeque<(Option<String>, ObservationReportInfo)>,
 }
 
@@ -127,7 +127,7 @@ impl Observer {
     }
 }
 
-/// The report of a capture that has ended.
+/// Writes the report of a capture that has ended.
 async fn finish(guest: &SharedGuest, session: &Arc<Session>, reason: &str) -> Result<bool, ObserveError> {
     if session.start.mode != ObservationMode::Capture {
         return Ok(false);
@@ -162,13 +162,13 @@ async fn write(
     Ok(info)
 }
 
-/// What the sandbox uses now.
+/// The sandbox's current resource usage.
 pub(super) async fn live(guest: &SharedGuest, top_rows: i64) -> Result<ObservationLiveSnapshot, ObserveError> {
     let rows = usize::try_from(top_rows).unwrap_or(0).min(MAX_ROWS);
     let wanted = Wanted { processes: rows, disks: disks(guest) };
     let shared = guest.clone();
     let look = move |_: &_| {
-        // Twice, since rates are differences.
+        // Two samples, since rates are differences.
         let (_, earlier) = sample::take(&shared.observe.counters, &Wanted { disks: Vec::new(), ..wanted.clone() }, None);
         std::thread::sleep(GLANCE);
         Ok(sample::take(&shared.observe.counters, &wanted, Some(&earlier)).0)
@@ -186,7 +186,7 @@ pub(super) async fn live(guest: &SharedGuest, top_rows: i64) -> Result<Observati
     })
 }
 
-/// Starts an observation. The same key again answers what it answered before.
+/// Starts an observation. A call with the same key gets the same answer.
 pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result<ObservationStartResult, ObserveError> {
     let ObserveStartRequest { mode, idempotency_key, duration_seconds, interval_seconds, include_processes, include_disk } =
         request;
@@ -230,7 +230,7 @@ pub(super) fn start(guest: &SharedGuest, request: ObserveStartRequest) -> Result
     Ok(start)
 }
 
-/// Ends an observation. One that has ended already is no error.
+/// Ends an observation. It is no error if it has ended already.
 pub(super) async fn stop(guest: &SharedGuest, wanted: Option<String>) -> Result<ObservationStopResult, ObserveError> {
     let session = {
         let mut state = guest.observe.lock();
@@ -256,7 +256,7 @@ pub(super) async fn stop(guest: &SharedGuest, wanted: Option<String>) -> Result<
     Ok(ObservationStopResult { session_id: session.start.session_id.clone(), stopped: true, report_ready })
 }
 
-/// Writes a report of an observation: the one named, else the last one; without any, of this moment.
+/// Writes a report of an observation: the named one, else the last one; without any, of this moment.
 pub(super) async fn export(guest: &SharedGuest, request: ObserveExportRequest) -> Result<ObservationReportInfo, ObserveError> {
     let ObserveExportRequest { idempotency_key, session_id, reason } = request;
     if reason.chars().count() > MAX_REASON {

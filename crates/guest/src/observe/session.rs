@@ -16,11 +16,11 @@ use super::types::{ObservationEvent, ObservationMode, ObservationStartResult};
 use crate::SharedGuest;
 use crate::files::Kind;
 
-/// The most bytes of one session's file. At the bound samples are no longer kept.
+/// The most bytes of one session's file. Beyond it, samples are no longer stored.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// The most events that are kept for `live`.
+/// The most events kept for `live`.
 const MAX_EVENTS: usize = 100;
-/// Of memory and disk, in percent.
+/// The threshold for memory and disk, in percent.
 const HIGH: f64 = 90.0;
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Session {
         recorded.events.push_back(event);
     }
 
-    /// Notes a sample, and what it shows of trouble.
+    /// Records a sample and the trouble that it shows.
     fn note(&self, sample: Sample) {
         let (troubles, full) = {
             let mut recorded = self.lock();
@@ -103,7 +103,7 @@ impl Session {
             let new: Vec<_> = troubles.iter().filter(|(kind, ..)| !recorded.trouble.contains(kind)).cloned().collect();
             recorded.trouble = troubles.into_iter().map(|(kind, ..)| kind).collect();
             let was_full = recorded.is_full();
-            // A guardrail keeps what is around trouble, and nothing of quiet times.
+            // A guardrail stores only samples with new trouble.
             if self.start.mode == ObservationMode::Capture || !new.is_empty() {
                 recorded.write("sample", &sample);
             }
@@ -176,7 +176,7 @@ impl Recorded {
     }
 }
 
-/// What a sample shows of trouble: its kind, in words, and the numbers.
+/// The trouble in a sample: its kind, a message, and the numbers.
 fn troubles(sample: &Sample, last: Option<&Sample>) -> Vec<(&'static str, String, Value)> {
     let mut found = Vec::new();
     let (now, before) = (&sample.cgroup, last.map(|last| &last.cgroup));

@@ -139,7 +139,7 @@ pub struct ObserveStartRequest {
     #[serde(default)]
     #[schema(default = "capture")]
     pub mode: ObserveStartMode,
-    /// A word of the caller's: asked again with it, the same session is answered.
+    /// A key chosen by the caller: a call with the same key gets the same session.
     #[serde(default, deserialize_with = "key")]
     #[schema(max_length = 128)]
     pub idempotency_key: Option<String>,
@@ -186,7 +186,7 @@ fn manual() -> String {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct ObserveExportRequest {
-    /// A word of the caller's: asked again with it, the same report is answered.
+    /// A key chosen by the caller: a call with the same key gets the same report.
     #[serde(default, deserialize_with = "key")]
     #[schema(max_length = 128)]
     pub idempotency_key: Option<String>,
@@ -210,7 +210,7 @@ pub struct ObservationReportInfo {
     pub size_bytes: u64,
 }
 
-/// The same, under the name that it has where it is made.
+/// The same report, under its name in the export's answer.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ObservationExportResult {
     pub report_id: String,
