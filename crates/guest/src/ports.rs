@@ -1,6 +1,6 @@
-//! Connections to ports of the sandbox's loopback, made on request of the gateway: what previews pass through.
+//! Connections to ports of the sandbox's loopback, opened on request of the gateway for previews.
 //!
-//! They are made in here, so that no request, whatever it says, leads anywhere but to this sandbox's own loopback.
+//! They are opened inside the sandbox, so no request can reach anything but this sandbox's own loopback.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::SharedGuest;
 use crate::http::whole;
 
-/// Such connections at a time; one more is refused.
+/// The most concurrent connections. Further ones are refused.
 const MOST: usize = 256;
 /// Time for a listener to accept the connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     let Ok(place) = places.try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    // The agent in a VM is there when the VM is, and that goes on booting when the caller leaves.
+    // The agent in a VM runs when the VM does, and the VM goes on booting when the caller leaves.
     if let Err(error) = whole(async move { guest.vm.ready_for(&guest, port).await }).await {
         return (StatusCode::BAD_GATEWAY, error.message).into_response();
     }
@@ -58,7 +58,7 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     tokio::spawn(async move {
         let _place = place;
         let Ok(gateway) = upgrade.await else { return };
-        // However it ends: both sides see it.
+        // However it ends, both sides see it.
         drop(tokio::io::copy_bidirectional(&mut TokioIo::new(gateway), &mut local).await);
     });
     let mut answer = Response::new(Body::empty());
@@ -68,7 +68,7 @@ async fn connect(guest: SharedGuest, places: Arc<Semaphore>, port: u16, mut requ
     answer
 }
 
-/// Programs that listen on `localhost` may have taken either address.
+/// Connects to a port. Programs that listen on `localhost` may use either address.
 async fn dial(port: u16) -> io::Result<TcpStream> {
     let stream = match TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await {
         Ok(stream) => stream,
@@ -78,7 +78,7 @@ async fn dial(port: u16) -> io::Result<TcpStream> {
         },
     };
     if stream.local_addr()? == stream.peer_addr()? {
-        // TCP can connect a port to itself when nobody listens there.
+        // TCP can connect a port to itself when nothing listens there.
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     stream.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! `/opencode` and `/codex`: the terminal's page, with that program started in it.
+//! `/opencode` and `/codex`: the terminal's page with that program started in it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -15,7 +15,7 @@ use crate::shell::{ShellCreateSessionRequest, ShellError, ShellWriteRequest};
 struct Agent {
     name: &'static str,
     command: &'static str,
-    /// Of npm.
+    /// The npm package.
     package: &'static str,
 }
 
@@ -39,7 +39,7 @@ async fn open(guest: &SharedGuest, agent: &Agent, request: Request) -> Response<
         return redirect("terminal");
     }
     match started(guest, agent).await {
-        // Relative: whatever was taken off the path before it came here stays.
+        // Relative, so a prefix that a proxy has removed from the path is kept.
         Ok(session) => redirect(&format!("terminal?session_id={session}")),
         Err(error) => ApiError::from(error).into_response(),
     }

@@ -1,4 +1,4 @@
-//! Why a program's page can't be had.
+//! Why the page of a program is not available.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::start::START;
 use crate::http::ApiError;
 use crate::process::told;
 
-/// Said with an error that another image would not have.
+/// A hint for errors that another image would not have.
 const OTHER_IMAGE: &str = "make the sandbox of the image `aio`";
 
 #[derive(Debug, Error)]
@@ -40,7 +40,7 @@ pub(super) enum PageError {
 }
 
 impl PageError {
-    /// What the program said last.
+    /// The last output of the program.
     pub(super) fn said(&self) -> &str {
         match self {
             Self::Ended { said, .. } | Self::TooSlow { said, .. } | Self::NoAnswer { said, .. } => said,
@@ -48,7 +48,7 @@ impl PageError {
         }
     }
 
-    /// None is a 5xx: clients would do the same once more.
+    /// None is a 5xx: clients would repeat the request.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Off(_) => StatusCode::NOT_FOUND,

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::start::Launch;
 use crate::SharedGuest;
 
-/// What its settings are as long as nobody has changed them.
+/// The default settings.
 fn settings() -> String {
     let settings = json!({
         "@jupyterlab/apputils-extension:notification": { "fetchNews": "false", "checkForUpdates": false },
@@ -28,7 +28,7 @@ pub(super) fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &
         "--ServerApp.sock_mode=0600".to_owned(),
         "--ServerApp.base_url=/jupyter/".to_owned(),
         format!("--ServerApp.root_dir={}", guest.default_dir().display()),
-        // Who gets here was let in by the gateway, which has checked the host and where a page comes from.
+        // No authentication: the gateway has checked the host and the origin of each request.
         "--IdentityProvider.token=".to_owned(),
         "--PasswordIdentityProvider.hashed_password=".to_owned(),
         "--ServerApp.allow_remote_access=True".to_owned(),

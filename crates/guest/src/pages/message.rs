@@ -1,4 +1,4 @@
-//! What a person sees in the place of a program that can't be had.
+//! The page that a person sees when a program is not available.
 
 use axum::body::Body;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -19,23 +19,23 @@ p { margin: .6rem 0 0; overflow-wrap: anywhere; }
 pre { font: .85rem/1.45 ui-monospace, \"SF Mono\", \"DejaVu Sans Mono\", Menlo, monospace; background: var(--ground);
   border: 1px solid var(--line); border-radius: .4rem; padding: .6rem .8rem; margin: .8rem 0 0; max-height: 50vh;
   overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; }";
-/// Nothing is loaded and nothing runs.
+/// Loads nothing and runs no scripts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'";
 
-/// Whether it is a person who asks.
+/// Whether the client is a browser that navigates to a page.
 pub(super) fn is_wanted(parts: &Parts) -> bool {
     let mut accepted = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     parts.method == Method::GET && accepted.any(|value| value.contains("text/html"))
 }
 
-/// What a page says, as plain text.
+/// The content of a page, as plain text.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     pub(super) status: StatusCode,
     pub(super) title: &'a str,
     pub(super) text: &'a str,
     pub(super) hint: Option<&'a str>,
-    /// Shown as they are: lines of a program, or for a terminal.
+    /// Shown unchanged: output of a program, or commands for a terminal.
     pub(super) lines: &'a str,
 }
 
@@ -65,7 +65,7 @@ impl Message<'_> {
     }
 }
 
-/// Text that is no markup; control characters but line ends and tabs, colours of a terminal among them, are left out.
+/// Escapes text for HTML. Removes terminal colours and control characters except line ends and tabs.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut letters = text.chars().peekable();
@@ -76,7 +76,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\u{1b}' if letters.next_if_eq(&'[').is_some() => {
-                // Parameters, up to the letter that ends them.
+                // Parameters, and the letter that ends them.
                 while letters.next_if(|c| !('@'..='~').contains(c)).is_some() {}
                 letters.next();
             }

@@ -1,10 +1,10 @@
-//! Programs that people use in a browser: VS Code at `/code-server/`, JupyterLab at `/jupyter`; and at `/opencode` and
-//! `/codex` programs that are used in a terminal.
+//! Programs that people use in a browser: VS Code at `/code-server/` and JupyterLab at `/jupyter`. Also terminal programs at
+//! `/opencode` and `/codex`.
 //!
 //! ```text
-//!  request ─► routes: switched off? ─► pass ─► service: the one process, started by `start` if it is not there
+//!  request ─► routes: switched off? ─► pass ─► service: the one process, started by `start` if it does not run
 //!                                       ├─► its socket's file: HTTP and WebSockets
-//!                                       └─► message: a page that says why it can't be had
+//!                                       └─► message: a page that says why it is not available
 //! ```
 //!
 //! Nothing runs before the first request. A process that ended is replaced during the request that finds out; one without

@@ -1,4 +1,4 @@
-//! Requests and WebSockets on their way to a program and back.
+//! Proxies requests and WebSockets to a program.
 //!
 //! ```text
 //!  program had ──► dialled ──► request ──► answer's head ──► body, or bytes both ways
@@ -28,23 +28,23 @@ use crate::SharedGuest;
 use crate::http::Address;
 use crate::proxy::end_to_end;
 
-/// How often one request is tried: it finds out that a program has ended, and that the next one has, too.
+/// Attempts for one request: it may find that a program has ended, and that its successor has ended too.
 const ATTEMPTS: usize = 3;
-/// Until a program's answer begins.
+/// Time until a program's answer starts.
 const ANSWER: Duration = Duration::from_secs(300);
-/// Bytes of an answer's head.
+/// The most bytes of an answer's head.
 const MAX_HEAD: usize = 64 << 10;
-/// Headers of it.
+/// The most headers of an answer.
 const MAX_HEADERS: usize = 100;
 
 /// Why there was no answer.
 enum Unanswered {
-    /// The connection ended before one began.
+    /// The connection ended before an answer started.
     Broken(String),
-    /// What came is none, or too much of one.
+    /// The answer is not HTTP, or its head is too large.
     Nonsense(String),
     Late,
-    /// It was the client who broke off.
+    /// The client broke off.
     Body,
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn pass(
                 let why = format!("gave no answer within {} s", ANSWER.as_secs());
                 let error = no_answer(program, &running, why);
                 let guest = guest.clone();
-                // Whether it stands still, the next request should not have to find out.
+                // Judged now, so that the next request need not find out whether the program hangs.
                 tokio::spawn(async move { running.judge(&guest).await });
                 return Err(error);
             }
@@ -103,13 +103,13 @@ fn no_answer(program: Program, running: &Running, why: String) -> Arc<PageError>
     PageError::NoAnswer { program, why, said: running.said() }.into()
 }
 
-/// The request as the program gets it.
+/// The request as the program receives it.
 fn head(program: Program, parts: &Parts, is_upgrade: bool) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = parts.method.clone();
     let given = parts.uri.path_and_query().map_or("/", |given| given.as_str());
     let path = given.strip_prefix(program.cut()).unwrap_or(given);
-    // A part of what was one already, from a slash on.
+    // The suffix of a valid URI, starting at a slash.
     *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
     let headers = request.headers_mut();
     headers.clone_from(&parts.headers);
@@ -141,7 +141,7 @@ async fn exchange(stream: UnixStream, head: Request<()>, body: Body) -> Result<R
     answer.map_err(|_| Unanswered::Late)?.map_err(read)
 }
 
-/// The answer as the client gets it. `place` is held until its last byte.
+/// The answer as the client receives it. `place` is held until its last byte.
 fn finish(
     program: Program,
     asked: &HeaderMap,
@@ -168,7 +168,7 @@ fn finish(
     if let Some(client) = client {
         tokio::spawn(async move {
             if let Ok((client, program)) = tokio::try_join!(client, hyper::upgrade::on(answer)) {
-                // However it ends: both sides see it.
+                // However it ends, both sides see it.
                 drop(tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(program)).await);
             }
             drop(place);
@@ -180,7 +180,7 @@ fn finish(
     switched
 }
 
-/// Where the client has to go for what the program calls by an absolute path; none: it is as good as it stands.
+/// The client's location for an absolute path of the program; `None` if the location needs no change.
 fn lead(program: Program, asked: &HeaderMap, to: &HeaderValue) -> Option<HeaderValue> {
     let path = to.to_str().ok().filter(|path| path.starts_with('/') && !path.starts_with("//"))?;
     HeaderValue::try_from(Address::from_headers(asked).path(&format!("{}{path}", program.cut()))).ok()

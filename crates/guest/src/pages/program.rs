@@ -1,4 +1,4 @@
-//! The two programs, and what is different about them.
+//! The two programs and their differences.
 
 use crate::Guest;
 
@@ -9,7 +9,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// For people.
+    /// The name for users.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::VsCode => "VS Code",
@@ -17,7 +17,7 @@ impl Program {
         }
     }
 
-    /// On the search path.
+    /// The command on the search path.
     pub(super) const fn command(self) -> &'static str {
         match self {
             Self::VsCode => "code-server",
@@ -25,7 +25,7 @@ impl Program {
         }
     }
 
-    /// Where its pages begin.
+    /// The path of its pages.
     pub(super) const fn root(self) -> &'static str {
         match self {
             Self::VsCode => "/code-server",
@@ -47,8 +47,8 @@ impl Program {
         matches!(value.as_deref(), Some("true" | "1"))
     }
 
-    /// What of a path is cut off before it is passed on: VS Code's links are all relative, so that it need not know where
-    /// it is; JupyterLab's are absolute and begin with the root.
+    /// The prefix to remove from a path before it is passed on. VS Code's links are all relative, so it need not know its
+    /// location; JupyterLab's are absolute and start with the root.
     pub(super) const fn cut(self) -> &'static str {
         match self {
             Self::VsCode => self.root(),

@@ -1,4 +1,4 @@
-//! The paths of the pages.
+//! Routes of the pages.
 
 use axum::Router;
 use axum::body::Body;
@@ -48,13 +48,13 @@ async fn answer(guest: SharedGuest, program: Program, request: Request) -> Respo
     }
 }
 
-/// Relative: whatever was taken off the path before it came here stays.
+/// Redirects to the path with a slash. Relative, so a prefix that a proxy has removed from the path is kept.
 fn with_slash(program: Program, query: Option<&str>) -> Response<Body> {
     let query = query.map_or_else(String::new, |query| format!("?{query}"));
     redirect(&format!("{}/{query}", program.root().trim_start_matches('/')))
 }
 
-/// To another page, that depends on the moment.
+/// Redirects temporarily to another page.
 pub(super) fn redirect(to: &str) -> Response<Body> {
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::TEMPORARY_REDIRECT;
@@ -64,7 +64,7 @@ pub(super) fn redirect(to: &str) -> Response<Body> {
     answer
 }
 
-/// A page for people; the error for all others.
+/// The answer to a refused request: a page for people, an API error for other clients.
 fn refused(program: Program, is_person: bool, error: &PageError) -> Response<Body> {
     if !is_person {
         return ApiError::from(error).into_response();

@@ -1,4 +1,4 @@
-//! A program that serves, who uses it, and whether it still does.
+//! A running program: its users, and whether it still serves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,31 +15,31 @@ use super::program::Program;
 use crate::process::{Kept, Said};
 use crate::{Guest, dial};
 
-/// Requests and WebSockets that pass to one program at a time; one more is refused.
+/// The most concurrent requests and WebSockets of one program. Further ones are refused.
 pub(super) const MAX_REQUESTS: usize = 256;
-/// For a program to take a connection.
+/// Time for a program to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// For a program to answer when it is asked whether it lives.
+/// Time for a program to answer a health check.
 const HEALTH: Duration = Duration::from_secs(10);
-/// For a program that has broken a connection off: to end, or to show that it serves. Then it is killed.
+/// Time for a program that has broken off a connection to end or to prove that it serves. Then it is killed.
 const JUDGEMENT: Duration = Duration::from_secs(20);
-/// Between two such questions.
+/// The pause between health checks.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For a killed program to be gone.
+/// Time for a killed program to end.
 const END: Duration = Duration::from_secs(10);
 
-/// A started program. Dropped, it ends with all that it started.
+/// A started program. When dropped, it ends with all processes that it started.
 #[derive(Debug)]
 pub(super) struct Running {
     program: Program,
     process: Kept,
-    /// The file of its socket.
+    /// The path of its socket.
     socket: String,
     said: Said,
     used: Arc<Used>,
 }
 
-/// Who is connected, and since when nobody is.
+/// The number of connections, and when the last one closed.
 #[derive(Debug)]
 struct Used {
     open: AtomicUsize,
@@ -56,7 +56,7 @@ impl Used {
     }
 }
 
-/// One request or WebSocket that is under way.
+/// A request or WebSocket in progress.
 #[derive(Debug)]
 pub(super) struct Use(Arc<Used>);
 
@@ -77,19 +77,19 @@ impl Running {
         self.process.has_ended()
     }
 
-    /// What it wrote last.
+    /// Its last output.
     pub(super) fn said(&self) -> String {
         self.said.text()
     }
 
-    /// None: too many are connected.
+    /// Reserves a connection. None: too many clients are connected.
     pub(super) fn enter(&self) -> Option<Use> {
         let next = |open: usize| (open < MAX_REQUESTS).then_some(open + 1);
         self.used.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         Some(Use(Arc::clone(&self.used)))
     }
 
-    /// A connection to it; else the reason.
+    /// Connects to the program. The error is the reason.
     pub(super) async fn dial(&self, guest: &Guest) -> Result<UnixStream, String> {
         let ended = self.process.ended();
         tokio::select! {
@@ -99,8 +99,8 @@ impl Running {
         }
     }
 
-    /// After a connection that failed: waits until it has ended, or has shown that it serves. One that does neither is
-    /// killed. Which it was, the next connection shows.
+    /// Judges the program after a failed connection: waits until it has ended or has proved that it serves. Kills it if it does
+    /// neither. The next connection shows the outcome.
     pub(super) async fn judge(&self, guest: &Guest) {
         let ended = self.process.ended();
         let serves = async {
@@ -118,7 +118,7 @@ impl Running {
         }
     }
 
-    /// Ends it when nobody was connected for so long.
+    /// Ends the program after `idle` without connections.
     pub(super) async fn end_when_unused(&self, idle: Duration) {
         let ended = self.process.ended();
         loop {
@@ -143,7 +143,7 @@ async fn connect(guest: &Guest, socket: &str) -> Result<UnixStream, String> {
     }
 }
 
-/// Whether a program answers on a socket, and says that it is well.
+/// Whether a program answers its health check on a socket.
 pub(super) async fn answers(guest: &Guest, program: Program, socket: &str) -> bool {
     let asked = async {
         let stream = connect(guest, socket).await.ok()?;

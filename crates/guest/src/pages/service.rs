@@ -1,4 +1,4 @@
-//! One process of each program: started when it is needed, and ended when nobody is connected.
+//! One process of each program: started on demand, and ended when no client is connected.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::running::Running;
 use super::start::start;
 use crate::{Guest, SharedGuest};
 
-/// A program that nobody is connected to ends after this time, unless [`IDLE_VARIABLE`] says otherwise.
+/// A program without connections ends after this time, unless [`IDLE_VARIABLE`] sets another.
 const IDLE: Duration = Duration::from_secs(30 * 60);
-/// The seconds for it.
+/// The variable for this time, in seconds.
 const IDLE_VARIABLE: &str = "PAGES_IDLE_SECONDS";
-/// What these may be: up to a week.
+/// Its valid range: up to a week.
 const IDLES: std::ops::RangeInclusive<u64> = 1..=7 * 24 * 3600;
 
-/// The same for all who wait for one start.
+/// The outcome of a start, shared by all callers that wait for it.
 type Outcome = Result<Arc<Running>, Arc<PageError>>;
-/// A start: none as long as it is under way.
+/// A start; `None` while it is in progress.
 type Start = watch::Receiver<Option<Outcome>>;
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl PagesService {
         }
     }
 
-    /// The latest start, if it is under way or its program serves; else a new one.
+    /// The latest start, if it is in progress or its program runs; else a new one.
     fn start(&self, guest: &SharedGuest, program: Program) -> Start {
         let place = match program {
             Program::VsCode => &self.vscode,
@@ -60,7 +60,7 @@ impl PagesService {
                 let (running, idle) = (Arc::clone(running), idle(&guest));
                 tokio::spawn(async move { running.end_when_unused(idle).await });
             }
-            // Held by the service, unless another start took its place.
+            // Held by the service, unless another start replaced it.
             let _ = told.send(Some(outcome));
         });
         latest
@@ -71,7 +71,7 @@ fn is_good(start: &Start) -> bool {
     match &*start.borrow() {
         Some(Ok(running)) => !running.has_ended(),
         Some(Err(_)) => false,
-        // Without somebody to tell it, the start has broken off.
+        // If the sender is gone, the start has broken off.
         None => start.has_changed().is_ok(),
     }
 }

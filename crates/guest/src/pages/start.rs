@@ -1,4 +1,4 @@
-//! From a program of the image to one that serves.
+//! Starts a program of the image and waits until it serves.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use crate::{Guest, SharedGuest};
 
 /// How long a program may take until it serves. Alone, VS Code takes half a second and JupyterLab two.
 pub(super) const START: Duration = Duration::from_secs(120);
-/// Between two looks whether a program that listens also serves, of which no event tells.
+/// The pause between checks whether a program that listens also serves: no event reports it.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For what an ended program wrote to be read: all who could hold its pipe open have been killed.
+/// Time to read the output of an ended program: all processes that could hold its pipe open have been killed.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How a program is started.
+/// The command line and environment of a program.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) argv: Vec<String>,
-    /// Over the environment of commands.
+    /// Added to the environment of commands.
     pub(super) env: Vec<(String, String)>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn home(guest: &Guest) -> PathBuf {
     config.env.get("HOME").filter(|home| home.starts_with('/')).map_or_else(|| guest.user.home.clone(), PathBuf::from)
 }
 
-/// Starts it as the sandbox's user, and waits until it serves.
+/// Starts a program as the sandbox's user, and waits until it serves.
 pub(super) async fn start(guest: &SharedGuest, program: Program) -> Result<Running, PageError> {
     let command = locate(guest, program.command()).ok_or(PageError::Missing(program))?;
     let at = |what: &'static str| move |why: io::Error| PageError::Io { program, what, why };

@@ -9,8 +9,7 @@ use super::start::{Launch, home};
 use crate::SharedGuest;
 use crate::files::{Failure, Kind};
 
-/// Its user's settings, unless they are there: nothing calls home, and nobody is asked to sign in or to trust their own
-/// files.
+/// The default user settings, written unless they exist: no telemetry, and no prompts to sign in or to trust the workspace.
 fn settings() -> String {
     let settings = json!({
         "telemetry.telemetryLevel": "off",
@@ -34,7 +33,7 @@ fn settings() -> String {
 }
 
 pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, socket: &str) -> io::Result<Launch> {
-    // Without a separate file it would make one, with a password.
+    // Without this file, it would create one with a password.
     let config = dir.join("config.yaml");
     std::fs::write(&config, "auth: none\n")?;
     let data = home(guest).join(".local/share/code-server");
@@ -57,7 +56,7 @@ pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, soc
         "--disable-update-check",
         "--disable-workspace-trust",
         "--disable-getting-started-override",
-        // Ports are previews of the gateway, which knows those that are none.
+        // The gateway previews ports, and knows which ones it must not.
         "--disable-proxy",
         "--ignore-last-opened",
         &guest.default_dir().display().to_string(),
@@ -65,7 +64,7 @@ pub(super) async fn launch(guest: &SharedGuest, command: String, dir: &Path, soc
     Ok(Launch { argv: argv.map(str::to_owned).into(), env: Vec::new() })
 }
 
-/// With the user's rights: it is the user's directory, and may hold links.
+/// Written with the user's rights: the directory belongs to the user and may hold links.
 async fn write_settings(guest: &SharedGuest, dir: PathBuf) -> Result<(), Failure> {
     let write = move |_: &_| {
         let file = dir.join("settings.json");

@@ -1,4 +1,4 @@
-//! Waiting for what a started process makes: sockets, as a rule.
+//! Waits for files that a started process creates, usually sockets.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 pub struct Arrivals(AsyncFd<OwnedFd>);
 
 impl Arrivals {
-    /// Of those that come from now on.
+    /// Watches for files that appear from now on.
     pub fn watch(dir: &Path) -> io::Result<Self> {
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         inotify::add_watch(&watch, dir, inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO)?;
@@ -21,12 +21,12 @@ impl Arrivals {
         Ok(Self(watch))
     }
 
-    /// Waits until all of these are there.
+    /// Waits until all of these paths exist.
     pub async fn wait_for(&self, paths: &[String]) -> io::Result<()> {
         let mut buffer = [0; 4096];
         while !paths.iter().all(|path| Path::new(path).exists()) {
             let mut ready = self.0.readable().await?;
-            // Which they are doesn't matter: it looks again.
+            // The content of the events doesn't matter: the loop checks the paths.
             if let Ok(read) = ready.try_io(|watch| Ok(rustix::io::read(watch.get_ref(), &mut buffer)?)) {
                 read?;
             }

@@ -56,7 +56,7 @@ pub struct Command<'a> {
     pub controlling_tty: bool,
 }
 
-/// Seconds as clients send them, made sane: never negative, at most some years.
+/// Converts a client's seconds to a valid duration: never negative, at most some years.
 pub fn seconds(value: f64) -> std::time::Duration {
     const LONGEST: f64 = 1e8;
     let value = if value.is_nan() { LONGEST } else { value };
@@ -80,7 +80,7 @@ impl Exit {
     }
 }
 
-/// A started command. Dropping it does not end it; it is reaped all the same.
+/// A started command. Dropping it does not end the command, which is still reaped.
 #[derive(Debug)]
 pub struct Child {
     pub pid: i32,
@@ -90,13 +90,13 @@ pub struct Child {
 }
 
 impl Child {
-    /// Waits for its end. Its descendants may live on.
+    /// Waits for the command's end. Its descendants may live on.
     pub async fn wait(&mut self) -> Exit {
         // The reaper lives as long as the guest; if it is gone, so is everything else.
         (&mut self.exit).await.unwrap_or(Exit::Signal(9))
     }
 
-    /// How it ended, if it has. Once it told, it tells nothing any more.
+    /// How the command ended, if it has. Returns the real exit only once.
     fn ended(&mut self) -> Option<Exit> {
         match self.exit.try_recv() {
             Ok(exit) => Some(exit),
@@ -113,24 +113,24 @@ struct Pending {
     reply: oneshot::Sender<Reply>,
 }
 
-/// What became of a request. Without any the spawner is gone, and may have started the command.
+/// The outcome of a request. If the channel closes without one, the spawner is gone and may have started the command.
 enum Reply {
     Known(Result<(i32, oneshot::Receiver<Exit>), SpawnError>),
-    /// The spawner ended before it read the request: the next one may have it.
+    /// The spawner ended before it read the request: the next one may get it.
     Unread,
 }
 
 struct Table {
-    /// Requests sent to the spawner and not answered yet, in order.
+    /// Requests sent to the spawner and not yet answered, in order.
     pending: VecDeque<Pending>,
     waiting: HashMap<i32, oneshot::Sender<Exit>>,
-    /// Ends that were reaped before the spawner's answer with that pid was read.
+    /// Exits that were reaped before the spawner's reply with that pid was read.
     early: HashMap<i32, Exit>,
     last_reply: Instant,
 }
 
 impl Table {
-    /// The spawner owes a reply for too long.
+    /// Whether the spawner's reply is overdue.
     fn is_stuck(&self) -> bool {
         self.pending.front().is_some_and(|oldest| oldest.sent.max(self.last_reply).elapsed() >= STUCK)
     }
@@ -138,11 +138,11 @@ impl Table {
 
 type Socket = Arc<AsyncFd<OwnedFd>>;
 
-/// How long a command waits for a killed spawner's successor.
+/// How long a command waits for a replacement of a killed spawner.
 const REPLACEMENT: Duration = Duration::from_secs(10);
-/// Spawners that one command is given to, each only when the one before it did not read of it.
+/// The most spawners for one command. Each gets it only if the previous one did not read it.
 const SPAWNERS: usize = 3;
-/// How long a spawner may take for one command; then it is replaced, since somebody has stopped it.
+/// How long a spawner may take for one command. Then it is replaced: it was stopped.
 const STUCK: Duration = Duration::from_secs(15);
 /// Time between two spawners, so that a process that kills them in a loop does not keep the guest busy.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -156,13 +156,13 @@ fn non_blocking(socket: OwnedFd) -> std::io::Result<Socket> {
 /// Starts commands; cheap to clone.
 #[derive(Clone)]
 pub struct Processes {
-    /// The spawner's socket; none while a killed one is replaced.
+    /// The spawner's socket; none while a killed spawner is replaced.
     socket: watch::Receiver<Option<Socket>>,
     table: Arc<Mutex<Table>>,
-    /// Somebody has waited for long.
+    /// A request has waited for long.
     overdue: Arc<Notify>,
     next: Arc<AtomicU64>,
-    /// Distinguishes the marks of this guest from those of any other on the same machine.
+    /// Distinguishes the marks of this guest from those of other guests on the same machine.
     origin: u64,
 }
 
@@ -173,8 +173,8 @@ impl std::fmt::Debug for Processes {
 }
 
 impl Processes {
-    /// Takes over the spawner's socket and starts reaping; `work_entrances` are the cgroups of its successors, should it
-    /// be killed. Call it inside the runtime, once.
+    /// Takes over the spawner's socket and starts reaping. `work_entrances` are the cgroups for replacements of a killed spawner.
+    /// Call it inside the runtime, once.
     pub fn start(spawner: OwnedFd, work_entrances: Vec<OwnedFd>) -> std::io::Result<Self> {
         let (sender, socket) = watch::channel(Some(non_blocking(spawner)?));
         let processes = Self {
@@ -202,7 +202,7 @@ impl Processes {
         self.start_process(command, None).await
     }
 
-    /// Starts a program that is given open, whatever path it has; the command's first argument only names it.
+    /// Starts a program from an open descriptor, whatever its path. The command's first argument only names it.
     ///
     /// # Errors
     /// As [`Self::spawn`].
@@ -240,7 +240,7 @@ impl Processes {
             let (reply, mut answer) = oneshot::channel();
             let mut pending = Some(Pending { request: request.clone(), marker: marker.clone(), sent: Instant::now(), reply });
             let send = |socket: &OwnedFd| {
-                // The queue's order is the order on the socket: both change under the one lock.
+                // The queue's order is the order on the socket: both change under one lock.
                 let mut table = self.lock();
                 descriptors::send(socket.as_fd(), &encoded, &given)?;
                 table.pending.extend(pending.take());
@@ -273,7 +273,7 @@ impl Processes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the spawner's replies; when the sandbox's root has killed or stopped it, starts another.
+    /// Reads the spawner's replies, and starts another spawner when the sandbox's root has killed or stopped it.
     async fn keep_spawner(self, sockets: watch::Sender<Option<Socket>>, work_entrances: Arc<[OwnedFd]>) {
         loop {
             let socket = self.socket.borrow().clone();
@@ -286,7 +286,7 @@ impl Processes {
                         false
                     }
                 };
-                // Should it go on some time: it starts nothing any more.
+                // If it should resume, it starts nothing any more.
                 let _ = rustix::net::shutdown(socket.get_ref(), Shutdown::Both);
             }
             sockets.send_replace(None);
@@ -296,7 +296,7 @@ impl Processes {
                 std::mem::take(&mut table.pending)
             };
             if let Some(unread) = lost.pop_back_if(|_| last_is_unread) {
-                // The caller may have gone.
+                // The caller may have left.
                 drop(unread.reply.send(Reply::Unread));
             }
             tokio::time::sleep(PAUSE).await;
@@ -322,8 +322,8 @@ impl Processes {
         }
     }
 
-    /// Ends when the spawner is gone, with what the socket then said. `ConnectionReset` is the kernel's word that there was
-    /// something left that the spawner had not read, so the last request at least.
+    /// Reads replies until the spawner is gone. Returns the socket's error: `ConnectionReset` means that the spawner left data
+    /// unread, so at least the last request.
     async fn read_replies(&self, socket: &AsyncFd<OwnedFd>) -> ErrorKind {
         let mut buffer = [0u8; 64];
         loop {
@@ -346,11 +346,11 @@ impl Processes {
                 (pid, receiver)
             });
             if table.pending.is_empty() {
-                // What is left here were orphans, or children that failed before exec.
+                // What is left are orphans, or children that failed before exec.
                 table.early.clear();
             }
             drop(table);
-            // The caller may have gone; the command runs on and is reaped.
+            // The caller may have left; the command runs on and is reaped.
             drop(pending.reply.send(Reply::Known(answer)));
         }
     }
@@ -359,7 +359,7 @@ impl Processes {
         loop {
             {
                 let mut table = self.lock();
-                // Of any child: each command leads a process group.
+                // Waits for any child: each command leads a process group.
                 while let Ok(Some((pid, status))) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                     let exit = match (status.exit_status(), status.terminating_signal()) {
                         (Some(code), _) => Exit::Code(code),
@@ -381,7 +381,7 @@ impl Processes {
     }
 }
 
-/// Of requests that a lost spawner left without a reply: it may have started the command, and nobody would ever know of it.
+/// Kills the commands of requests that a lost spawner did not answer: it may have started them, and they would stay unknown.
 async fn end_unknown(lost: VecDeque<Pending>) {
     let markers: Vec<String> = lost.iter().map(|pending| pending.marker.clone()).collect();
     let ending = tokio::task::spawn_blocking(move || {

@@ -1,8 +1,8 @@
-//! What a process prints, told line by line while it runs.
+//! Sends a process's output line by line while it runs.
 
 use tokio::sync::mpsc;
 
-/// Bytes that wait for a slow listener; what came before them is not told.
+/// Bytes that wait for a slow listener. Older ones are dropped.
 const MAX_WAITING: usize = 64 << 10;
 
 /// Sends finished lines to a listener. Never waits: the answer has the whole output.
@@ -43,7 +43,7 @@ mod tests {
         news.push(b"b\nc\nd");
         news.push(b"e\n");
         assert_eq!(from.try_recv().unwrap(), "ab\nc");
-        // There was no place for it when it was finished.
+        // The channel was full when the line was finished.
         news.push(&[b'x'; 2 * MAX_WAITING]);
         assert_eq!(from.try_recv().unwrap(), "de");
         news.push(b"\n");

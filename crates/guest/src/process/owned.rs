@@ -8,10 +8,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Child, Exit, ScratchDir, Signal, kill_members};
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to end.
 const END: Duration = Duration::from_secs(5);
 
-/// A process with a separate directory. Dropped, it is killed with all that it started.
+/// A process with its own directory. When dropped, it is killed with all processes that it started.
 #[derive(Debug)]
 pub struct OwnedProcess {
     child: Child,
@@ -29,7 +29,7 @@ impl OwnedProcess {
         self.child.pid
     }
 
-    /// Waits for its end. Fine to repeat, and to give up.
+    /// Waits for its end. May be repeated, and is cancel-safe.
     pub async fn wait(&mut self) -> Exit {
         match self.exit {
             Some(exit) => exit,
@@ -37,15 +37,15 @@ impl OwnedProcess {
         }
     }
 
-    /// To it and what it waits for, as ^C on a terminal would.
+    /// Signals the process and the programs that it waits for, as ^C on a terminal would.
     pub fn signal_group(&self, signal: Signal) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.pid).filter(|_| self.exit.is_none()) {
-            // It may be ending; then nobody needs the signal.
+            // It may be ending; then it does not need the signal.
             let _ = rustix::process::kill_process_group(pid, signal);
         }
     }
 
-    /// Whether it has ended, as far as was noticed.
+    /// Whether it is known to have ended.
     pub fn has_ended(&mut self) -> bool {
         self.exit = self.exit.or_else(|| self.child.ended());
         self.exit.is_some()
@@ -60,17 +60,17 @@ impl OwnedProcess {
         Some(tokio::task::spawn_blocking(move || kill_members(leader, &marker, Signal::KILL)))
     }
 
-    /// Kills it with all that it started, and waits until that is done.
+    /// Kills it with all processes that it started, and waits until they have ended.
     pub async fn end(&mut self) {
         if let Some(killing) = self.kill() {
-            // Failing, it has panicked, and that is in the log.
+            // If it fails, it has panicked, and that is in the log.
             drop(killing.await);
         }
         drop(timeout(END, self.wait()).await);
     }
 }
 
-/// A process that runs until it ends by itself or this is dropped; with all that it started.
+/// A process that runs until it ends or this handle is dropped, with all processes that it started.
 #[derive(Debug)]
 pub struct Kept {
     pid: i32,
@@ -88,7 +88,7 @@ impl Kept {
         self.ended.is_cancelled()
     }
 
-    /// Has it killed.
+    /// Requests that it is killed.
     pub fn kill(&self) {
         self.wanted.cancel();
     }
@@ -100,7 +100,7 @@ impl Kept {
 }
 
 impl OwnedProcess {
-    /// Leaves it to a task that waits for its end.
+    /// Moves it to a task that waits for its end.
     pub fn keep(mut self) -> Kept {
         let (ended, wanted) = (CancellationToken::new(), CancellationToken::new());
         let kept = Kept { pid: self.pid(), ended: ended.clone(), wanted: wanted.clone(), _guard: wanted.clone().drop_guard() };

@@ -9,7 +9,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use crate::users::User;
 
-/// A pipe is its maker's. Without this, `> /dev/stderr` would be denied to the command.
+/// A pipe belongs to its creator. Without this, the command could not open `/dev/stderr`.
 fn give(pipe: &OwnedFd, user: &User) -> io::Result<()> {
     if user.uid != 0 && rustix::process::geteuid().is_root() {
         fchown(pipe, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
@@ -17,26 +17,26 @@ fn give(pipe: &OwnedFd, user: &User) -> io::Result<()> {
     Ok(())
 }
 
-/// For what a command of this user writes: our end, and its.
+/// A pipe for the output of a command of this user: our end, and the command's.
 pub fn output_pipe(user: &User) -> io::Result<(Receiver, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     give(&write, user)?;
     Ok((Receiver::from_owned_fd(read)?, write))
 }
 
-/// For what a command of this user reads: its end, and ours.
+/// A pipe for the input of a command of this user: the command's end, and ours.
 pub fn input_pipe(user: &User) -> io::Result<(OwnedFd, Sender)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     give(&read, user)?;
     Ok((read, Sender::from_owned_fd(write)?))
 }
 
-/// For a command that is to read nothing.
+/// An input without data.
 pub fn dev_null() -> io::Result<OwnedFd> {
     Ok(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// What is in the pipe at this moment. It asks the kernel, since tokio learns of new data only at its next turn.
+/// Reads what is in the pipe now. It asks the kernel, since tokio learns of new data only at its next turn.
 pub fn read_rest(pipe: &Receiver) -> Vec<u8> {
     let pending = rustix::io::ioctl_fionread(pipe.as_fd()).unwrap_or(0) as usize;
     let mut rest = vec![0; pending];

@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The most bytes kept of one stream; half of it from the head, half from the tail.
+/// The most bytes kept of one stream: half from the head, half from the tail.
 const MAX_RETAINED: usize = 10 << 20;
-/// What each stream may keep even when the budget is used up.
+/// The bytes that each stream may keep even when the budget is exhausted.
 const ALWAYS_RETAINED: usize = 128 << 10;
-/// The budget is taken and given back in pieces of this size.
+/// The budget is taken and returned in pieces of this size.
 const GRANT: usize = 64 << 10;
 
-/// How many bytes all streams of one service may keep together.
+/// The most bytes that all streams of one service may keep together.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     used: AtomicUsize,
-    /// Streams that have ended, oldest first: what they keep is given up first when the budget runs out.
+    /// Ended streams, oldest first. Their content is dropped first when the budget is exhausted.
     ended: Mutex<VecDeque<Weak<Mutex<Retained>>>>,
 }
 
@@ -26,7 +26,7 @@ impl Budget {
         Arc::new(Self { limit, used: AtomicUsize::new(0), ended: Mutex::default() })
     }
 
-    /// Notes that a stream has ended, so that it may be given up for others.
+    /// Records that a stream has ended, so that its content may be dropped for others.
     pub fn ended(&self, stream: &Arc<Mutex<Retained>>) {
         let small = stream.lock().unwrap_or_else(PoisonError::into_inner).granted == 0;
         if small {
@@ -61,15 +61,15 @@ impl Budget {
     }
 }
 
-/// The head and the tail of a stream. Offsets count all bytes that ever came, kept or not.
+/// The head and the tail of a stream. Offsets count all bytes of the stream, kept or not.
 #[derive(Debug)]
 pub struct Retained {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
-    /// No byte goes to the head any more.
+    /// The head takes no more bytes.
     head_full: bool,
-    /// The most bytes of the tail, once the budget refused to let it grow.
+    /// The most bytes of the tail, after the budget refused to let it grow.
     tail_limit: usize,
     granted: usize,
     budget: Arc<Budget>,
@@ -80,7 +80,7 @@ pub struct Retained {
 pub struct Piece {
     /// Bytes before the gap, if there is one.
     pub before: Vec<u8>,
-    /// Bytes that were asked for and are no longer kept; they stood between `before` and `after`.
+    /// Requested bytes that are no longer kept, between `before` and `after`.
     pub gap: u64,
     pub after: Vec<u8>,
 }
@@ -98,7 +98,7 @@ impl Retained {
         }
     }
 
-    /// How many bytes came.
+    /// The number of bytes so far.
     pub fn total(&self) -> u64 {
         self.total
     }
@@ -134,12 +134,12 @@ impl Retained {
         self.tail.extend(&bytes[bytes.len() - keep..]);
     }
 
-    /// Everything from `offset` on that is still kept.
+    /// The kept bytes from `offset` on.
     pub fn read(&self, offset: u64) -> Piece {
         self.read_range(offset..self.total)
     }
 
-    /// What is still kept of a range.
+    /// The kept bytes of a range.
     pub fn read_range(&self, range: Range<u64>) -> Piece {
         let (start, end) = (range.start, range.end.min(self.total));
         if start >= end {
@@ -211,7 +211,7 @@ impl Piece {
         format!("{head}\n[... output truncated: {dropped} bytes dropped here ...]\n{tail}")
     }
 
-    /// Adds its bytes to `to`, with a line where some are missing.
+    /// Appends its bytes to `to`, with a line where some are missing.
     pub fn append_to(self, to: &mut Vec<u8>) {
         if self.gap == 0 {
             to.extend_from_slice(&self.before);
@@ -224,12 +224,12 @@ impl Piece {
     }
 }
 
-/// How many bytes at the end are the start of a character that is not complete yet.
+/// The number of bytes at the end that start an incomplete character.
 pub fn incomplete_end(bytes: &[u8]) -> usize {
     bytes.len() - without_cut_end(bytes).len()
 }
 
-/// The first and the last half of `limit` characters, and a line between them that tells how many were dropped.
+/// The first and the last half of `limit` characters, and between them a line with the number of dropped ones.
 pub fn middle_cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();

@@ -1,11 +1,11 @@
-//! What a process that serves us says past its channels.
+//! Output of a process outside its channels.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-/// How much is kept, in bytes.
+/// The most bytes kept.
 const MAX_SAID: usize = 4 << 10;
 
 /// The last output of a process, to explain why it failed.
@@ -21,7 +21,7 @@ impl Said {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Takes in what comes, until the process has closed the pipe.
+    /// Reads output until the process has closed the pipe.
     pub async fn listen(self, pipe: Receiver) {
         self.listen_for(pipe, |_| {}).await;
     }
@@ -39,7 +39,7 @@ impl Said {
     }
 }
 
-/// As the end of an error's text.
+/// Formats the output as the end of an error message.
 pub fn told(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }

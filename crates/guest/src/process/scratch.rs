@@ -1,4 +1,4 @@
-//! Directories that one process and the guest share, and nobody else.
+//! Directories that only one process and the guest share.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::users::User;
 
-/// A new directory below `/run` (or `$XDG_RUNTIME_DIR`) that belongs to a user; removed when dropped.
+/// A new directory below `/run` (or `$XDG_RUNTIME_DIR`) that belongs to a user. Removed when dropped.
 #[derive(Debug)]
 pub struct ScratchDir(PathBuf);
 
@@ -31,7 +31,7 @@ impl ScratchDir {
 impl Drop for ScratchDir {
     fn drop(&mut self) {
         let dir = std::mem::take(&mut self.0);
-        // Its owner may have put any number of files into it.
+        // Its owner may have created any number of files in it.
         let remove = move || drop(fs::remove_dir_all(dir));
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),

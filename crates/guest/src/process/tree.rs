@@ -1,6 +1,6 @@
-//! Which processes belong to a command, and ending them all.
+//! Finds the processes of a command, and ends them.
 //!
-//! All of it reads `/proc` and may take milliseconds when there are many processes: call it off the runtime's thread.
+//! Everything here reads `/proc` and may take milliseconds when there are many processes: call it off the runtime's thread.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::MARKER;
 /// The processes of one command, by pid.
 pub type Members = Vec<i32>;
 
-/// How often members are looked for, since one may fork between being listed and being killed.
+/// The most searches for members, since one may fork after it was listed and before it is killed.
 const KILL_ROUNDS: usize = 8;
-/// How often, and after how long, those are looked at again that were executing another program, when they show no environment:
-/// on a busy machine that may last.
+/// The most checks, and the pause between them, of processes that are in an exec and show no environment yet: on a busy machine
+/// that may last.
 const EXEC_ROUNDS: usize = 40;
 const EXEC_PAUSE: Duration = Duration::from_millis(5);
 
@@ -26,8 +26,8 @@ struct Process {
     session: i32,
     /// Clock ticks (1/100 s) after boot.
     started: u64,
-    /// Whether it has a place for its environment, which may be empty. Threads of the kernel never have one, others get it at
-    /// the end of an exec.
+    /// Whether it has an environment, which may be empty. Kernel threads never have one; other processes get it at the end of an
+    /// exec.
     has_environ: bool,
     of_kernel: bool,
 }
@@ -38,7 +38,7 @@ pub fn members(leader: Option<i32>, marker: &str) -> Members {
     look(leader, marker).0
 }
 
-/// The processes of a command, and whether there are any of which it can't be told yet.
+/// The processes of a command, and whether there are others that can't be attributed yet.
 fn look(leader: Option<i32>, marker: &str) -> (Members, bool) {
     let table = table();
     let mark = format!("{MARKER}={marker}");
@@ -59,11 +59,11 @@ fn look(leader: Option<i32>, marker: &str) -> (Members, bool) {
     (found.into_iter().collect(), unsure)
 }
 
-/// A moment, to tell later which processes were started after it.
+/// A moment, to find the processes that were started after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     at: Instant,
-    /// The process that was started last. Start times alone count in steps of 10 ms.
+    /// The process that was started last. Start times alone have a resolution of 10 ms.
     last: i32,
 }
 
@@ -75,8 +75,8 @@ impl Moment {
     }
 }
 
-/// Of a shell's processes, those of a command that began at a moment: its foreground job, and what was started since by
-/// something that itself was started since. Jobs of earlier commands are left alone.
+/// Finds the processes of a shell's command that started at a moment: its foreground job, and processes that were started since
+/// by a process that was itself started since. Jobs of earlier commands are left alone.
 pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: Moment) -> Members {
     let table = table();
     let all: HashSet<i32> = members(Some(shell), marker).into_iter().collect();
@@ -112,10 +112,10 @@ pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: M
     found.into_iter().collect()
 }
 
-/// Sends a signal to all processes of a command, and says whether there was anyone to get it.
+/// Sends a signal to all processes of a command. Returns whether there were any.
 ///
-/// `KILL` is repeated until nothing is left. Any other is sent once, to processes that were stopped first: those can't fork
-/// while the rest is looked for, and what their handlers start afterwards is left alone.
+/// `KILL` is repeated until none is left. Other signals are sent once, to processes that were stopped first: those can't fork
+/// during the search, and processes that their handlers start afterwards are left alone.
 pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
     let mut found: HashSet<i32> = HashSet::new();
     let first = if signal == Signal::KILL { Signal::KILL } else { Signal::STOP };
@@ -140,7 +140,7 @@ pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
     !found.is_empty()
 }
 
-/// Sends a signal to processes by pid; says whether one of them got it.
+/// Sends a signal to processes by pid. Returns whether one of them got it.
 pub fn send(pids: &[i32], signal: Signal) -> bool {
     let mut sent = false;
     for pid in pids {
@@ -153,7 +153,7 @@ pub fn send(pids: &[i32], signal: Signal) -> bool {
 pub fn has_children(pid: i32) -> bool {
     match std::fs::read(format!("/proc/{pid}/task/{pid}/children")) {
         Ok(list) => !list.trim_ascii().is_empty(),
-        // Kernels without that file: look at everyone's parent.
+        // Kernels without that file: check the parent of every process.
         Err(_) => table().values().any(|p| p.parent == pid),
     }
 }
@@ -161,7 +161,7 @@ pub fn has_children(pid: i32) -> bool {
 fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
     for pid in table.keys() {
         let mut at = *pid;
-        // Bounded by the table's size: the table is no snapshot, so its parents might form a ring.
+        // Bounded by the table's size: the table is no snapshot, so its parents might form a cycle.
         for _ in 0..table.len() {
             let Some(parent) = table.get(&at).map(|p| p.parent).filter(|p| *p > 1) else {
                 break;
@@ -175,10 +175,10 @@ fn add_descendants(table: &HashMap<i32, Process>, found: &mut HashSet<i32>) {
     }
 }
 
-/// None: it can't be told, since it is executing another program and has no environment yet.
+/// None: unknown, since it is in an exec and has no environment yet.
 fn is_marked(pid: i32, mark: &[u8]) -> Option<bool> {
     let read = || std::fs::read(format!("/proc/{pid}/environ"));
-    // One that may not be read is none of a command's.
+    // A process with an unreadable environment belongs to no command.
     let mut environ = read().unwrap_or_else(|_| b"\0".to_vec());
     if environ.is_empty() {
         match stat(pid) {
@@ -190,7 +190,7 @@ fn is_marked(pid: i32, mark: &[u8]) -> Option<bool> {
     Some(environ.split(|b| *b == 0).any(|v| v == mark))
 }
 
-/// All living processes; those that ended and wait to be reaped are left out, since signals do nothing to them.
+/// All running processes. Zombies are left out, since signals do nothing to them.
 fn table() -> HashMap<i32, Process> {
     let mut table = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -207,7 +207,7 @@ fn stat(pid: i32) -> Option<Process> {
 }
 
 fn parse_stat(text: &str) -> Option<Process> {
-    // The name, in brackets, may hold anything: fields count from the last bracket.
+    // The name, in brackets, may hold any character: fields count from the last bracket.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;

@@ -1,4 +1,4 @@
-//! The listener: requests of HTTP/1.1 with absolute URLs, and CONNECT.
+//! The listener: HTTP/1.1 requests with absolute URLs, and CONNECT.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,13 +25,13 @@ use super::rules::Route;
 use super::tunnel::{self, IDLE};
 use crate::SharedGuest;
 
-/// Clients' connections at a time; further ones wait in the kernel's queue.
+/// The most client connections. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 256;
-/// Of a request's and of an answer's head.
+/// The most bytes of a request's and of an answer's head.
 pub(super) const MAX_HEAD: usize = 64 << 10;
 pub(super) const MAX_HEADERS: usize = 100;
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-/// Until a server's answer begins.
+/// Time until a server's answer starts.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(600);
 
 pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
@@ -40,7 +40,7 @@ pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
         let Ok(place) = room.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Out of descriptors, as a rule: some will be closed.
+            // Usually out of descriptors: some will be closed.
             Err(error) => {
                 tracing::warn!(%error, "the proxy could not take a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -56,13 +56,13 @@ pub(super) async fn serve(listener: TcpListener, guest: SharedGuest) {
             });
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-            // What goes wrong here is between the client and its connection.
+            // Errors here concern only the client and its connection.
             let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
         });
     }
 }
 
-/// `place` is held for as long as the connection lives, a tunnel's time included.
+/// Answers a request. `place` is held as long as the connection lives, including the time of a tunnel.
 async fn answer(guest: SharedGuest, request: Request<Incoming>, place: Arc<tokio::sync::OwnedSemaphorePermit>) -> Response<Body> {
     let outcome = match request.method() {
         &Method::CONNECT => connect(guest, request, place).await,
@@ -91,7 +91,7 @@ fn failed(place: &str, error: &io::Error) -> Refused {
     (status, format!("{place} could not be reached: {error}"))
 }
 
-/// A tunnel: bytes as they are, to the target of a mapping too.
+/// Opens a tunnel: bytes pass unchanged, also to the target of a mapping.
 async fn connect(
     guest: SharedGuest,
     request: Request<Incoming>,
@@ -131,13 +131,13 @@ where
     drop(place);
 }
 
-/// One request of plain HTTP.
+/// Forwards one plain HTTP request.
 async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
     let (mut parts, body) = request.into_parts();
     let (Some("http"), Some(authority)) = (parts.uri.scheme_str(), parts.uri.authority().cloned()) else {
         return Err(bad("this is a forward proxy: it takes requests with http:// URLs, and CONNECT"));
     };
-    // Credentials in the URL are the client's own; they do not belong into Host.
+    // Credentials in the URL are the client's own; they do not belong in Host.
     let authority = authority.as_str().rsplit('@').next().unwrap_or_default().to_owned();
     let (host, port) = host_and_port(&authority).map_err(bad)?;
     let port = port.unwrap_or(Scheme::Http.port());
@@ -180,7 +180,7 @@ async fn forward(guest: &SharedGuest, request: Request<Incoming>) -> Result<Resp
     Ok(Response::from_parts(head, patient(body)))
 }
 
-/// A body that is not waited for without end.
+/// Adds an idle timeout to a body.
 fn patient(body: Incoming) -> Body {
     use hyper::body::Body as _;
     if body.is_end_stream() {
@@ -228,7 +228,7 @@ impl hyper::body::Body for Measured {
     }
 }
 
-/// Leaves only headers that are meant for the other end.
+/// Removes hop-by-hop headers.
 pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

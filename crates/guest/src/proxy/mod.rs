@@ -1,14 +1,14 @@
-//! AIO's `proxy` service: a forward proxy for what runs in the sandbox.
+//! AIO's `proxy` service: a forward proxy for programs in the sandbox.
 //!
 //! ```text
-//!  command ──http_proxy──► 127.0.0.1:8118 ──► mapped?  ──yes──► its target, as a rule a port of the sandbox
+//!  command ──http_proxy──► 127.0.0.1:8118 ──► mapped?  ──yes──► its target, usually a port of the sandbox
 //!                                            │ no
-//!                                            ├─ loopback, excluded, or no upstream ──► straight there
+//!                                            ├─ loopback, excluded, or no upstream ──► direct
 //!                                            └─ else ──► the upstream proxy, with its credentials
 //! ```
 //!
-//! Listens from the first configuration on. Owns the rules and the upstream's credentials, which it never tells. Passes
-//! bytes of `https` on as they are: it can't see paths in there, and speaks no TLS itself.
+//! Listens once it is configured. Owns the rules and the upstream's credentials, which it never reveals. Passes the bytes of
+//! `https` unchanged: it can't see paths there, and does no TLS itself.
 
 mod forward;
 mod outgoing;

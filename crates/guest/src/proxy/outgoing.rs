@@ -1,4 +1,4 @@
-//! Connections to where a route leads.
+//! Connections to the targets of routes.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::upstream::Upstream;
 use crate::Guest;
 use crate::dial::dial;
 
-/// Until a connection stands, an upstream's consent included.
+/// Time to connect, including the upstream's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Limits of the answers that servers give.
+/// A client with limits for servers' answers.
 pub(super) fn client() -> http1::Builder {
     let mut client = http1::Builder::new();
     client.max_buf_size(super::forward::MAX_HEAD).max_headers(super::forward::MAX_HEADERS);
@@ -34,7 +34,7 @@ pub(super) async fn straight(guest: &Guest, host: &str, port: u16) -> io::Result
     timeout(PATIENCE, dial(host, port)).await.map_err(|_| late())?
 }
 
-/// A tunnel to a host, made by the upstream.
+/// Opens a tunnel to a host through the upstream.
 pub(super) async fn through(guest: &Guest, upstream: &Arc<Upstream>, host: &str, port: u16) -> io::Result<TokioIo<Upgraded>> {
     let stream = straight(guest, &upstream.host, upstream.port).await?;
     let asking = async {

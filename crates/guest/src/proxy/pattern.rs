@@ -1,4 +1,4 @@
-//! What mappings and excludes are written in.
+//! Patterns of mappings and excludes.
 
 use std::net::IpAddr;
 
@@ -30,14 +30,14 @@ impl Scheme {
     }
 }
 
-/// Where a request wants to go.
+/// The target of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) scheme: Scheme,
     /// Lower case, an IPv6 address without its brackets.
     pub(super) host: &'a str,
     pub(super) port: u16,
-    /// None where it is encrypted.
+    /// None if it is encrypted.
     pub(super) path: Option<&'a str>,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Source {
     scheme: Option<Scheme>,
     pub(super) host: String,
     port: Option<u16>,
-    /// What the request's path begins with.
+    /// The prefix of the request's path.
     pub(super) path: String,
-    /// The path had a `*` at its end: it may go on in the middle of a name.
+    /// The path ended with `*`: a match may continue in the middle of a name.
     open: bool,
 }
 
-/// The same requests, however it is written.
+/// Equal if they match the same requests, however they are written.
 impl PartialEq for Source {
     fn eq(&self, other: &Self) -> bool {
         let key = |s: &Self| (s.scheme, s.host.clone(), s.port, s.path.clone());
@@ -141,7 +141,7 @@ impl Source {
             && (self.path == "/" || wanted.path.is_some_and(in_path))
     }
 
-    /// Of two that match, the greater is meant.
+    /// Of two matching sources, the one with the greater weight applies.
     pub(super) fn weight(&self) -> (bool, usize, usize, bool, bool) {
         (!self.host.contains('*'), self.host.len(), self.path.len(), self.port.is_some(), self.scheme.is_some())
     }
@@ -169,7 +169,7 @@ impl Target {
         })
     }
 
-    /// The path to ask it for, when `path` was asked of `source`.
+    /// The path to request from the target, for `path` requested from `source`.
     pub(super) fn path(&self, source: &Source, path: &str) -> String {
         let Some(own) = &self.path else { return path.to_owned() };
         let rest = path.strip_prefix(&*source.path).unwrap_or_default();
@@ -179,8 +179,8 @@ impl Target {
     }
 }
 
-/// A set of hosts: a domain (`example.com`; `.example.com` with all below; any `*`), an address or a CIDR range. Ranges are
-/// for hosts given as addresses: names are not looked up for them.
+/// A set of hosts: a domain (`example.com`; `.example.com` with all below; any `*`), an address or a CIDR range. Ranges match
+/// only hosts given as addresses: names are not resolved for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Hosts {
     Domain(String),
@@ -225,7 +225,7 @@ impl std::fmt::Display for Hosts {
     }
 }
 
-/// Whether a text is one of a pattern in which `*` stands for any text. Takes time in proportion to both lengths at most.
+/// Whether a text matches a pattern in which `*` stands for any text. Takes time proportional to both lengths at most.
 fn glob(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

@@ -11,7 +11,7 @@ use super::service::{ProxyDiagnoseResult, ProxyError, ProxyHealthCheck, ProxyMap
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(
     mappings,
@@ -28,7 +28,7 @@ use crate::http::{ApiError, Body, Envelope, QueryArgs, Reply, ok};
 ))]
 pub struct ProxyApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/proxy/mappings", get(mappings).post(map))
@@ -95,9 +95,9 @@ async fn mappings(State(guest): State<SharedGuest>) -> Reply<Vec<ProxyMappingRou
     ok(guest.proxy.mappings())
 }
 
-/// Leads requests for a host, or for a part of it, to another place: as a rule to a port of this sandbox.
+/// Redirects requests for a host, or for a part of it, to another target, usually a port of this sandbox.
 ///
-/// https is not opened: its bytes go to the target as they are, so a mapping with a path has no effect on it.
+/// https is not decrypted: its bytes go to the target unchanged, so a mapping with a path has no effect on it.
 #[utoipa::path(post, path = "/v1/proxy/mappings", tag = "proxy", operation_id = "add_proxy_mapping",
     request_body = ProxyMappingAddRequest, responses((status = 200, body = Envelope<ProxyMappingRoute>)))]
 async fn map(State(guest): State<SharedGuest>, Body(request): Body<ProxyMappingAddRequest>) -> Reply<ProxyMappingRoute> {
@@ -122,21 +122,21 @@ async fn excludes(State(guest): State<SharedGuest>) -> Reply<Vec<String>> {
     ok(guest.proxy.excludes())
 }
 
-/// Has hosts reached without the upstream. Ranges are for hosts given as addresses.
+/// Excludes hosts from the upstream. Ranges are for hosts given as addresses.
 #[utoipa::path(post, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "add_proxy_exclude",
     request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn exclude(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
     ok(guest.proxy.exclude(&request.pattern)?)
 }
 
-/// Takes a pattern out of that list.
+/// Removes a pattern from that list.
 #[utoipa::path(delete, path = "/v1/proxy/excludes", tag = "proxy", operation_id = "remove_proxy_exclude",
     request_body = ProxyBypassRequest, responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn include_again(State(guest): State<SharedGuest>, Body(request): Body<ProxyBypassRequest>) -> Reply<()> {
     ok(guest.proxy.include_again(&request.pattern)?)
 }
 
-/// Which way a URL goes, and whether its target answers.
+/// The route of a URL, and whether its target answers.
 #[utoipa::path(get, path = "/v1/proxy/diagnose", tag = "proxy", operation_id = "diagnose_proxy", params(DiagnoseQuery),
     responses((status = 200, body = Envelope<ProxyDiagnoseResult>)))]
 async fn diagnose(State(guest): State<SharedGuest>, QueryArgs(query): QueryArgs<DiagnoseQuery>) -> Reply<ProxyDiagnoseResult> {
@@ -169,7 +169,7 @@ async fn set_upstream(
     ok(upstream)
 }
 
-/// Removes it: everything is reached straight.
+/// Removes the upstream proxy: all connections are direct.
 #[utoipa::path(delete, path = "/v1/proxy/upstream", tag = "proxy", operation_id = "remove_proxy_upstream",
     responses((status = 200, body = Envelope<serde_json::Value>)))]
 async fn remove_upstream(State(guest): State<SharedGuest>) -> Reply<()> {

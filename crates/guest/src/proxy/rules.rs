@@ -1,4 +1,4 @@
-//! Which way a request goes.
+//! Which route a request takes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ pub(super) struct Mapping {
     pub(super) target: Target,
 }
 
-/// All rules at one moment; a request keeps to those it began with.
+/// All rules at one moment. A request keeps the rules with which it started.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rules {
     pub(super) mappings: Vec<Mapping>,
-    /// Reached straight, without the upstream.
+    /// Hosts that are reached directly, without the upstream.
     pub(super) excludes: Vec<Hosts>,
-    /// When there are any: only these go to the upstream.
+    /// If not empty, only these hosts go to the upstream.
     pub(super) includes: Vec<Hosts>,
     pub(super) upstream: Option<Arc<Upstream>>,
 }
@@ -30,12 +30,12 @@ pub(super) struct Rules {
 pub(super) enum Route<'a> {
     Mapped(&'a Mapping),
     Upstream(&'a Arc<Upstream>),
-    /// Straight, with the reason.
+    /// A direct connection, with the reason.
     Direct(String),
 }
 
 impl Rules {
-    /// Whether there is anything that a request could meet.
+    /// Whether any rule can apply to a request.
     pub(super) fn is_configured(&self) -> bool {
         !self.mappings.is_empty() || self.upstream.is_some()
     }

@@ -1,4 +1,4 @@
-//! The rules, and the listener that follows them.
+//! The rules, and the listener that applies them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,9 +20,9 @@ use super::rules::{MAX_RULES, Mapping, Route, Rules, is_loopback};
 use super::upstream::Upstream;
 use crate::{Guest, SharedGuest};
 
-/// Where AIO's images have their proxy. `PROXY_PORT` in the sandbox's environment names another.
+/// The proxy's port in AIO's images. `PROXY_PORT` in the sandbox's environment names another.
 const PORT: u16 = 8118;
-/// For finding out whether a target is there.
+/// Time to check whether a target answers.
 const REACHED: Duration = Duration::from_secs(5);
 /// Refused credentials are renewed at most once in this time.
 const RENEWAL: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ const RENEWAL: Duration = Duration::from_secs(30);
 pub enum ProxyError {
     #[error("{what} {text:?} can't be used: {why}")]
     Invalid { what: &'static str, text: String, why: String },
-    /// The text is not repeated: it may hold a password.
+    /// The message leaves out the text: it may hold a password.
     #[error("the upstream can't be used: {0}")]
     Upstream(String),
     #[error("there is no {what} {text:?}")]
@@ -66,7 +66,7 @@ pub struct ProxyMappingRoute {
     pub internal_port: u16,
 }
 
-/// The upstream proxy. Its password is never told.
+/// The upstream proxy. Its password is never shown.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ProxyUpstreamInfo {
     /// `host:port`
@@ -81,7 +81,7 @@ pub struct ProxyUpstreamInfo {
 pub struct ProxyDiagnoseResult {
     pub url: String,
     pub matched_mapping: Option<ProxyMappingRoute>,
-    /// Where a connection is made to, for the URL: `host:port`, and the path that is asked for when a mapping changes it.
+    /// The target of the connection: `host:port`, and the requested path if a mapping changes it.
     pub resolved_target: Option<String>,
     #[schema(default = false)]
     pub target_reachable: bool,
@@ -100,8 +100,8 @@ pub struct ProxyHealthCheck {
 }
 
 impl ProxyService {
-    /// Takes the rules of `PROXY_SERVER`, `PROXY_MAP`, `PROXY_EXCLUDE` and `PROXY_INCLUDE`. What can't be used is in the log.
-    /// Credentials are taken out of `PROXY_SERVER`, since commands inherit it.
+    /// Reads the rules from `PROXY_SERVER`, `PROXY_MAP`, `PROXY_EXCLUDE` and `PROXY_INCLUDE`. Logs invalid ones. Removes the
+    /// credentials from `PROXY_SERVER`, since commands inherit it.
     pub(crate) fn configure(&self, env: &mut BTreeMap<String, String>) {
         let port = env.get("PROXY_PORT").and_then(|p| p.trim().parse().ok()).unwrap_or(PORT);
         let mut rules = Rules::default();
@@ -170,13 +170,13 @@ impl ProxyService {
         port == self.port() && is_loopback(host)
     }
 
-    /// Where it listens, `host:port`; nothing while it has no rules or does not listen, as in an image's build.
+    /// The listening address, `host:port`; none without rules or while it does not listen, as in an image's build.
     pub(crate) fn address(&self) -> Option<String> {
         let used = self.listening.initialized() && self.rules().is_configured();
         used.then(|| format!("127.0.0.1:{}", self.port()))
     }
 
-    /// What commands need in their environment to go through the proxy.
+    /// The environment variables that make commands use the proxy.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let Some(address) = self.address() else { return Vec::new() };
         let url = format!("http://{address}");
@@ -185,7 +185,7 @@ impl ProxyService {
         both.map(|(name, value)| (name, value.to_owned())).collect()
     }
 
-    /// Listens when the environment has configured something.
+    /// Listens if the environment has rules.
     pub(crate) async fn begin(&self, guest: &SharedGuest) {
         if self.rules().is_configured()
             && let Err(error) = self.listen(guest).await
@@ -219,7 +219,7 @@ impl ProxyService {
         self.rules().mappings.iter().map(|m| self.show(m)).collect()
     }
 
-    /// Adds a mapping, or gives one that has this source its new target.
+    /// Adds a mapping, or changes the target of the one with this source.
     pub async fn map(&self, guest: &SharedGuest, source: &str, target: &str) -> Result<ProxyMappingRoute, ProxyError> {
         let invalid = |what, text: &str| {
             let text = text.chars().take(200).collect();
@@ -246,7 +246,7 @@ impl ProxyService {
 
     pub fn unmap(&self, source: &str) -> Result<(), ProxyError> {
         let unknown = || ProxyError::NotFound { what: "mapping of", text: source.chars().take(200).collect() };
-        // On its way in a path, `https://` may have lost one of its slashes.
+        // In a path, `https://` may have lost one of its slashes.
         let scheme = source.split_once(":/").filter(|(scheme, rest)| !rest.starts_with('/') && !scheme.contains('/'));
         let mended = scheme.map(|(scheme, rest)| format!("{scheme}://{rest}"));
         let wanted = Source::read(mended.as_deref().unwrap_or(source)).map_err(|_| unknown())?;
@@ -261,7 +261,7 @@ impl ProxyService {
         self.rules().excludes.iter().map(Hosts::to_string).collect()
     }
 
-    /// Fine to repeat.
+    /// Adds an exclude. May be repeated.
     pub fn exclude(&self, pattern: &str) -> Result<(), ProxyError> {
         let hosts = Hosts::read(pattern);
         let text = || pattern.chars().take(200).collect();
@@ -310,7 +310,7 @@ impl ProxyService {
         })
     }
 
-    /// Fine to repeat.
+    /// Removes the upstream proxy. May be repeated.
     pub fn remove_upstream(&self) {
         // The change itself can't fail.
         let _ = self.change(|rules| {
@@ -319,7 +319,7 @@ impl ProxyService {
         });
     }
 
-    /// The upstream has refused the credentials: has new ones told for the connections to come.
+    /// Renews credentials that the upstream refused, for later connections.
     pub(super) async fn renew(&self, guest: &Guest, refused: &Arc<Upstream>) {
         if refused.command.is_none() {
             return;
@@ -334,7 +334,7 @@ impl ProxyService {
         match refused.renewed(guest).await {
             Ok(upstream) => {
                 let _ = self.change(|rules| {
-                    // Another may have been set meanwhile.
+                    // Another upstream may have been set meanwhile.
                     if rules.upstream.as_ref().is_some_and(|current| Arc::ptr_eq(current, refused)) {
                         rules.upstream = Some(Arc::new(upstream));
                     }
@@ -345,7 +345,7 @@ impl ProxyService {
         }
     }
 
-    /// Which way a URL goes, and whether its target answers.
+    /// The route of a URL, and whether its target answers.
     pub async fn diagnose(&self, guest: &Guest, url: &str) -> Result<ProxyDiagnoseResult, ProxyError> {
         let invalid = |why: &str| ProxyError::Invalid {
             what: "URL",
@@ -385,7 +385,7 @@ impl ProxyService {
             }
             Route::Upstream(upstream) => {
                 let reached = match scheme {
-                    // Only a tunnel can be tried without asking for something.
+                    // Only a tunnel can be checked without a request.
                     Scheme::Https => {
                         let tunnel = outgoing::through(guest, upstream, &host, port);
                         matches!(timeout(REACHED, tunnel).await, Ok(Ok(_)))
@@ -404,7 +404,7 @@ impl ProxyService {
         })
     }
 
-    /// Whether the proxy takes connections. It is started to find that out.
+    /// Whether the proxy accepts connections. Starts it to check.
     pub async fn health(&self, guest: &SharedGuest) -> ProxyHealthCheck {
         let problem = match self.listen(guest).await {
             Err(error) => Some(error.to_string()),

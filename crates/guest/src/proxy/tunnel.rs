@@ -1,4 +1,4 @@
-//! Bytes in both directions, until both have ended or nothing has passed for long.
+//! Passes bytes in both directions, until both have ended or the connection is idle.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::{Instant, sleep_until};
 
-/// Time in which nothing passes in either direction, after which a connection is closed.
+/// Time without bytes in either direction after which a connection is closed.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
 const BUFFER: usize = 16 << 10;
 

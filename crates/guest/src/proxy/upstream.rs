@@ -15,9 +15,9 @@ use super::pattern::host_and_port;
 use crate::Guest;
 use crate::process::{self, Command, Exit, Signal};
 
-/// For the command that tells credentials.
+/// Timeout of the command that prints credentials.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of what it says.
+/// The most bytes of its output.
 const MAX_CREDENTIALS: u64 = 8 << 10;
 const MAX_COMMAND: usize = 4 << 10;
 
@@ -26,7 +26,7 @@ pub(super) struct Upstream {
     pub(super) host: String,
     pub(super) port: u16,
     credentials: Option<Credentials>,
-    /// Tells new credentials.
+    /// A command that prints new credentials.
     pub(super) command: Option<String>,
 }
 
@@ -36,7 +36,7 @@ struct Credentials {
     password: String,
 }
 
-/// Without credentials, also in what might get into a log.
+/// Leaves out the credentials, so that no log contains them.
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Upstream({})", self.address())
@@ -44,7 +44,7 @@ impl fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    /// Reads `[http://][user:pass@]host:port`. Errors never repeat the text, which may hold a password.
+    /// Parses `[http://][user:pass@]host:port`. Errors never repeat the text, which may hold a password.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
@@ -76,7 +76,7 @@ impl Upstream {
         self.credentials.as_ref().map(|c| c.username.clone())
     }
 
-    /// `Proxy-Authorization`.
+    /// The value of `Proxy-Authorization`.
     pub(super) fn authorization(&self) -> Option<HeaderValue> {
         let Credentials { username, password } = self.credentials.as_ref()?;
         let mut value =
@@ -85,7 +85,7 @@ impl Upstream {
         Some(value)
     }
 
-    /// The same with the credentials that its command tells now.
+    /// The same upstream with new credentials from its command.
     pub(super) async fn renewed(&self, guest: &Guest) -> Result<Self, String> {
         let Some(command) = &self.command else { return Ok(self.clone()) };
         let told = tell(guest, command).await?;
@@ -119,7 +119,7 @@ impl Credentials {
     }
 }
 
-/// What a command says, run as the sandbox's user. What it says to standard error is not told: nobody knows what it prints.
+/// The output of a command, run as the sandbox's user. Its standard error is discarded, since its content is unknown.
 async fn tell(guest: &Guest, command: &str) -> Result<String, String> {
     let failed = |e: &dyn fmt::Display| format!("`auth_cmd` could not be run: {e}");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
