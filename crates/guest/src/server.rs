@@ -24,22 +24,22 @@ use crate::process::Processes;
 use crate::services::Services;
 use crate::{Guest, SharedGuest, activity, ahead, guard, hooks, main_command, mcp, ports};
 
-/// How long nobody has called when a sandbox counts as idle.
+/// Time without a call from the host after which a sandbox counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How the guest is started. In a sandbox all of it comes from inherited descriptors: see [`Start::from_environment`].
+/// The guest's start parameters. In a sandbox, all come from inherited descriptors: see [`Start::from_environment`].
 #[derive(Debug)]
 pub struct Start {
     pub config: GuestConfig,
     /// The listener that the host dials.
     pub host_listener: Option<OwnedFd>,
-    /// The process that starts commands; none: one is forked off.
+    /// The socket of the process that starts commands. None: the guest forks one.
     pub spawner: Option<OwnedFd>,
-    /// The cgroups of its successors.
+    /// The cgroups for replacements of that process.
     pub work_entrances: Vec<OwnedFd>,
-    /// Where processes inside the sandbox reach the same API.
+    /// The address of the same API for processes inside the sandbox.
     pub inside: Option<SocketAddr>,
-    /// What the sandbox's cgroups count.
+    /// The counters of the sandbox's cgroups.
     pub counters: Counters,
 }
 
@@ -74,7 +74,7 @@ pub fn run(start: Start) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build()?;
     runtime.block_on(async move {
         let guest = Arc::new(Guest::new(start.config, Processes::start(spawner, start.work_entrances)?, start.counters));
-        // Who calls meanwhile waits in the listener's queue.
+        // Clients that connect meanwhile wait in the listener's queue.
         begin(&guest).await;
         let steps = InsideSteps::default();
         let services = Services::new(guest.clone());
@@ -90,7 +90,7 @@ pub fn run(start: Start) -> io::Result<()> {
             called.notify_one();
             std::future::ready(answer)
         }));
-        // The host's listener was made before this process: what was dialled meanwhile waits in its queue.
+        // The host's listener is older than this process: earlier connections wait in its queue.
         let host = async {
             match start.host_listener {
                 Some(fd) => {
@@ -112,7 +112,8 @@ pub fn run(start: Start) -> io::Result<()> {
     })
 }
 
-/// Gives memory back when the host has not called for a while; the next call takes some tenths of a millisecond longer.
+/// Returns memory to the kernel when the host has not called for a while. The next call takes some tenths of a millisecond
+/// longer.
 async fn give_back_when_idle(called: Arc<Notify>) {
     loop {
         called.notified().await;
@@ -124,11 +125,11 @@ async fn give_back_when_idle(called: Arc<Notify>) {
     }
 }
 
-/// What the configuration asks for before the first call, and what goes on beside the calls.
+/// Runs the configured steps before the first call, and starts those that run beside the calls.
 pub(crate) async fn begin(guest: &SharedGuest) {
     make_workdir(guest);
     if guest.config().assignment == Assignment::Pooled {
-        // The rest runs once, when it is assigned.
+        // The rest runs once, when the sandbox is assigned.
         return;
     }
     hooks::before_services(guest).await;
@@ -137,7 +138,7 @@ pub(crate) async fn begin(guest: &SharedGuest) {
     hooks::when_ready(guest.clone());
 }
 
-/// A configured directory that the image does not have is made, the user's own, as Dockerfiles' WORKDIR does.
+/// Creates a configured directory that the image does not have, owned by the user, as Dockerfiles' WORKDIR does.
 fn make_workdir(guest: &Guest) {
     let Some(dir) = guest.config().default_dir().map(PathBuf::from).filter(|d| !d.is_dir()) else { return };
     let owner = (Some(guest.user.uid), Some(guest.user.gid));
@@ -147,7 +148,7 @@ fn make_workdir(guest: &Guest) {
     }
 }
 
-/// Routes for the gateway alone.
+/// Routes for the gateway only.
 fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router {
     let sandbox_id = guest.config().sandbox_id.clone();
     let hello = move || {
@@ -169,11 +170,11 @@ fn internal(guest: &SharedGuest, steps: InsideSteps, started: Instant) -> Router
         .merge(ahead::router(guest))
 }
 
-/// Runs what is to be run at the sandbox's end.
+/// Runs the hooks of the sandbox's end.
 fn shutdown(guest: &SharedGuest) -> Response<Body> {
     let Some(hooks) = hooks::shutdown(guest) else { return StatusCode::NO_CONTENT.into_response() };
     let end = futures_util::stream::once(async move {
-        // A hook that panicked is a hook that ended.
+        // A hook that panicked has ended too.
         drop(hooks.await);
         Ok::<_, std::convert::Infallible>(Bytes::from_static(b"done\n"))
     });

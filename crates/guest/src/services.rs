@@ -1,5 +1,5 @@
-//! The routes of all services. Those of one are put together when the first call for it comes: a sandbox that only runs
-//! commands starts faster, and never touches the code and the memory of the others.
+//! The routes of all services. The routes of a service are built on its first call: a sandbox that only runs commands starts
+//! faster, and never loads the code and the memory of the others.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,7 @@ use crate::{
 
 type Build = fn() -> Router<SharedGuest>;
 
-/// How the paths of a service begin, and its routes.
+/// The path prefixes of the services, and the functions that build their routes.
 const SERVICES: [(&str, Build); 24] = [
     ("/v1/bash/", bash::router),
     ("/v1/shell/", shell::router),
@@ -47,7 +47,7 @@ const SERVICES: [(&str, Build); 24] = [
     ("/codex", pages::router),
 ];
 
-/// What processes inside may call, too.
+/// The API that processes inside may also call.
 #[derive(Clone)]
 pub(crate) struct Services(Arc<Inner>);
 
@@ -61,7 +61,7 @@ impl Services {
         Self(Arc::new(Inner { guest, built: Default::default() }))
     }
 
-    /// Answers a call; 404 for a path of no service.
+    /// Answers a call. 404 if no service has the path.
     pub(crate) async fn call(self, request: Request) -> Response {
         let path = request.uri().path().to_owned();
         let found = SERVICES.iter().zip(&self.0.built).find(|((prefix, _), _)| path.starts_with(prefix));
@@ -74,7 +74,7 @@ impl Services {
     }
 }
 
-/// A refusal of the router, which has no body, in the words of the API.
+/// Gives a refusal of the router, which has no body, the API's error body.
 fn explained(path: &str, answer: Response) -> Response {
     let is_bare = answer.body().is_end_stream() && !answer.headers().contains_key(CONTENT_TYPE);
     if !path.starts_with("/v1/") || !is_bare {
@@ -114,7 +114,7 @@ mod tests {
             assert!(body["message"].as_str().unwrap().contains(word) && body["hint"].is_string(), "{body}");
             assert_eq!(body["success"], false);
         }
-        // What said something itself, and what is no part of the API.
+        // Answers with a body, and paths outside the API, are unchanged.
         let said = explained("/v1/file/download", (StatusCode::NOT_FOUND, "gone").into_response());
         assert_eq!(to_bytes(said.into_body(), 1 << 16).await.unwrap(), "gone");
         let of_program = explained("/jupyter/x", bare(StatusCode::NOT_FOUND));

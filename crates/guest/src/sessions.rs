@@ -1,7 +1,7 @@
-//! Sessions of a service by their ids: who has the turn in one, and which have to go.
+//! Sessions of a service by id: who has the turn in each, and which expire.
 //!
-//! Each executes one thing after the other. Those that are unused for their time end, and the longest unused one when there
-//! are too many.
+//! Each executes one call after the other. Sessions that are idle for too long end, and beyond the maximum, the one that was idle
+//! longest.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::ApiError;
 
-/// Calls that wait for their turn in one session.
+/// The most calls that wait for their turn in one session.
 const MAX_WAITING: usize = 64;
 const MAX_ID_BYTES: usize = 128;
-/// The soonest that sessions are looked at again.
+/// The shortest time between two checks for expired sessions.
 const SOONEST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Error)]
@@ -52,11 +52,11 @@ impl From<SessionError> for ApiError {
     }
 }
 
-/// What every session has: its id, its times, and a thing that its caller has alone.
+/// The state of every session: its id, its times, and the value to which one caller at a time has exclusive access.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     pub(crate) id: String,
-    /// Cancelled when it is deleted: what it runs ends, and nobody else gets a turn.
+    /// Cancelled when the session is deleted: its work ends, and no other caller gets a turn.
     pub(crate) closed: CancellationToken,
     pub(crate) created: Timestamp,
     used: Mutex<(Instant, Timestamp)>,
@@ -77,7 +77,7 @@ impl<T: Default> Turns<T> {
         }
     }
 
-    /// Waits until nobody else uses the session, in the order of arrival.
+    /// Waits for a turn, in the order of arrival.
     pub(crate) async fn turn(&self, limit: Duration) -> Result<tokio::sync::MutexGuard<'_, T>, SessionError> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl<T: Default> Turns<T> {
         SessionError::NotFound(self.id.clone())
     }
 
-    /// Somebody waits for a turn.
+    /// Whether a caller waits for a turn.
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -113,7 +113,7 @@ impl<T: Default> Turns<T> {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), Timestamp::now());
     }
 
-    /// When it was used last.
+    /// When the session was last used.
     pub(crate) fn used(&self) -> (Instant, Timestamp) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,9 +123,9 @@ impl<T: Default> Turns<T> {
 pub(crate) trait Session: Debug + Send + Sync + 'static {
     type Slot: Default;
     fn turns(&self) -> &Turns<Self::Slot>;
-    /// How long it may be unused.
+    /// How long it may be idle.
     fn patience(&self) -> Duration;
-    /// Ends what it runs, whatever that does, and waits until it is gone.
+    /// Ends its work, whatever it does, and waits until it has ended.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -137,9 +137,9 @@ fn due(session: &impl Session) -> Instant {
 pub(crate) struct Sessions<S> {
     most: usize,
     by_id: Mutex<HashMap<String, Arc<S>>>,
-    /// A task ends sessions that are unused for too long; it runs while there are sessions.
+    /// Whether the task that ends idle sessions runs. It runs while there are sessions.
     reaper_runs: AtomicBool,
-    /// A session is new, or its time has become shorter.
+    /// Notified when a session is new or expires sooner.
     sooner: Notify,
 }
 
@@ -152,7 +152,7 @@ impl<S: Session> Sessions<S> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session of an id, which may be too long to be one.
+    /// Finds a session by its id. Fails if the id is too long.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<S>>, SessionError> {
         if id.len() > MAX_ID_BYTES {
             return Err(SessionError::BadId(id.chars().take(MAX_ID_BYTES).collect()));
@@ -168,7 +168,7 @@ impl<S: Session> Sessions<S> {
         self.lock().values().cloned().collect()
     }
 
-    /// Whether one of them executes something.
+    /// Whether a session is executing.
     pub(crate) fn is_busy(&self) -> bool {
         self.lock().values().any(|session| session.turns().is_busy())
     }
@@ -177,8 +177,7 @@ impl<S: Session> Sessions<S> {
         self.lock().len()
     }
 
-    /// Adds the session that `make` gives for an id, unless another call has made one of that id meanwhile: then that one, and
-    /// false.
+    /// Adds the session that `make` creates for an id. If another call has created that session meanwhile, returns it and false.
     pub(crate) fn insert(
         self: &Arc<Self>,
         id: Option<&str>,
@@ -210,7 +209,7 @@ impl<S: Session> Sessions<S> {
         Ok((session, true))
     }
 
-    /// A session's time has become shorter.
+    /// Rechecks the times, after a session's has become shorter.
     pub(crate) fn look_sooner(&self) {
         self.sooner.notify_one();
     }
@@ -221,14 +220,14 @@ impl<S: Session> Sessions<S> {
         self.lock().remove(&session.turns().id);
     }
 
-    /// Ends a session with all that it started.
+    /// Ends a session with all processes that it started.
     pub(crate) async fn delete(&self, id: &str) -> Result<(), SessionError> {
         let session = self.lock().remove(id);
         session.ok_or_else(|| SessionError::NotFound(id.to_owned()))?.close().await;
         Ok(())
     }
 
-    /// Ends all; says how many there were.
+    /// Ends all sessions and returns their number.
     pub(crate) async fn delete_all(&self) -> usize {
         let all: Vec<_> = self.lock().drain().map(|(_, session)| session).collect();
         let number = all.len();

@@ -1,4 +1,4 @@
-//! Users of the sandbox, read from its `/etc/passwd` and `/etc/group`.
+//! Users of the sandbox, from its `/etc/passwd` and `/etc/group`.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ pub struct User {
     pub name: String,
     pub uid: u32,
     pub gid: u32,
-    /// All groups, the primary one among them.
+    /// All groups, including the primary one.
     pub groups: Vec<u32>,
     pub home: PathBuf,
     pub shell: String,
 }
 
 impl User {
-    /// Root, also when the image has no `/etc/passwd`.
+    /// Root, even if the image has no `/etc/passwd`.
     pub fn root() -> Self {
         Self::find("root").unwrap_or_else(|| Self {
             name: "root".to_owned(),
@@ -27,7 +27,7 @@ impl User {
         })
     }
 
-    /// A user by name.
+    /// Finds a user by name.
     pub fn find(name: &str) -> Option<Self> {
         Self::parse(
             name,

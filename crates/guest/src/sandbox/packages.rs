@@ -1,4 +1,4 @@
-//! Installed Python and Node.js packages, read from their files: asking pip or npm takes a second.
+//! Installed Python and Node.js packages, read from their files: running pip or npm takes a second.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The most packages of one answer.
+/// The most packages in one answer.
 const MAX_PACKAGES: usize = 10_000;
-/// How much of a package's description is read, in bytes: name and version come first.
+/// The bytes to read of a package's metadata: name and version come first.
 const MAX_HEAD_BYTES: u64 = 16 << 10;
 /// The most of a package.json that is read, in bytes.
 const MAX_JSON_BYTES: u64 = 1 << 20;
@@ -28,7 +28,7 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_PACKAGES).map(|e| e.path())
 }
 
-/// Where the Pythons in `prefixes` keep packages.
+/// The directories in which the Pythons under `prefixes` keep packages.
 pub(super) fn python_directories(prefixes: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for prefix in prefixes {
@@ -45,7 +45,7 @@ pub(super) fn python_directories(prefixes: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// Name and version of a distribution's metadata.
+/// Reads name and version from a distribution's metadata.
 fn metadata(path: &Path) -> Option<(String, String)> {
     let reader = BufReader::new(File::open(path).ok()?.take(MAX_HEAD_BYTES));
     let (mut name, mut version) = (None, None);
@@ -66,7 +66,7 @@ fn metadata(path: &Path) -> Option<(String, String)> {
     Some((name?, version?))
 }
 
-/// The packages in directories, the first of a name where there are several.
+/// The packages in directories. Of several with one name, the first.
 pub(super) fn python(directories: &[PathBuf]) -> Vec<Package> {
     let mut packages = BTreeMap::new();
     for entry in directories.iter().flat_map(|d| entries(d)) {
@@ -103,7 +103,7 @@ pub(super) fn nodejs_package(dir: &Path) -> Option<Package> {
     Some(Package { spec: format!("{name}@{version}"), name, version })
 }
 
-/// The packages in directories like `/usr/local/lib/node_modules`, scoped ones too, the first of a name.
+/// The packages in directories like `/usr/local/lib/node_modules`, including scoped ones. Of several with one name, the first.
 pub(super) fn nodejs(directories: &[PathBuf]) -> Vec<Package> {
     let mut packages = BTreeMap::new();
     for entry in directories.iter().flat_map(|d| entries(d)) {

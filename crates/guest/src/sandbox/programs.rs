@@ -1,4 +1,4 @@
-//! Programs on the search path, and their versions.
+//! Programs on the search path and their versions.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,14 +14,14 @@ use tokio::sync::Mutex;
 use crate::Guest;
 use crate::process::{self, Command, Exit, Signal};
 
-/// How long a program may take to say its version.
+/// How long a program may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much it may say, in bytes.
+/// The most bytes of its output.
 const MAX_OUTPUT: u64 = 4 << 10;
-/// The most versions that are kept; at the bound all are asked for again.
+/// The most cached versions. Beyond it, the cache is cleared.
 const MAX_KEPT: usize = 64;
 
-/// A program, as found: its names, and the file that they lead to.
+/// A program: its names, and the file that they lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     pub path: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) fn locate(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
         .find(|file| std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// Finds programs, those that are the same file under several names as one.
+/// Finds programs. Several names of the same file are one program.
 pub(crate) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) -> Vec<Program> {
     let mut found: Vec<Program> = Vec::new();
     for name in names {
@@ -57,11 +57,11 @@ pub(crate) fn find(names: impl IntoIterator<Item = String>, path: &[PathBuf]) ->
     found
 }
 
-/// What identifies a program's content well enough to trust what it said of itself before.
+/// Identifies a program's content well enough to trust its cached version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Fingerprint(PathBuf, u64, u64, i64, i64);
 
-/// Why a program did not say its version.
+/// Why a program's version is unknown.
 #[derive(Debug, Error)]
 pub enum Unasked {
     #[error("it was killed by signal {0} when it was asked for its version")]
@@ -74,24 +74,24 @@ pub enum Unasked {
     Io(#[from] io::Error),
 }
 
-/// Versions that programs have told.
+/// Cached versions of programs.
 #[derive(Debug, Default)]
 pub struct Versions(Mutex<HashMap<Fingerprint, Option<String>>>);
 
 impl Versions {
-    /// The version of a program, from `--version`; asked once, until the file changes.
+    /// The version of a program, from `--version`. It is cached until the file changes.
     pub(crate) async fn version(&self, guest: &Guest, program: &Path) -> Option<String> {
         self.ask(guest, program).await.ok().flatten()
     }
 
-    /// The same. None: it says none.
+    /// The same. None: the program prints no version.
     ///
     /// # Errors
-    /// It could not answer, and may be asked again.
+    /// The program could not answer, and may be asked again.
     pub(crate) async fn ask(&self, guest: &Guest, program: &Path) -> Result<Option<String>, Unasked> {
         let Ok(meta) = std::fs::metadata(program) else { return Ok(None) };
         let key = Fingerprint(program.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
-        // Held while asking, so that calls at the same time ask once.
+        // Held during the call, so that concurrent calls run the program once.
         let mut kept = self.0.lock().await;
         if let Some(version) = kept.get(&key) {
             return Ok(version.clone());
@@ -105,7 +105,7 @@ impl Versions {
     }
 }
 
-/// The first thing in a text that looks like a version: digits with a dot.
+/// The first word in a text that resembles a version: digits with a dot.
 fn number(text: &str) -> Option<&str> {
     text.split_ascii_whitespace()
         .map(|word| word.trim_start_matches('v').trim_end_matches([',', ')', ';']))

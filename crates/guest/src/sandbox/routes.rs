@@ -23,7 +23,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/capabilities", get(capabilities))
 }
 
-/// The part of the OpenAPI document that this service answers for.
+/// The service's part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(paths(context, python_packages, nodejs_packages))]
 #[derive(Debug)]
@@ -82,7 +82,7 @@ async fn ping() -> Reply<&'static str> {
     ok("pong")
 }
 
-/// What this guest can do, for clients that ask before they call.
+/// The guest's capabilities, for clients that check before they call.
 #[derive(Debug, Serialize)]
 struct Capabilities {
     version: &'static str,

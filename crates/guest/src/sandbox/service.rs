@@ -1,4 +1,4 @@
-//! What the sandbox is, in plain Rust.
+//! The context of the sandbox, in plain Rust.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::tools::{self, ToolCategory};
 use crate::Guest;
 use crate::files::{Failure, Kind};
 
-/// AIO's clients read a `v` and four numbers.
+/// AIO's clients expect a `v` and four numbers.
 pub(super) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), ".0");
 
 /// Python versions that are looked up by their own commands: 3.8 to this one.
@@ -52,18 +52,18 @@ pub struct SandboxDetail {
     pub utils: Vec<ToolCategory>,
 }
 
-/// What an agent should know of its sandbox.
+/// The sandbox's context for agents.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub home_dir: String,
     pub workspace: String,
     pub version: &'static str,
     pub detail: SandboxDetail,
-    /// The same in words.
+    /// The same as text.
     pub summary: String,
 }
 
-/// What of it can be found by looking at files.
+/// The part of the context that is found by reading files.
 struct Found {
     system: SystemEnv,
     pythons: Vec<Program>,
@@ -91,7 +91,7 @@ fn python_prefixes(path: &[PathBuf], home: &Path, environment: Option<&str>) -> 
     prefixes
 }
 
-/// Debian keeps its own modules beside the versions, in `python3/dist-packages`, which the pattern covers too.
+/// Debian keeps its own modules beside the versions, in `python3/dist-packages`, which the pattern also matches.
 fn python_in(prefixes: &[PathBuf]) -> Vec<Package> {
     let mut directories: Vec<PathBuf> = Vec::new();
     for prefix in prefixes {
@@ -124,7 +124,7 @@ fn node_directories(path: &[PathBuf], env: &[(String, String)]) -> Vec<PathBuf> 
     directories
 }
 
-/// The npm on the search path, which distributions may keep elsewhere than global packages.
+/// The npm on the search path, which distributions may install outside the global packages.
 fn npm(path: &[PathBuf]) -> Vec<(Program, Option<Package>)> {
     programs::find(names(["npm"]), path)
         .into_iter()
@@ -152,7 +152,7 @@ fn look(guest_user: &str, home: &Path, workspace: &Path, env: &[(String, String)
     let pip_names = ["pip3", "pip"].map(str::to_owned).into_iter();
     let pip_names = pip_names.chain((8..=NEWEST_PYTHON).rev().map(|minor| format!("pip3.{minor}")));
     let mut python_tools: Vec<_> = Vec::new();
-    // Debian's are one script in several files.
+    // Debian's pip commands are one script in several files.
     let pip = programs::find(pip_names, &path).into_iter().reduce(|mut first, next| {
         first.names.extend(next.names);
         first
@@ -268,7 +268,7 @@ pub async fn python_packages(guest: &Guest) -> Result<Vec<Package>, Failure> {
     guest.files.workers.run(Kind::Scan, &guest.user, look).await
 }
 
-/// The global Node.js packages, npm among them.
+/// The global Node.js packages, including npm.
 pub async fn nodejs_packages(guest: &Guest) -> Result<Vec<Package>, Failure> {
     let env = guest.environment(&guest.user, &[]);
     let look = move |_: &_| {

@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The most of one such file that is read, in bytes.
+/// The most bytes to read of such a file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// The beginning of a small file; empty when there is none.
+/// The start of a small file; empty if there is none.
 pub(super) fn text(path: impl AsRef<Path>) -> String {
     use std::io::Read;
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {
-        // What could be read is what there is to say.
+        // Returns the part that could be read.
         let _ = file.take(MAX_FILE_BYTES).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Name and version of the distribution, in `os-release`'s terms.
+/// Name and version of the distribution, from `os-release`.
 pub(super) fn distribution(os_release: &str) -> (String, String) {
     let fields: BTreeMap<&str, &str> = os_release
         .lines()
@@ -29,7 +29,7 @@ pub(super) fn distribution(os_release: &str) -> (String, String) {
     (if name.is_empty() { "Linux".to_owned() } else { name }, field(["VERSION", "VERSION_ID"]))
 }
 
-/// The name of the time zone: of the environment, else of the system.
+/// The name of the time zone: from the environment, else from the system.
 pub(super) fn timezone(env: &BTreeMap<String, String>) -> String {
     let link = || {
         let target = std::fs::read_link("/etc/localtime").ok()?;
@@ -43,7 +43,7 @@ pub(super) fn timezone(env: &BTreeMap<String, String>) -> String {
         .unwrap_or_else(|| "UTC".to_owned())
 }
 
-/// TCP ports that something listens on, of a table like `/proc/net/tcp`.
+/// Adds TCP ports with a listener from a table like `/proc/net/tcp`.
 fn listening(table: &str, ports: &mut BTreeSet<u16>) {
     const LISTEN: &str = "0A";
     for line in table.lines().skip(1) {
@@ -56,7 +56,7 @@ fn listening(table: &str, ports: &mut BTreeSet<u16>) {
     }
 }
 
-/// TCP ports that something in the sandbox listens on.
+/// TCP ports with a listener in the sandbox.
 pub(super) fn occupied_ports() -> BTreeSet<u16> {
     let mut ports = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {

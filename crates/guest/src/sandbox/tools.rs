@@ -1,4 +1,4 @@
-//! Command-line tools that agents ask for, and which of them are here.
+//! Command-line tools that agents look for, and which of them are installed.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::programs;
 
-/// Tools worth telling an agent about, when they are there.
+/// Tools to report to an agent if they are installed.
 const TOOLS: [(&str, &[(&str, &str)]); 8] = [
     ("Version control", &[("git", "version control"), ("gh", "GitHub's command line"), ("svn", "version control")]),
     (
@@ -82,7 +82,7 @@ pub struct ToolCategory {
     pub tools: Vec<AvailableTool>,
 }
 
-/// Those of them that are on the search path.
+/// The tools that are on the search path.
 pub(super) fn present(path: &[PathBuf]) -> Vec<ToolCategory> {
     let categories = TOOLS.iter().map(|(category, tools)| {
         let here = tools.iter().filter(|(name, _)| programs::locate(name, path).is_some());

@@ -22,41 +22,41 @@ use crate::process::{self, Budget, Child, Exit, Moment};
 mod ending;
 mod handover;
 
-/// Commands that wait for their turn; the next is refused.
+/// The most queued commands. Further ones are refused.
 pub(super) const MAX_QUEUED: usize = 256;
-/// Bytes typed that no program has read; more are refused.
+/// The most typed bytes that no program has read. More are refused.
 const MAX_TYPED: usize = 1 << 20;
-/// Of what is typed, so much is looked at for the name of a command.
+/// The most typed bytes searched for the name of a command.
 const MAX_TYPED_LINE: usize = 4096;
 const READ_BUFFER: usize = 8 << 10;
-/// For the user's own start-up files; then a shell without them is tried.
+/// Time for the user's own start-up files. Then a shell without them is tried.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
-/// For an idle shell to answer; then it is replaced. Generous, since the machine may be busy and variables get lost.
+/// Time for an idle shell to answer. Then it is replaced. Generous, since the machine may be busy and variables get lost.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
-/// When ^C brought no prompt, it is typed again: a shell that is just drawing its line sees one only with the next key.
+/// If ^C brought no prompt, it is typed again: a shell that is drawing its line sees it only with the next key.
 const CLEAR_AGAIN: Duration = Duration::from_millis(250);
 /// How long the terminal must be quiet after ^C before a command goes to it.
 const SETTLE: Duration = Duration::from_millis(30);
 const MAX_SETTLE: Duration = Duration::from_secs(1);
-/// How often a command that its shell never read is tried again, and a shell that ends at its start.
+/// The most attempts for a command that its shell never read, and for a shell that ends at its start.
 const ATTEMPTS: u32 = 3;
 /// The most shells of one session with remembered left-over processes, which end with the session.
 const MAX_MARKERS: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// There is no shell; the next need starts one.
+    /// No shell runs. The next need starts one.
     Down,
     Booting,
     Idle,
-    /// ^C was typed at the prompt, where half a line may stand.
+    /// ^C was typed at the prompt, which may hold half a line.
     Clearing,
-    /// The prompt came back; more may be on its way.
+    /// The prompt came back; more may follow.
     Settling,
     Asking,
     Starting,
     Running,
-    /// A line runs that somebody typed.
+    /// A line typed by a viewer or `write` runs.
     Typed,
 }
 
@@ -66,40 +66,40 @@ pub(super) struct Actor {
     messages: mpsc::Receiver<Message>,
     budget: Arc<Budget>,
     stage: Stage,
-    /// When the stage has lasted too long.
+    /// The deadline of the stage.
     stage_ends: Option<Instant>,
     /// When ^C was last typed to clear the prompt.
     cleared: Instant,
     pty: Option<Pty>,
     child: Option<Child>,
     marks: Option<Marks>,
-    /// Marks of the processes of all shells that this session had, the newest last.
+    /// Marks of the processes of all shells that this session had, newest last.
     markers: VecDeque<String>,
     /// Start the next shell without the user's start-up files.
     plain: bool,
     failures: u32,
     keep_links: bool,
-    /// The one that is being handed over or runs.
+    /// The command that is being handed over or runs.
     current: Option<Arc<Run>>,
     attempts: u32,
-    /// What the shell gets each time that it says G.
+    /// The pieces that the shell gets, one for each G mark.
     pieces: VecDeque<String>,
-    /// What the last command left in `$?`.
+    /// The value of `$?` after the last command.
     exit_code: i32,
-    /// Before the current command began.
+    /// The moment before the current command started.
     since: Moment,
     stop: Option<Stop>,
-    /// Signals are being sent to a command's processes. No other command may begin meanwhile.
+    /// Signals are being sent to a command's processes. No other command may start meanwhile.
     killing: Option<JoinHandle<()>>,
-    /// To be typed, and how much of it has been.
+    /// Bytes to type, and the number already typed.
     outbox: Vec<u8>,
     sent: usize,
-    /// Typed by somebody while a command is handed over.
+    /// Input that arrived while a command is handed over.
     held: Vec<u8>,
-    /// Somebody typed at this prompt, or ahead of it.
+    /// Input arrived at this prompt, or ahead of it.
     dirty: bool,
     typed_ahead: bool,
-    /// What was typed last.
+    /// The last input.
     typed: Vec<u8>,
     viewers: Viewers,
     buffer: Vec<u8>,
@@ -172,12 +172,12 @@ impl Actor {
         }
     }
 
-    /// Returns when the session shall end: by itself, or because somebody asked.
+    /// Returns when the session must end: by itself, or on request.
     async fn serve(&mut self) -> Option<(bool, oneshot::Sender<()>)> {
         loop {
             match self.next().await {
                 Event::Output(0) => {
-                    // Nobody has the terminal open: the shell's end is about to be reported.
+                    // No process has the terminal open: the shell's end is about to be reported.
                     if let Some(pty) = &mut self.pty {
                         pty.close_input();
                     }
@@ -261,7 +261,7 @@ impl Actor {
 
     fn message(&mut self, message: Message) {
         match message {
-            // The command is in the queue already; `serve` looks there after each message.
+            // The command is already in the queue, which `serve` checks after each message.
             Message::Look => {}
             Message::Type { bytes, reply } => {
                 let accepted = self.type_in(&bytes);
@@ -289,14 +289,14 @@ impl Actor {
                 }
             }
             Message::Attach(viewer) => {
-                // Refused: its channel closes, which is what the viewer sees.
+                // If refused, its channel closes, which the viewer sees.
                 self.viewers.attach(viewer);
             }
             Message::Close { .. } => unreachable!("`serve` takes it"),
         }
     }
 
-    /// Types what a person or `write` sent; false: nobody reads what was typed before.
+    /// Types input from a person or `write`. Returns false if too much earlier input is unread.
     fn type_in(&mut self, bytes: &[u8]) -> bool {
         let waiting = self.outbox.len() - self.sent + self.held.len();
         if waiting + bytes.len() > MAX_TYPED {
@@ -304,7 +304,7 @@ impl Actor {
         }
         let command_waits = !self.session.state().queue.is_empty();
         match self.stage {
-            // It is meant for that command.
+            // The input is meant for that command.
             Stage::Idle if command_waits => {
                 self.held.extend_from_slice(bytes);
                 return true;
@@ -330,7 +330,7 @@ impl Actor {
         }
     }
 
-    /// Does what is due. True: the session is unused and ends.
+    /// Handles due timers. Returns true if the session is idle and ends.
     fn time(&mut self) -> bool {
         let now = Instant::now();
         if self.hard_deadline().is_some_and(|at| at <= now) {
@@ -370,14 +370,14 @@ impl Actor {
         false
     }
 
-    /// What was typed while the prompt was cleared for a command comes after that command.
+    /// Input that arrived while the prompt was cleared for a command comes after that command.
     fn release_held_at_prompt(&mut self) {
         if self.session.state().queue.is_empty() {
             self.release_held();
         }
     }
 
-    /// Puts where others look what they may see.
+    /// Publishes the state that other tasks may see.
     fn publish(&mut self) {
         let viewers = self.viewers.count();
         let mut state = self.session.state();
@@ -385,7 +385,7 @@ impl Actor {
         state.shell = self.child.as_ref().map(|c| c.pid);
     }
 
-    /// Ends what needs a shell that can't be had. The next command tries again.
+    /// Ends the queued commands if no shell can be started. The next command tries again.
     fn give_up(&mut self, reason: &str) {
         self.failures = 0;
         self.held.clear();
@@ -435,7 +435,7 @@ async fn ended(child: &mut Option<Child>) -> Exit {
 
 async fn done(job: &mut Option<JoinHandle<()>>) {
     match job {
-        // It only sends signals; should it panic, that is over too.
+        // It only sends signals; if it panics, it has ended too.
         Some(job) => drop(job.await),
         None => std::future::pending().await,
     }

@@ -1,8 +1,8 @@
-//! One command on its own terminal, for as long as somebody looks: what `arenite exec` uses on a terminal.
+//! One command on its own terminal, while a viewer is connected: `arenite exec` uses it on a terminal.
 //!
 //! `WS /v1/shell/ws?once=true` with, if wanted, `command` (a line for bash; absent: an interactive bash), `exec_dir`,
 //! `cols` and `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close.
-//! No session is made. When the viewer goes, the terminal hangs up, as it does on a lost line.
+//! No session is created. When the viewer disconnects, the terminal hangs up, as on a lost line.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +21,11 @@ use crate::SharedGuest;
 use crate::http::ApiError;
 use crate::process::{Child, Command, incomplete_end};
 
-/// Such terminals at a time; one more is refused.
+/// The most such terminals. Further ones are refused.
 const MAX_ATTACHED: usize = 32;
-/// Bytes typed and not yet taken by the terminal; beyond it the viewer's frames are left on the socket.
+/// Typed bytes that the terminal has not accepted yet. Beyond it, the viewer's frames are left on the socket.
 const MAX_TYPED: usize = 256 << 10;
-/// Bytes of the command's line: an argument may have 128 KiB.
+/// The most bytes of the command's line: an argument may have 128 KiB.
 const MAX_LINE: usize = 100 << 10;
 const READ_BUFFER: usize = 32 << 10;
 
@@ -94,7 +94,7 @@ async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _slot: Ter
     let mut typed: VecDeque<u8> = VecDeque::new();
     let exit = loop {
         tokio::select! {
-            // What it printed before its end comes first.
+            // Output that precedes the end comes first.
             biased;
             n = pty.read(&mut buffer), if pty.is_open() => {
                 if n == 0 {
@@ -125,7 +125,7 @@ async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _slot: Ter
             }
         }
     };
-    // A job left in the background may print on; what is there now is the command's.
+    // A background job may go on printing; the command's output is what is there now.
     loop {
         match pty.read_now(&mut buffer) {
             0 => break,
@@ -138,7 +138,7 @@ async fn serve(mut socket: WebSocket, mut pty: Pty, mut child: Child, _slot: Ter
     }
 }
 
-/// Output as frames of whole characters.
+/// Splits output into frames of whole characters.
 #[derive(Debug, Default)]
 struct Output {
     /// The first bytes of a character that is not complete yet.

@@ -1,4 +1,4 @@
-//! Starting the shell of a session.
+//! Starts the shell of a session.
 
 use arenite_isolation::spawner::{SpawnError, Stage};
 
@@ -12,12 +12,12 @@ pub(super) struct Shell {
     pub(super) pty: Pty,
     pub(super) child: Child,
     pub(super) marks: Marks,
-    /// Where it is: the wanted directory, or the next best.
+    /// Its directory: the requested one, or the next best.
     pub(super) dir: String,
 }
 
-/// Starts one in `dir`; when it can't be entered, in the default directory, else in `/`.
-/// `keep_links`: `pwd` shows `dir` as it is. `plain`: without the user's start-up files.
+/// Starts a shell in `dir`. If it can't be entered, uses the default directory, else `/`. `keep_links`: `pwd` shows `dir`
+/// unchanged. `plain`: without the user's start-up files.
 pub(super) async fn start(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool) -> Result<Shell, SpawnError> {
     let default = guest.default_dir().display().to_string();
     let mut failed = None;
@@ -62,7 +62,7 @@ async fn start_in(guest: &SharedGuest, dir: &str, keep_links: bool, plain: bool)
 
 fn environment(guest: &SharedGuest, dir: &str, keep_links: bool, nonce: &str) -> Vec<(String, String)> {
     let mut extra = vec![(driver::SETUP_VARIABLE.to_owned(), driver::setup(nonce))];
-    // Nobody is there to leave a pager. Who wants one says so in the sandbox's environment.
+    // No person is there to leave a pager. The sandbox's environment can set another one.
     for (name, value) in [("TERM", "xterm-256color"), ("PAGER", "cat"), ("GIT_PAGER", "cat")] {
         if !guest.config().env.contains_key(name) {
             extra.push((name.to_owned(), value.to_owned()));

@@ -1,4 +1,4 @@
-//! What the session says to its shell.
+//! What a session types into its shell.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -6,20 +6,19 @@ use std::fmt::Write as _;
 /// The variable that carries [`setup`] into the shell; the shell removes it.
 pub(super) const SETUP_VARIABLE: &str = "__ARENITE_SETUP";
 
-/// The first line typed. It waits in the terminal until the user's own start-up files have run.
+/// The first typed line. It waits in the terminal until the user's own start-up files have run.
 pub(super) const FIRST_LINE: &str = " \\builtin eval \"$__ARENITE_SETUP\"\n";
 
 /// The functions of a shell that marks with `nonce`.
 ///
-/// They write to `/dev/tty`, since a command may redirect the shell's own output for good; they call builtins, since a
-/// command may define functions of any name; they switch tracing off for themselves, and keep `$?` as they found it,
-/// except under `set -e`, where returning it would end the shell. `jobs` takes the news of earlier background jobs out of
-/// the output of a command that has nothing to do with them.
-/// - `__arenite_next DIR_LENGTH LENGTH STATUS`: reads a directory and a command, says S, returns the status.
-/// - `__arenite_read LENGTH`: reads a text in pieces, and says G before each: until `read` has switched the terminal to
-///   single characters, it holds no more than a line of 4095 bytes and drops the rest.
-/// - `__arenite_prompt`: says P before each prompt.
-/// - `__arenite_arm`: puts that where the shell looks before a prompt, in case a command took it away.
+/// They write to `/dev/tty`, since a command may redirect the shell's own output for good. They call builtins, since a command
+/// may define functions of any name. They turn off tracing for themselves, and preserve `$?`, except under `set -e`, where
+/// returning it would end the shell. `jobs` keeps reports on earlier background jobs out of the output of an unrelated command.
+/// - `__arenite_next DIR_LENGTH LENGTH STATUS`: reads a directory and a command, prints mark S, returns the status.
+/// - `__arenite_read LENGTH`: reads a text in pieces, and prints mark G before each: until `read` has switched the terminal to
+///   single characters, it holds at most a line of 4095 bytes and drops the rest.
+/// - `__arenite_prompt`: prints mark P before each prompt.
+/// - `__arenite_arm`: installs it as the prompt command again, in case a command removed it.
 pub(super) fn setup(nonce: &str) -> String {
     const TEXT: &str = r#"
 __arenite_prompt() {
@@ -73,19 +72,19 @@ __arenite_arm
     TEXT.replace("NONCE", nonce).replace("CHUNK", &CHUNK.to_string())
 }
 
-/// Bytes of one piece of a command on its way through the terminal.
+/// Bytes of one piece of a command that is typed into the terminal.
 const CHUNK: usize = 3000;
 
-/// Encoded for the terminal: a directory, with a letter before it that says how links are treated, and a command.
+/// A command and its directory, encoded for the terminal. A letter before the directory says how to treat links.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     /// The line to type at the prompt.
     pub(super) line: String,
-    /// What to type each time that the shell says G.
+    /// The pieces to type, one for each G mark.
     pub(super) pieces: VecDeque<String>,
 }
 
-/// `exit_code` is what the command finds in `$?`.
+/// Encodes a command. `exit_code` is the value of `$?` that the command sees.
 pub(super) fn letter(dir: Option<(&str, bool)>, command: &str, exit_code: i32) -> Letter {
     let mut place = String::new();
     if let Some((dir, keep_links)) = dir {
@@ -105,13 +104,12 @@ pub(super) fn letter(dir: Option<(&str, bool)>, command: &str, exit_code: i32) -
     Letter { line, pieces }
 }
 
-/// For `printf %b`, in characters that a terminal passes on as they are.
+/// Encodes a text for `printf %b`, in characters that a terminal passes unchanged.
 fn encode(text: &str, to: &mut String) {
     for byte in text.bytes() {
         match byte {
             b' '..=b'[' | b']'..=b'~' => to.push(byte.into()),
-            // Three digits always, so that a digit that follows is not taken for one of them. Writing to a string
-            // does not fail.
+            // Always three digits, so that a following digit is not taken for one of them. Writing to a string does not fail.
             _ => drop(write!(to, "\\0{byte:03o}")),
         }
     }

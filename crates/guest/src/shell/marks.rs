@@ -1,18 +1,18 @@
-//! Telling a shell's marks from what programs print.
+//! Separates a shell's marks from the output of programs.
 
 /// The longest mark: a directory of `PATH_MAX` bytes, and some.
 const MAX_MARK: usize = 8 << 10;
 
-/// What the shell tells its session, inside its output.
+/// A mark of the shell inside its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// G: it waits for the command's text.
+    /// G: the shell waits for the command's text.
     Go,
-    /// S: what follows is the command's output.
+    /// S: the command's output follows.
     Start,
-    /// T: a line that somebody typed begins to run.
+    /// T: a typed line starts to run.
     Typed,
-    /// P: the prompt comes.
+    /// P: the prompt follows.
     Prompt { exit_code: i32, dir: String },
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Token<'a> {
 #[derive(Debug)]
 pub(super) struct Marks {
     prefix: Vec<u8>,
-    /// The start of what may become a mark.
+    /// The start of a possible mark.
     pending: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Marks {
                     self.pending.push(byte);
                     bytes = rest;
                 } else {
-                    // Not ours. The byte is looked at again: it may be the escape of the next sequence.
+                    // Not a mark. The byte is processed again: it may be the escape of the next sequence.
                     each(Token::Text(&std::mem::take(&mut self.pending)));
                 }
                 continue;

@@ -1,4 +1,4 @@
-//! AIO's `shell` service: interactive shells that last.
+//! AIO's `shell` service: interactive shells that keep their state.
 //!
 //! A session is one bash on its own terminal (a PTY) and one task that owns both. Everything else sends that task
 //! messages, so commands of one session run one after another, each with its own output:
@@ -9,17 +9,17 @@
 //!                     ▲ │ ▲                                                           │
 //!                     │ │ └───────────────────── prompt ──────────────────────────────┘
 //!                     │ └─ typed by a person ─► Typed ─ prompt ─┘
-//!                     └─ Clearing (^C), before a command, when somebody has left half a line at the prompt
+//!                     └─ Clearing (^C), before a command, when half a line is left at the prompt
 //! ```
 //!
-//! Commands are not typed. The task types one short *driver line*; a function of the shell asks with mark G for each
-//! piece of the encoded command, reads it from the terminal and prints mark S, and the driver line evaluates the text:
-//! so heredocs, megabytes and unterminated quotes are one command like any other. The prompt's own mark, with exit code
-//! and directory, ends it. Marks are OSC sequences with a number that only this shell knows. What is between the driver
-//! line and mark S is shown to nobody; people at the terminal see the prompt and the command's text instead.
+//! Commands are not typed. The task types one short *driver line*. A function of the shell requests each piece of the encoded
+//! command with mark G, reads it from the terminal and prints mark S. Then the driver line evaluates the text. So heredocs,
+//! megabytes and unterminated quotes are one command like any other. The prompt's own mark, with exit code and directory, ends
+//! it. Marks are OSC sequences with a number that only this shell knows. Text between the driver line and mark S is never shown;
+//! people at the terminal see the prompt and the command's text instead.
 //!
-//! When a shell ends (`exit`, `exec`, a killed process), its command ends with it and the session goes on with a new
-//! shell in the same directory. When a shell no longer answers, it is killed and replaced.
+//! When a shell ends (`exit`, `exec`, a killed process), its command ends with it, and the session goes on with a new shell in
+//! the same directory. A shell that does not answer is killed and replaced.
 
 mod actor;
 mod attached;

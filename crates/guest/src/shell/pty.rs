@@ -11,29 +11,30 @@ use tokio::io::unix::AsyncFd;
 
 use crate::users::User;
 
-/// Wide, so that tables are not cut where an agent reads them.
+/// Wide, so that tables are not cut for an agent.
 pub(super) const COLUMNS: u16 = 200;
 pub(super) const ROWS: u16 = 50;
-/// A larger size is a mistake, and costs programs that draw the whole screen.
+/// A larger size is a mistake, and slows programs that draw the whole screen.
 const MAX_SIDE: u16 = 1000;
 
-/// Our end of it.
+/// The guest's end of a terminal.
 #[derive(Debug)]
 pub(super) struct Pty {
     master: AsyncFd<OwnedFd>,
-    /// Someone may still print.
+    /// A program may still print.
     open: bool,
 }
 
 impl Pty {
-    /// A new terminal; its other end belongs to `user`.
+    /// Opens a terminal. Its other end belongs to `user`.
     pub(super) fn open(user: &User) -> io::Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
         grantpt(&master)?;
         unlockpt(&master)?;
         let slave = ioctl_tiocgptpeer(&master, flags)?;
-        // Programs open their terminal by name, so its user must be allowed to. Not root: then it is ours already.
+        // Programs open their terminal by name, so its user needs the permission. If the guest is not root, it is the owner
+        // already.
         if rustix::process::geteuid().is_root() {
             let uid = rustix::fs::Uid::from_raw(user.uid);
             rustix::fs::fchown(&slave, Some(uid), None)?;
@@ -47,14 +48,14 @@ impl Pty {
         Ok((pty, slave))
     }
 
-    /// Reads what the programs printed. 0: the last of them has closed it.
+    /// Reads output of the programs. 0: the last of them has closed the terminal.
     pub(super) async fn read(&self, buffer: &mut [u8]) -> usize {
         let read = self.master.async_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut *buffer)?));
-        // EIO is how Linux says that nobody has the other end open.
+        // On Linux, EIO means that no process has the other end open.
         read.await.unwrap_or(0)
     }
 
-    /// Nothing more comes: reading would say so again and again.
+    /// Stops reading: the end would be reported again and again.
     pub(super) fn close_input(&mut self) {
         self.open = false;
     }
@@ -63,15 +64,15 @@ impl Pty {
         self.open
     }
 
-    /// What is there at this moment; 0: nothing more.
+    /// Reads the output that is there now; 0: none.
     pub(super) fn read_now(&self, buffer: &mut [u8]) -> usize {
         rustix::io::read(self.master.get_ref(), buffer).unwrap_or(0)
     }
 
-    /// Types; returns how much the terminal took.
+    /// Types bytes and returns the number that the terminal accepted.
     pub(super) async fn write(&self, bytes: &[u8]) -> usize {
         let written = self.master.async_io(tokio::io::Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?));
-        // A terminal without programs takes everything and forgets it.
+        // A terminal without programs discards everything.
         written.await.unwrap_or(bytes.len())
     }
 
@@ -82,15 +83,15 @@ impl Pty {
         }
     }
 
-    /// The process group that has the keyboard.
+    /// The foreground process group.
     pub(super) fn foreground(&self) -> Option<Pid> {
         tcgetpgrp(self.master.as_fd()).ok()
     }
 
-    /// What ^C does, also when the terminal passes ^C on as a plain character.
+    /// Does the same as ^C, even if the terminal passes ^C on as a plain character.
     pub(super) fn interrupt(&self) {
         if let Some(group) = self.foreground() {
-            // It may have ended just now.
+            // It may just have ended.
             let _ = kill_process_group(group, Signal::INT);
         }
     }

@@ -1,15 +1,15 @@
-//! Its routes.
+//! Routes of the service.
 //!
 //! `exec` and `view` answer with server-sent events when the request accepts `text/event-stream`:
 //!
 //! | event | data |
 //! | --- | --- |
-//! | `status` | the first event: `{"session_id": "…", "status": "running"}`, so that who follows can type and stop |
-//! | `output` | `{"output": "…"}`: the lines that were finished since the last one |
-//! | `end` | the last event: what the call without events answers in `data`, or `{"error": "…"}` |
+//! | `status` | the first event: `{"session_id": "…", "status": "running"}`, so that a follower can type and stop |
+//! | `output` | `{"output": "…"}`: the lines finished since the last one |
+//! | `end` | the last event: `data` of the answer without events, or `{"error": "…"}` |
 //!
-//! The lines of all `output` events together are the output of the command, but for a last line that is not finished
-//! when the call ends before its command.
+//! The lines of all `output` events together are the output of the command, except a last line that is not finished when the call
+//! ends before its command.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ use super::types::*;
 use crate::SharedGuest;
 use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
 
-/// Its part of the OpenAPI document.
+/// The service's part of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     paths(
@@ -43,7 +43,7 @@ use crate::http::{ApiError, Body, Envelope, Reply, ok, ok_message};
 )]
 pub struct ShellApi;
 
-/// Its routes, under `/v1`.
+/// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/shell/exec", post(exec_command))
@@ -72,7 +72,7 @@ impl From<ShellError> for ApiError {
             | ShellError::TooManyViewers(_)
             | ShellError::TooManyAttached
             | ShellError::InputFull(_) => ApiError::new(StatusCode::TOO_MANY_REQUESTS, message),
-            // Not a 5xx: AIO's JavaScript client would send the command again.
+            // Not a 5xx: AIO's JavaScript client would repeat the command.
             ShellError::NotStarted(_) => ApiError::new(StatusCode::FAILED_DEPENDENCY, message)
                 .hint("the sandbox must have bash in its PATH and room for one more process"),
             ShellError::TooLong(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message),
@@ -139,7 +139,7 @@ async fn view_shell(
         let mut phase = watched.watch();
         // The sender lives in `watched`.
         drop(phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await);
-        // The session notes the end just after those who wait for it are woken.
+        // The session records the end just after those who wait for it are woken.
         tokio::task::yield_now().await;
         match guest.shell.view(&request.id) {
             Ok(view) => event("end", &view),
@@ -167,7 +167,7 @@ async fn kill_process(State(guest): State<SharedGuest>, Body(request): Body<Shel
     ok_message(guest.shell.kill(&request.id).await?, "Process terminated")
 }
 
-/// Makes a session; one that exists is returned as it is.
+/// Creates a session. Returns an existing one unchanged.
 #[utoipa::path(post, path = "/v1/shell/sessions/create", tag = "shell", operation_id = "create_shell_session", request_body = ShellCreateSessionRequest, responses((status = 200, body = Envelope<ShellCreateSessionResponse>)))]
 async fn create_session(
     State(guest): State<SharedGuest>,
@@ -183,7 +183,7 @@ async fn update_session(State(guest): State<SharedGuest>, Body(request): Body<Sh
     ok_message((), "Session updated")
 }
 
-/// Makes a session and tells where a person finds its terminal.
+/// Creates a session and returns the URL of its terminal for a person.
 #[utoipa::path(get, path = "/v1/shell/terminal-url", tag = "shell", operation_id = "get_terminal_url", responses((status = 200, body = Envelope<String>)))]
 async fn get_terminal_url(State(guest): State<SharedGuest>, headers: HeaderMap) -> Reply<String> {
     let session = guest.shell.create(&guest, ShellCreateSessionRequest::default()).await?;
@@ -241,7 +241,7 @@ struct Following {
     done: bool,
 }
 
-/// The first event, the lines of a command as they come, the last event.
+/// The first event, the lines of a command as they come, and the last event.
 fn events(first: Event, run: Arc<Run>, last: LastEvent) -> Response {
     let following = Following { first: Some(first), run, offset: 0, last, closing: None, done: false };
     let stream = futures_util::stream::unfold(following, |mut f| async move {
@@ -253,7 +253,7 @@ fn events(first: Event, run: Arc<Run>, last: LastEvent) -> Response {
         }
         let run = Arc::clone(&f.run);
         loop {
-            // Registered before looking, so that nothing that comes in between is missed.
+            // Registered before the check, so that no change in between is missed.
             let grew = run.grew.notified();
             tokio::pin!(grew);
             grew.as_mut().enable();

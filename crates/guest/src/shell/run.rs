@@ -1,4 +1,4 @@
-//! One command of a session, from its place in the queue to its end.
+//! One command of a session, from the queue to its end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) command: String,
-    /// Where to go first, and whether its symbolic links stay in sight.
+    /// The directory to change to first, and whether to keep its symbolic links.
     pub(super) dir: Option<(String, bool)>,
     pub(super) hard_timeout: Option<Duration>,
     phase: watch::Sender<Phase>,
-    /// Output came.
+    /// Output arrived.
     pub(super) grew: Notify,
     state: Mutex<State>,
 }
@@ -37,7 +37,7 @@ struct State {
     began: Option<Instant>,
     changed: Instant,
     hint: Option<String>,
-    /// The shell said `exit` as its last word.
+    /// The shell printed `exit` as its last output.
     said_exit: bool,
 }
 
@@ -93,7 +93,7 @@ impl Run {
         self.grew.notify_waiters();
     }
 
-    /// Ends it, once; says whether this was the time.
+    /// Ends the command. Returns whether this call ended it.
     pub(super) fn end(&self, status: ShellStatus, exit_code: Option<i32>, hint: Option<String>) -> bool {
         self.phase.send_if_modified(|phase| {
             let lives = !matches!(phase, Phase::Ended(_));
@@ -108,7 +108,7 @@ impl Run {
         })
     }
 
-    /// Takes it out of the queue, unless it has begun.
+    /// Withdraws the command from the queue, unless it has started.
     pub(super) fn withdraw(&self, hint: String) -> bool {
         self.phase() == Phase::Queued && self.end(ShellStatus::NoChangeTimeout, None, Some(hint))
     }
@@ -118,7 +118,7 @@ impl Run {
         self.state().said_exit = true;
     }
 
-    /// When it began or last printed something; in the queue: when it came there.
+    /// When it started or last printed something; in the queue: when it was queued.
     pub(super) fn changed(&self) -> Instant {
         self.state().changed
     }
@@ -148,7 +148,7 @@ impl Run {
         output
     }
 
-    /// The lines that were finished since `offset`, and the next offset.
+    /// The lines finished since `offset`, and the next offset.
     pub(super) fn lines_from(&self, offset: u64) -> (String, u64) {
         self.state().transcript.lines_from(offset)
     }

@@ -1,4 +1,4 @@
-//! The service itself: sessions by id, and the calls.
+//! The service: sessions by id, and the calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,17 @@ use super::viewers::{BEHIND, MAX_VIEWERS};
 use crate::SharedGuest;
 use crate::process::{Budget, has_children, seconds};
 
-/// Sessions at a time. When there are more, an unused one ends: first those that calls without an id made.
+/// The most sessions. Beyond it, an idle one ends: first those created by calls without an id.
 pub(super) const MAX_SESSIONS: usize = 128;
-/// A session that is not used, runs nothing, has no viewer and no background job ends after this time.
+/// A session without use, command, viewer and background job ends after this time.
 pub(super) const SESSION_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Bytes of output that the commands which run keep together.
+/// The most bytes of output kept for all running commands together.
 pub(super) const MAX_RETAINED_BYTES: usize = 64 << 20;
-/// Bytes of one command.
+/// The most bytes of one command.
 pub(super) const MAX_COMMAND: usize = 4 << 20;
-/// Without output for so long, a call answers; sessions and calls may say otherwise.
+/// A call answers after this time without output. Sessions and calls may set another time.
 const NO_CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A session counts as active for so long after its last use.
+/// How long a session counts as active after its last use.
 const ACTIVE: Duration = Duration::from_secs(300);
 const DEFAULT_WAIT: f64 = 30.0;
 const MAX_WAIT: f64 = 3600.0;
@@ -72,13 +72,13 @@ impl Default for ShellService {
     }
 }
 
-/// Somebody who looks at a session's terminal.
+/// A viewer of a session's terminal.
 pub(super) struct Viewer {
     pub(super) session: Arc<Session>,
     pub(super) output: mpsc::Receiver<Arc<str>>,
 }
 
-/// Stops a session's command when nobody waits for it any more.
+/// Stops a session's command when its call is dropped.
 struct StopOnDrop(Option<(Arc<Session>, Arc<Run>)>);
 
 impl Drop for StopOnDrop {
@@ -90,7 +90,7 @@ impl Drop for StopOnDrop {
             tokio::spawn(async move {
                 let (reply, stopped) = oneshot::channel();
                 session.send(Message::Stop(reply)).await;
-                // An error: the session ended meanwhile, and its commands with it.
+                // An error means that the session has ended, and its commands with it.
                 drop(stopped.await);
             });
         }
@@ -98,14 +98,14 @@ impl Drop for StopOnDrop {
 }
 
 impl ShellService {
-    /// Runs a command, after those that its session has already. It goes on when the caller leaves.
+    /// Runs a command after those already queued in its session. It goes on when the caller leaves.
     pub async fn exec(&self, guest: &SharedGuest, request: ShellExecRequest) -> Result<ShellCommandResult, ShellError> {
         let submitted = self.submit(guest, request)?;
         let status = submitted.follow().await;
         submitted.result(status)
     }
 
-    /// Runs a command and sends its finished lines as they come; it is stopped when the caller leaves.
+    /// Runs a command and sends its finished lines as they come. Stops it when the caller leaves.
     pub async fn exec_told(
         &self,
         guest: &SharedGuest,
@@ -118,7 +118,7 @@ impl ShellService {
             let mut end = std::pin::pin!(submitted.follow());
             let (mut told, mut ended) = (0, None);
             loop {
-                // Registered before looking, so that nothing that comes in between is missed.
+                // Registered before the check, so that no change in between is missed.
                 let mut grew = std::pin::pin!(submitted.run.grew.notified());
                 grew.as_mut().enable();
                 let (lines, offset) = submitted.run.lines_from(told);
@@ -142,7 +142,7 @@ impl ShellService {
         submitted.result(status)
     }
 
-    /// Whether a session runs a command, or has one waiting; no: also for one that is not there.
+    /// Whether a session runs a command or has one queued. False also for an unknown session.
     pub fn is_busy(&self, id: &str) -> bool {
         self.session(id).is_ok_and(|session| session.is_busy())
     }
@@ -189,7 +189,7 @@ impl ShellService {
         })
     }
 
-    /// What a session shows: the command that runs or waits, else the last one.
+    /// The view of a session: the command that runs or waits, else the last one.
     pub fn view(&self, id: &str) -> Result<ShellViewResult, ShellError> {
         let session = self.session(id)?;
         session.touch();
@@ -239,7 +239,7 @@ impl ShellService {
         Ok(state.current.clone().or(state.queue.front().cloned()))
     }
 
-    /// Waits until a session's commands have ended, those that wait too.
+    /// Waits until all commands of a session have ended, including queued ones.
     pub async fn wait(&self, request: ShellWaitRequest) -> Result<ShellWaitResult, ShellError> {
         let session = self.session(&request.id)?;
         session.touch();
@@ -257,7 +257,7 @@ impl ShellService {
             if timeout_at(deadline, ended).await.is_err() {
                 break;
             }
-            // The session notes an end just after its waiters are woken.
+            // The session records an end just after its waiters are woken.
             tokio::task::yield_now().await;
         }
         Ok(ShellWaitResult { status: session.status() })
@@ -290,14 +290,14 @@ impl ShellService {
         let was_busy = session.is_busy();
         let (reply, stopped) = oneshot::channel();
         session.send(Message::Stop(reply)).await;
-        // An error: the session ended meanwhile, and its commands with it.
+        // An error means that the session has ended, and its commands with it.
         drop(stopped.await);
         let last = session.state().last.clone();
         let exit_code = last.filter(|_| !was_busy).and_then(|last| last.exit_code);
         Ok(ShellKillResult { status: ShellStatus::Terminated, exit_code, returncode: exit_code })
     }
 
-    /// Makes a session; one that exists is returned as it is.
+    /// Creates a session. Returns an existing one unchanged.
     pub async fn create(
         &self,
         guest: &SharedGuest,
@@ -330,7 +330,7 @@ impl ShellService {
         Ok(())
     }
 
-    /// Whether a command of a call runs or waits in a session.
+    /// Whether a call's command runs or waits in any session.
     pub(crate) fn runs_anything(&self) -> bool {
         self.lock().values().any(|session| session.is_busy())
     }
@@ -362,7 +362,7 @@ impl ShellService {
         Ok(())
     }
 
-    /// Ends all sessions; returns how many.
+    /// Ends all sessions and returns their number.
     pub async fn cleanup_all(&self) -> usize {
         let sessions: Vec<_> = self.lock().values().cloned().collect();
         for session in &sessions {
@@ -371,7 +371,7 @@ impl ShellService {
         sessions.len()
     }
 
-    /// Looks at a session's terminal; without an id at a new one's.
+    /// Attaches a viewer to a session's terminal; without an id to a new session's.
     pub(super) async fn attach(&self, guest: &SharedGuest, id: Option<&str>) -> Result<Viewer, ShellError> {
         let session = match id {
             Some(id) => self.session(id)?,
@@ -411,7 +411,7 @@ impl ShellService {
         let (reply, closed) = oneshot::channel();
         let all_processes = true;
         session.send(Message::Close { all_processes, reply }).await;
-        // An error: it ended by itself meanwhile.
+        // An error means that it has ended by itself.
         drop(closed.await);
     }
 
@@ -445,7 +445,7 @@ impl ShellService {
         Ok(session)
     }
 
-    /// Ends an unused session when there are as many as there may be. One with background jobs goes last, and they live on.
+    /// Ends an idle session at the maximum. One with background jobs is the last choice, and its jobs live on.
     fn make_room(&self) -> Result<(), ShellError> {
         let mut sessions = self.lock();
         if sessions.len() < MAX_SESSIONS {
@@ -468,7 +468,7 @@ impl ShellService {
 }
 
 impl Session {
-    /// Waits until its first shell was started.
+    /// Waits until its first shell has started.
     async fn opened(&self) -> Result<(), ShellError> {
         let mut opened = self.opened.subscribe();
         let opened = match opened.wait_for(Option::is_some).await {

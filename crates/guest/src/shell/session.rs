@@ -1,4 +1,4 @@
-//! A session as others see it: its state, and the way to its task.
+//! A session as other tasks see it: its state, and the way to its task.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,37 +13,37 @@ use super::run::{Phase, Run};
 use super::service::ShellError;
 use super::types::{ConsoleRecord, ShellSessionInfo, ShellStatus};
 
-/// Characters of output in answers that are cut, in views and in the console.
+/// The most characters of output in cut answers, in views and in the console.
 pub(super) const SHOWN_CHARS: usize = 30_000;
-/// Commands in the console.
+/// The most commands in the console.
 const CONSOLE_RECORDS: usize = 100;
-/// Bytes of all of its texts; the oldest records go first.
+/// The most bytes of all its texts. The oldest records are dropped first.
 const CONSOLE_BYTES: usize = 256 << 10;
-/// Bytes of a command in the console and in lists.
+/// The most bytes of a command in the console and in lists.
 const SHOWN_COMMAND: usize = 4 << 10;
 const PROMPT: &str = "$ ";
 /// Messages on their way to the task. When it is full, senders wait.
 pub(super) const MAILBOX: usize = 64;
 
-/// What the task is asked to do.
+/// A request to the session's task.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A command was put into the queue.
+    /// Check the queue: a command was added.
     Look,
-    /// Type something. The answer is false when too much waits to be read already.
+    /// Type input. The answer is false if too much earlier input is unread.
     Type {
         bytes: Vec<u8>,
         reply: Option<oneshot::Sender<bool>>,
     },
-    /// Stop what runs, and answer when it has ended.
+    /// Stop the current command, and answer when it has ended.
     Stop(oneshot::Sender<()>),
     Resize {
         columns: u16,
         rows: u16,
     },
-    /// Somebody looks on: gets what the terminal shows already, then what comes.
+    /// Attach a viewer: it gets the terminal's recent output, then the new output.
     Attach(mpsc::Sender<Arc<str>>),
-    /// End the session: with all its processes, or the shell alone.
+    /// End the session: with all its processes, or only the shell.
     Close {
         all_processes: bool,
         reply: oneshot::Sender<()>,
@@ -53,10 +53,10 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
-    /// Made by a call without an id: the first to go when there are too many.
+    /// Created by a call without an id: the first to end beyond the maximum.
     pub(super) made_by_call: bool,
     pub(super) mailbox: mpsc::Sender<Message>,
-    /// Whether its first shell was started: none yet, or the reason why not.
+    /// Whether its first shell has started; `None` while it starts.
     pub(super) opened: watch::Sender<Option<Result<(), String>>>,
     state: Mutex<State>,
 }
@@ -70,20 +70,20 @@ pub(super) struct State {
     /// None: never.
     pub(super) no_change_timeout: Option<Duration>,
     pub(super) current: Option<Arc<Run>>,
-    /// Commands that wait for their turn.
+    /// Queued commands.
     pub(super) queue: VecDeque<Arc<Run>>,
-    /// Its task is gone.
+    /// Its task has ended.
     pub(super) closed: bool,
     pub(super) viewers: usize,
     pub(super) shell: Option<i32>,
     pub(super) last: Option<Last>,
-    /// Why the shell is another than before, for the next answer to tell.
+    /// Why the shell was replaced, for the next answer to report.
     pub(super) renewed: Option<String>,
     console: VecDeque<ConsoleRecord>,
     console_bytes: usize,
 }
 
-/// What stays of the last command.
+/// The result of the last command.
 #[derive(Debug, Clone)]
 pub(super) struct Last {
     pub(super) command: String,
@@ -135,12 +135,12 @@ impl Session {
         state.last_used = Instant::now();
     }
 
-    /// Sends the task a message; false: it is gone.
+    /// Sends the task a message. False: it has ended.
     pub(super) async fn send(&self, message: Message) -> bool {
         self.mailbox.send(message).await.is_ok()
     }
 
-    /// Puts a command at the end of the queue.
+    /// Adds a command to the end of the queue.
     pub(super) fn submit(&self, run: Arc<Run>) -> Result<(), ShellError> {
         {
             let mut state = self.state();
@@ -157,7 +157,7 @@ impl Session {
             }
             state.queue.push_back(run);
         }
-        // A full mailbox is as good: the task looks at the queue after each message.
+        // A full mailbox is no problem: the task checks the queue after each message.
         drop(self.mailbox.try_send(Message::Look));
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Session {
         state.current.is_some() || !state.queue.is_empty()
     }
 
-    /// When something last happened that a waiting command may wait for.
+    /// The time of the last change that a waiting command may depend on.
     pub(super) fn changed(&self) -> Option<Instant> {
         let current = self.state().current.clone();
         current.map(|run| run.changed())
@@ -177,7 +177,7 @@ impl Session {
         self.state().console.iter().cloned().collect()
     }
 
-    /// Notes the end of a command.
+    /// Records the end of a command.
     pub(super) fn ended(&self, run: &Run) {
         let Phase::Ended(status) = run.phase() else {
             return;
@@ -227,7 +227,7 @@ fn size(record: &ConsoleRecord) -> usize {
     record.command.len() + record.output.len()
 }
 
-/// The start of a long command.
+/// The first part of a long command.
 pub(super) fn shown(command: &str) -> &str {
     let mut end = command.len().min(SHOWN_COMMAND);
     while !command.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! Stopping a command: ^C, then TERM, then KILL for its processes, and in the end a new shell.
+//! Stops a command: ^C, then TERM, then KILL for its processes, and finally a new shell.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use tokio::time::Instant;
 use super::types::ShellStatus;
 use crate::process::{self, Moment};
 
-/// Between one means and the next.
+/// Time between one step and the next.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const KILL_ROUNDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Means {
-    /// ^C: the processes in the foreground; a shell leaves its loop.
+    /// ^C to the foreground processes; a shell leaves its loop.
     Interrupt,
-    /// To every process of the command.
+    /// TERM to every process of the command.
     Terminate,
     Kill,
-    /// The shell itself, which for example ignores ^C in its own loop.
+    /// KILL to the shell itself, which may ignore ^C in its own loop.
     KillShell,
 }
 
 #[derive(Debug)]
 pub(super) struct Stop {
-    /// What the command's status becomes.
+    /// The resulting status of the command.
     pub(super) status: ShellStatus,
-    /// What comes next, and when. None: the command has not begun yet, so there is nothing to stop.
+    /// The next step and its time. None: the command has not started yet, so there is nothing to stop.
     pub(super) next: Option<(Means, Instant)>,
-    /// Who waits for the end.
+    /// Callers that wait for the end.
     pub(super) replies: Vec<oneshot::Sender<()>>,
 }
 
@@ -40,7 +40,7 @@ impl Stop {
         Self { status, next: None, replies: Vec::new() }
     }
 
-    /// The next means, if it is its time; the one after it is due a little later.
+    /// The next step, if it is due. The one after it is due a little later.
     pub(super) fn due(&mut self, now: Instant) -> Option<Means> {
         let (means, at) = self.next?;
         if at > now {
@@ -56,22 +56,22 @@ impl Stop {
     }
 }
 
-/// The processes of a command.
+/// The processes of a command, as the target of a signal.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// Its shell, and the mark of that.
+    /// Its shell and the shell's mark.
     pub(super) shell: i32,
     pub(super) marker: String,
-    /// The process group that has the keyboard; none: the command is over, and its shell is to be left alone.
+    /// The foreground process group; none: the command has ended, and its shell is left alone.
     pub(super) foreground: Option<i32>,
-    /// When it began.
+    /// When it started.
     pub(super) since: Moment,
 }
 
 impl Target {
-    /// Sends them a signal. It blocks.
+    /// Sends a signal to the processes. It blocks.
     pub(super) fn send(&self, signal: Signal) {
-        // Again and again, since one that dies later may start another first.
+        // Repeated, since a process that dies later may start another first.
         let rounds = if signal == Signal::KILL { KILL_ROUNDS } else { 1 };
         for _ in 0..rounds {
             let members = process::members_since(self.shell, &self.marker, self.foreground, self.since);

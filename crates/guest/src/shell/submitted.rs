@@ -10,7 +10,7 @@ use super::service::ShellError;
 use super::session::Session;
 use super::types::{ShellCommandResult, ShellStatus};
 
-/// A command that was put into its session's queue.
+/// A command in its session's queue.
 pub(super) struct Submitted {
     pub(super) session: Arc<Session>,
     pub(super) run: Arc<Run>,
@@ -21,7 +21,7 @@ pub(super) struct Submitted {
 }
 
 impl Submitted {
-    /// Waits for the command's end, or for as long as the caller wants to.
+    /// Waits for the command's end, up to the call's timeouts.
     pub(super) async fn follow(&self) -> ShellStatus {
         if self.is_async {
             return ShellStatus::Running;
@@ -31,7 +31,7 @@ impl Submitted {
             if let Phase::Ended(status) = *phase.borrow_and_update() {
                 return status;
             }
-            // In the queue, the output of the command before it counts as change.
+            // While queued, the output of the earlier command counts as change.
             let quiet = self.no_change_timeout.and_then(|limit| {
                 let before = self.session.changed().filter(|_| self.run.began().is_none());
                 before.max(Some(self.run.changed()))?.checked_add(limit)

@@ -1,8 +1,8 @@
 //! A session's terminal over a WebSocket, and the address of the page that shows it.
 //!
-//! Text frames hold JSON: `{"type": …, "data": …}`. From us: `session_id`, `ready`, `output` (text as the terminal gets
-//! it), `error`, `ping`. To us: `input`, `resize` (`{"cols", "rows"}`, in `data` or beside `type`), `pong`. What is none
-//! of these is typed as it is, binary frames too.
+//! Text frames hold JSON: `{"type": …, "data": …}`. The guest sends `session_id`, `ready`, `output` (text as the terminal gets
+//! it), `error` and `ping`. The client sends `input`, `resize` (`{"cols", "rows"}`, in `data` or beside `type`) and `pong`.
+//! Anything else, including binary frames, is typed unchanged.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use super::session::Message;
 use crate::SharedGuest;
 use crate::http::{Address, ApiError, QueryArgs};
 
-/// Between two pings.
+/// Time between two pings.
 pub(super) const PING: Duration = Duration::from_secs(30);
-/// For a viewer to take one frame; then it is dropped.
+/// Time for a viewer to accept one frame. Then it is dropped.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of one frame from a viewer.
+/// The most bytes of one frame from a viewer.
 pub(super) const MAX_FRAME: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Query {
     session_id: Option<String>,
-    /// Ours: a terminal for one command, see [`attached`].
+    /// Arenite's extension: a terminal for one command, see [`attached`].
     once: Option<bool>,
     pub(super) command: Option<String>,
     pub(super) exec_dir: Option<String>,
@@ -102,7 +102,7 @@ pub(super) fn ping() -> Value {
 }
 
 pub(super) async fn close(socket: &mut WebSocket) {
-    // It is over either way.
+    // The connection ends either way.
     drop(timeout(PATIENCE, socket.send(Frame::Close(None))).await);
 }
 
@@ -115,7 +115,7 @@ pub(super) fn typed(bytes: Vec<u8>) -> Message {
     Message::Type { bytes, reply: None }
 }
 
-/// What a text frame asks for; nothing: it is an answer to a ping.
+/// The request in a text frame; `None` for the answer to a ping.
 pub(super) fn read(text: &str) -> Option<Message> {
     let raw = || Some(typed(text.as_bytes().to_vec()));
     let Ok(Value::Object(frame)) = serde_json::from_str(text) else {
@@ -142,7 +142,7 @@ pub(super) fn read(text: &str) -> Option<Message> {
     }
 }
 
-/// The page that shows a session's terminal, as the caller sees this server.
+/// The URL of the page that shows a session's terminal, as the caller sees this server.
 pub(super) fn url(headers: &HeaderMap, session_id: &str) -> String {
     Address::from_headers(headers).http(&format!("/terminal?session_id={session_id}"))
 }

@@ -1,11 +1,11 @@
-//! From what a terminal gets to what a reader wants: no colours, no rewritten progress bars, no lone carriage returns.
+//! Converts terminal output to plain text: no colours, no rewritten progress bars, no lone carriage returns.
 //!
-//! Lines are treated as a terminal would: a carriage return goes back, what follows overwrites. Movements between lines
+//! Lines are processed as in a terminal: after a carriage return, the following text overwrites the line. Movements between lines
 //! are not followed.
 
 use crate::process::Retained;
 
-/// A line longer than this is no longer rewritten; it goes out in pieces.
+/// A longer line is no longer rewritten and is emitted in pieces.
 const MAX_LINE: usize = 64 << 10;
 const MAX_PARAMETERS: usize = 32;
 
@@ -13,20 +13,20 @@ const MAX_PARAMETERS: usize = 32;
 pub(super) struct Transcript {
     lines: Retained,
     line: Line,
-    /// The last byte was a carriage return: with a newline it is a line's end, else it goes back.
+    /// The last byte was a carriage return: followed by a newline it ends the line, otherwise it returns to the start.
     returned: bool,
     state: State,
 }
 
 #[derive(Debug)]
 enum Line {
-    /// The cursor is at its end, as it is for nearly all output.
+    /// The cursor is at the end, as for nearly all output.
     Plain(Vec<u8>),
-    /// Something went back: one cell per character.
+    /// The cursor moved back: one cell per character.
     Cells {
         cells: Vec<char>,
         cursor: usize,
-        /// The bytes of a character that is not complete yet.
+        /// The bytes of an incomplete character.
         partial: Vec<u8>,
     },
 }
@@ -35,7 +35,7 @@ enum Line {
 enum State {
     Text,
     Escape,
-    /// After `ESC (` and the like: one more byte.
+    /// After `ESC (` and similar: one more byte.
     Charset,
     Control(Vec<u8>),
     /// A string for the terminal, up to BEL or ST.
@@ -80,7 +80,7 @@ impl Transcript {
         (self.lines.read(offset).text(None), self.lines.total())
     }
 
-    /// The line that is not finished yet joins the others.
+    /// Adds the unfinished line to the others.
     pub(super) fn end(&mut self) {
         self.commit_line();
     }

@@ -1,4 +1,4 @@
-//! Those who look at a session's terminal, and what they see when they come.
+//! The viewers of a session's terminal, and the scrollback that they get at first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use tokio::sync::mpsc::Sender;
 
 use crate::process::incomplete_end;
 
-/// Viewers of one session; the next is refused.
+/// The most viewers of one session. Further ones are refused.
 pub(super) const MAX_VIEWERS: usize = 16;
-/// Pieces that a viewer may be behind, each at most what one read brings (8 KiB); then it is dropped.
+/// The most pieces that a viewer may lag behind, each at most one read (8 KiB). Then it is dropped.
 pub(super) const BEHIND: usize = 128;
-/// Bytes of the terminal's past that a new viewer gets.
+/// Bytes of recent output that a new viewer gets.
 const SCROLLBACK: usize = 32 << 10;
 /// The most pieces of the scrollback.
 const PIECES: usize = 1024;
@@ -21,12 +21,12 @@ pub(super) struct Viewers {
     senders: Vec<Sender<Arc<str>>>,
     past: VecDeque<Arc<str>>,
     past_bytes: usize,
-    /// A character that is not complete yet.
+    /// The bytes of an incomplete character.
     partial: Vec<u8>,
 }
 
 impl Viewers {
-    /// Adds one; false: there are too many.
+    /// Adds a viewer. Returns false if there are too many, or it can't take the scrollback.
     pub(super) fn attach(&mut self, viewer: Sender<Arc<str>>) -> bool {
         if self.senders.len() >= MAX_VIEWERS {
             return false;
@@ -39,13 +39,13 @@ impl Viewers {
         true
     }
 
-    /// Those who are still there.
+    /// The number of connected viewers.
     pub(super) fn count(&mut self) -> usize {
         self.senders.retain(|viewer| !viewer.is_closed());
         self.senders.len()
     }
 
-    /// Shows something to all; who is too far behind is dropped, not waited for.
+    /// Sends output to all viewers. A viewer that lags too far behind is dropped, not waited for.
     pub(super) fn show(&mut self, bytes: &[u8]) {
         self.partial.extend_from_slice(bytes);
         let cut = self.partial.len() - incomplete_end(&self.partial);

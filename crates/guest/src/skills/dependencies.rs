@@ -1,4 +1,4 @@
-//! Installing what a skill says that it needs.
+//! Installs the packages that a skill needs.
 //!
 //! A skill declares packages in its front matter, by the kind of their installer:
 //!
@@ -29,7 +29,7 @@ use crate::process::{self, Command, Exit, Signal};
 
 /// How long one installer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What is kept of an installer's output, in bytes: the end, where errors stand.
+/// The bytes kept of an installer's output: the end, with the errors.
 const MAX_KEPT_BYTES: usize = 8 << 10;
 /// The most packages of one kind.
 const MAX_PACKAGES: usize = 64;
@@ -58,7 +58,7 @@ pub struct DependencyCommandResult {
     pub stderr: Option<String>,
 }
 
-/// Installs what the front matter declares. One that fails is part of the result.
+/// Installs the packages in the front matter. A failure is part of the result.
 pub(super) async fn install(guest: &Guest, metadata: &Map<String, Value>) -> Vec<DependencyCommandResult> {
     let mut results = Vec::new();
     let declared = metadata.get("dependencies");
@@ -94,7 +94,7 @@ async fn run(guest: &Guest, command: Vec<String>) -> DependencyCommandResult {
     }
 }
 
-/// Ends an installer and all that it started, when its time is up or the caller leaves.
+/// Ends an installer and all processes that it started, when its time is up or the caller leaves.
 struct EndOnDrop(Option<(i32, String)>);
 
 impl Drop for EndOnDrop {
@@ -143,7 +143,7 @@ async fn attempt(guest: &Guest, command: &[String]) -> Result<(bool, String, Str
     Ok(done)
 }
 
-/// The end of what comes out of a pipe.
+/// Reads a pipe to its end and returns the last part.
 async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 4 << 10];

@@ -1,8 +1,7 @@
-//! AIO's `skills` service: directories with instructions for agents, in a file `SKILL.md` each.
+//! AIO's `skills` service: directories with instructions for agents, each in a file `SKILL.md`.
 //!
-//! Owns the list of those that are registered, in memory; the skills themselves stay where they are on disk. Archives and
-//! front matter are read in a confined process (see [`crate::confined`]), the installers of what skills depend on run as
-//! the sandbox's user.
+//! Owns the list of registered skills, in memory. The skills stay at their paths on disk. Archives and front matter are read in a
+//! confined process (see [`crate::confined`]), and installers of dependencies run as the sandbox's user.
 
 mod dependencies;
 mod registry;
@@ -17,14 +16,14 @@ pub(crate) use service::{SkillError, content, preload};
 
 /// The file that makes a directory a skill.
 pub(crate) const SKILL_FILE: &str = "SKILL.md";
-/// The most skills that are registered.
+/// The most registered skills.
 pub(crate) const MAX_SKILLS: usize = 256;
 /// The longest [`SKILL_FILE`], in bytes.
 pub(crate) const MAX_SKILL_FILE_BYTES: u64 = 1 << 20;
 /// The longest front matter of a skill, in bytes of JSON.
 pub(crate) const MAX_METADATA_BYTES: usize = 16 << 10;
 
-/// Whether a text may be a skill's name: it is a part of paths and addresses, and stands between commas.
+/// Whether a text is a valid skill name: it is used in paths and URLs, and in lists with commas.
 pub(crate) fn is_skill_name(name: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
     !name.is_empty() && name.len() <= 128 && name.chars().all(fits) && !name.starts_with(['.', ' ']) && !name.ends_with(' ')

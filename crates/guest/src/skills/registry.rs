@@ -1,4 +1,4 @@
-//! The skills that are registered.
+//! The registered skills.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct SkillMetadata {
 #[derive(Debug, Default)]
 pub struct Skills {
     registered: Mutex<BTreeMap<String, SkillMetadata>>,
-    /// Set once what `AIO_SKILLS_PATH` names has been looked at, which the first call of the service does.
+    /// Set once the directory in `AIO_SKILLS_PATH` is registered, which the first call of the service does.
     pub(super) preloaded: OnceCell<()>,
 }
 
@@ -40,7 +40,7 @@ impl Skills {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers skills, in the place of those that have the same names. All of them, or none when there would be too many.
+    /// Registers skills and replaces those with the same names. Registers none if there would be too many.
     pub(super) fn register(&self, skills: &[SkillMetadata]) -> bool {
         let mut registered = self.lock();
         let new = skills.iter().filter(|s| !registered.contains_key(&s.name)).count();
@@ -51,7 +51,7 @@ impl Skills {
         true
     }
 
-    /// Those of some names, or all.
+    /// The skills with the given names, or all.
     pub(crate) fn list(&self, names: Option<&[&str]>) -> Vec<SkillMetadata> {
         let registered = self.lock();
         registered.values().filter(|s| names.is_none_or(|names| names.contains(&s.name.as_str()))).cloned().collect()
@@ -65,7 +65,7 @@ impl Skills {
         self.lock().remove(name)
     }
 
-    /// Forgets all of them, and says which.
+    /// Removes all skills and returns their names.
     pub(super) fn clear(&self) -> Vec<String> {
         std::mem::take(&mut *self.lock()).into_keys().collect()
     }

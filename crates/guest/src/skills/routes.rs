@@ -19,7 +19,7 @@ use crate::http::{ApiError, Envelope, Form, QueryArgs, Reply, ok, ok_message};
 /// The service's routes, under `/v1`.
 pub fn router() -> Router<SharedGuest> {
     Router::new()
-        // The archive streams to disk, and is bounded as it does.
+        // The archive streams to disk and is bounded there.
         .route("/v1/skills/register", post(register).layer(DefaultBodyLimit::disable()))
         .route("/v1/skills/metadatas", get(metadatas))
         .route("/v1/skills", delete(clear))
@@ -27,7 +27,7 @@ pub fn router() -> Router<SharedGuest> {
         .route("/v1/skills/{name}/content", get(content))
 }
 
-/// The part of the OpenAPI document that this service answers for.
+/// The service's part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(paths(register, metadatas, clear, remove, content), components(schemas(DependencyCommandResult)))]
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl From<SkillError> for ApiError {
     fn from(error: SkillError) -> Self {
         let status = match &error {
             SkillError::Unknown(_) => StatusCode::NOT_FOUND,
-            // Not the caller's fault, or not certainly so.
+            // Not the caller's fault, or not certainly.
             SkillError::Unreadable(ConfinedError::Crashed(_) | ConfinedError::Spawn(_) | ConfinedError::Io(_)) => {
                 StatusCode::FAILED_DEPENDENCY
             }

@@ -1,4 +1,4 @@
-//! Registering, listing and reading skills, in plain Rust.
+//! Registers, lists and reads skills, in plain Rust.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,9 +14,9 @@ use crate::Guest;
 use crate::confined::{self, ConfinedError, FoundSkill, Input, Job, JobOutput};
 use crate::files::{Failure, Kind};
 
-/// Names a directory of skills that are registered before the first call.
+/// The variable with a directory of skills that are registered before the first call.
 const PRELOAD: &str = "AIO_SKILLS_PATH";
-/// Where archives are unpacked when neither the call nor [`PRELOAD`] says, in the default directory.
+/// Where archives are unpacked if neither the call nor [`PRELOAD`] names a directory, relative to the default directory.
 const DEFAULT_DIRECTORY: &str = "skills";
 
 /// Why a call failed.
@@ -59,14 +59,14 @@ fn preload_path(guest: &Guest) -> Option<PathBuf> {
     (!value.is_empty()).then(|| guest.absolute(value))
 }
 
-/// Registers what [`PRELOAD`] names, once. What is wrong with it is logged: the calls are about something else.
+/// Registers the skills of [`PRELOAD`], once. Logs errors, since the call itself is about something else.
 pub(crate) async fn preload(guest: &Guest) {
     let load = async || {
         let Some(directory) = preload_path(guest) else { return };
         let found = run(guest, &Job::FindSkills { directory: directory.clone() }, Input::Nothing).await;
         match found {
             Ok(found) => {
-                // What these need is the image's to bring along.
+                // Their dependencies must be in the image.
                 let skills: Vec<_> = found.into_iter().map(|skill| registered(skill, None, Vec::new())).collect();
                 if !guest.skills.register(&skills) {
                     tracing::error!(path = %directory.display(), "too many skills: none of them is registered");
@@ -91,7 +91,7 @@ fn registered(
     }
 }
 
-/// Registers the skills of a directory, or of an archive that is unpacked into one.
+/// Registers the skills of a directory, or of an archive, which is unpacked into one.
 pub(super) async fn register(guest: &Guest, upload: Upload) -> Result<Vec<SkillMetadata>, SkillError> {
     let Upload { archive, path, name } = upload;
     if let Some(name) = name.as_deref().filter(|n| !is_skill_name(n)) {
@@ -117,7 +117,7 @@ pub(super) async fn register(guest: &Guest, upload: Upload) -> Result<Vec<SkillM
     };
     let name = match (found.len(), name) {
         (1, name) => name,
-        // The archive's own directory has the name then, and its skills keep theirs.
+        // The archive's own directory then has the name, and its skills keep theirs.
         (_, _) => None,
     };
     let mut skills = Vec::with_capacity(found.len());
@@ -146,7 +146,7 @@ async fn unpack(
     let job = Job::UnpackSkills { directory, scratch: scratch.clone(), name, fallback };
     let unpacked = run(guest, &job, Input::File(archive.file)).await;
     if matches!(unpacked, Err(SkillError::Unreadable(ConfinedError::TimedOut(_) | ConfinedError::Crashed(_)))) {
-        // The process removes it, unless it was ended.
+        // The process removes it, unless it was killed.
         let remove = move |_: &_| std::fs::remove_dir_all(&scratch).map_err(|e| Failure::io(e, &scratch.to_string_lossy()));
         drop(guest.files.workers.run(Kind::Brief, &guest.user, remove).await);
     }
@@ -175,7 +175,7 @@ pub(crate) async fn content(guest: &Guest, name: &str) -> Result<(SkillMetadata,
     Ok((skill, body))
 }
 
-/// What stands below the front matter.
+/// The text below the front matter.
 fn body(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}');
     let mut at = 0;

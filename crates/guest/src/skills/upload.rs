@@ -1,4 +1,4 @@
-//! The multipart body of a registration: an archive that goes to disk as it comes, and two short texts.
+//! The multipart body of a registration: an archive, which is streamed to disk, and two short texts.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -16,7 +16,7 @@ const MAX_ARCHIVE_BYTES: u64 = 64 << 20;
 const MAX_TEXT_BYTES: usize = 4 << 10;
 const MAX_PARTS: usize = 16;
 
-/// What was sent. Empty parts are as good as none.
+/// The parts of the body. Empty parts count as absent.
 #[derive(Debug, Default)]
 pub(super) struct Upload {
     pub(super) archive: Option<Archive>,
@@ -26,9 +26,9 @@ pub(super) struct Upload {
 
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// At its beginning.
+    /// Positioned at its start.
     pub(super) file: File,
-    /// What the client calls it, without a directory and the extension.
+    /// The client's name for it, without directory and extension.
     pub(super) stem: String,
 }
 
@@ -68,7 +68,7 @@ async fn text(mut part: Field<'_>) -> Result<Option<String>, Response> {
     Ok(Some(text.trim().to_owned()).filter(|t| !t.is_empty()))
 }
 
-/// Writes the archive to a file without a name, which goes with the last descriptor of it.
+/// Writes the archive to a nameless file, which is freed with its last descriptor.
 async fn archive(mut part: Field<'_>) -> Result<Option<Archive>, Response> {
     let name = part.file_name().unwrap_or_default().to_owned();
     let file_name = name.rsplit(['/', '\\']).next().unwrap_or_default();

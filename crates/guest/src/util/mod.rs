@@ -1,6 +1,6 @@
-//! AIO's `util` service: what a web page, document or image says, as Markdown.
+//! AIO's `util` service: converts web pages, documents and images to Markdown.
 //!
-//! Owns nothing. Documents are read, and pages fetched, in confined processes: see [`crate::confined`].
+//! Owns nothing. Confined processes read documents and fetch pages: see [`crate::confined`].
 
 mod routes;
 mod service;

@@ -16,7 +16,7 @@ pub fn router() -> Router<SharedGuest> {
     Router::new().route("/v1/util/convert_to_markdown", post(convert_to_markdown))
 }
 
-/// The part of the OpenAPI document that this service answers for.
+/// The service's part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(paths(convert_to_markdown))]
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Conversion by address, in plain Rust.
+//! Conversion by URI, in plain Rust.
 
 use arenite_documents::Content;
 use arenite_model::protocol::INTERNAL_PORTS;
@@ -9,7 +9,7 @@ use crate::Guest;
 use crate::confined::{self, ConfinedError, Fault, Input, Job, JobOutput};
 use crate::files::{self, FileError};
 
-/// Why an address was not converted.
+/// Why a conversion failed.
 #[derive(Debug, Error)]
 pub(crate) enum ConvertError {
     #[error("{0:?} is no address that can be converted")]
@@ -30,7 +30,7 @@ impl ConvertError {
     }
 }
 
-/// An address cut to what is worth repeating.
+/// A URI, shortened for messages.
 fn shown(uri: &str) -> String {
     let short: String = uri.chars().filter(|c| !c.is_control()).take(100).collect();
     // A query may hold secrets, and data is no name.
@@ -38,7 +38,7 @@ fn shown(uri: &str) -> String {
     if short.len() < uri.len() { format!("{short}…") } else { short.to_owned() }
 }
 
-/// The path that a `file:` address means.
+/// The path of a `file:` URI.
 fn path(rest: &str) -> Option<String> {
     let path = match rest.strip_prefix("//") {
         Some(rest) => {
@@ -54,7 +54,7 @@ fn path(rest: &str) -> Option<String> {
     path.starts_with('/').then(|| path.into_owned())
 }
 
-/// What an address leads to, as Markdown.
+/// Converts the content of a URI to Markdown.
 pub(crate) async fn convert(guest: &Guest, uri: &str) -> Result<Content, ConvertError> {
     let uri = uri.trim();
     let scheme = uri.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! Ends: of a command that is stopped, of a shell, of all shells; and the next shell's start.
+//! The end of a stopped command, of a shell, and of all shells, and the start of the next shell.
 
 use arenite_isolation::spawner::SpawnError;
 use rustix::process::Signal;
@@ -12,11 +12,11 @@ use crate::shell::driver;
 use crate::shell::stop::{self, Means, Stop};
 use crate::shell::types::ShellStatus;
 
-/// Which processes of a command a signal is for.
+/// The target processes of a signal.
 pub(super) enum SignalScope {
-    /// Those in the foreground, and what it started besides; its shell gets ^C.
+    /// The foreground processes and others that the command started; its shell gets ^C.
     WholeCommand,
-    /// The command is over.
+    /// Processes that are left after the command's end.
     Leftovers,
 }
 
@@ -61,7 +61,7 @@ impl Actor {
         let before = self.killing.take();
         self.killing = Some(tokio::spawn(async move {
             if let Some(before) = before {
-                // It only sends signals; should it panic, that is over too.
+                // It only sends signals; if it panics, it has ended too.
                 drop(before.await);
             }
             drop(spawn_blocking(move || command.send(signal)).await);
@@ -80,12 +80,12 @@ impl Actor {
         }
     }
 
-    /// The shell's process is gone; what it was doing ends with it.
+    /// Handles the end of the shell's process. The current command ends with it.
     pub(super) fn shell_ended(&mut self, exit: Exit) {
         self.child = None;
         if let Some(pty) = self.pty.take() {
             let mut buffer = std::mem::take(&mut self.buffer);
-            // Bounded: what is in the terminal now. A background job may go on printing.
+            // Bounded to what is in the terminal now: a background job may go on printing.
             for _ in 0..64 {
                 match pty.read_now(&mut buffer) {
                     0 => break,
@@ -173,7 +173,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Ends the shell, or all processes of all shells that this session had.
+    /// Kills the shell, or all processes of all shells that this session had.
     pub(super) async fn kill_shells(&mut self, all_processes: bool) {
         let leader = self.child.as_ref().map(|c| c.pid);
         if !all_processes {

@@ -1,4 +1,4 @@
-//! From the queue to the shell, and from its marks back: the stages of a command.
+//! The stages of a command: from the queue to the shell, and back by its marks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Actor {
         };
         let in_foreground = pty.foreground().map(|group| group.as_raw_nonzero().get());
         if in_foreground.is_some_and(|group| group != child.pid) {
-            // Somebody's program runs though the shell did not say so. Its end brings a prompt.
+            // Another program runs in the foreground, although the shell did not report it. Its end brings a prompt.
             return;
         }
         if self.dirty {
@@ -87,7 +87,7 @@ impl Actor {
     pub(super) fn text(&mut self, text: &[u8]) {
         match self.stage {
             Stage::Down | Stage::Booting | Stage::Asking | Stage::Starting => return,
-            // Not for ever: a background job may print on and on.
+            // Only up to a limit: a background job may print without end.
             Stage::Settling if self.cleared.elapsed() < MAX_SETTLE => {
                 self.enter(Stage::Settling, Some(SETTLE));
             }
@@ -161,9 +161,9 @@ impl Actor {
                     None => ShellStatus::Completed,
                 };
                 if self.stop.is_some() {
-                    // What it left behind is a part of it.
+                    // Its leftovers belong to the stopped command.
                     self.signal_command(Signal::KILL, SignalScope::Leftovers);
-                    // A signal may still be on its way to the shell, and must not meet the next command.
+                    // A signal may still be on its way to the shell, and must not reach the next command.
                     self.cleared = Instant::now();
                     self.enter(Stage::Settling, Some(SETTLE));
                 } else {
@@ -179,7 +179,7 @@ impl Actor {
                 self.release_held();
             }
             Stage::Clearing | Stage::Settling => self.enter(Stage::Settling, Some(SETTLE)),
-            // The line was read without its function running: something else was in the way.
+            // The line was read without its function running: something else interfered.
             Stage::Asking => {
                 self.put_back();
                 self.clear_prompt();
@@ -199,7 +199,7 @@ impl Actor {
         }
     }
 
-    /// The current command was not read by the shell: it goes back to the queue's head, or ends after some attempts.
+    /// The shell did not read the current command: it returns to the head of the queue, or ends after some attempts.
     pub(super) fn put_back(&mut self) {
         self.pieces.clear();
         self.attempts += 1;
