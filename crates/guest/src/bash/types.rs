@@ -46,7 +46,7 @@ pub struct BashExecRequest {
     pub timeout: Option<f64>,
     /// Seconds after which the command is killed. Absent or not positive: never.
     pub hard_timeout: Option<f64>,
-    /// Ours: standard input is at its end from the start, also where it could be written to.
+    /// Arenite's extension: standard input is empty from the start, even if it could be written to.
     #[schema(default = false, value_type = bool)]
     pub close_stdin: Option<bool>,
     /// Characters of each stream in the answer; the middle is cut out. 0: all that is kept. Only without `async_mode`.

@@ -133,7 +133,7 @@ fn cut_off(reason: &str) -> Response {
 #[serde(rename_all = "lowercase")]
 #[schema(default = "ignore")]
 pub(super) enum FileDownloadChangePolicy {
-    /// Sends what is there while it is sent.
+    /// Sends the bytes that the file has when they are read.
     #[default]
     Ignore,
     /// Breaks off when the file changes.

@@ -25,9 +25,9 @@ const EVENTS: [&str; 4] = ["init", "pre_services", "post_ready", SHUTDOWN];
 /// A command that runs when the sandbox ends.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SandboxHook {
-    /// Its name; there is one of each.
+    /// A unique name.
     pub name: String,
-    /// `shutdown` is the one there is.
+    /// The event at which it runs.
     #[schema(default = "shutdown")]
     pub event: String,
     /// For bash.
@@ -58,11 +58,11 @@ fn priority() -> i64 {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(super) struct RegisterHookRequest {
-    /// Its name; there is one of each.
+    /// A unique name.
     #[serde(deserialize_with = "name")]
     #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
     pub(super) name: String,
-    /// `shutdown` is the one there is.
+    /// Always `shutdown`.
     #[serde(default = "shutdown")]
     #[schema(default = "shutdown")]
     pub(super) event: String,

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What every operation answers, but for the exceptions that the contract lists.
+/// The answer of every operation, except those listed in the contract.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Envelope<T> {
     pub success: bool,

@@ -1,4 +1,4 @@
-//! Streamable HTTP as rmcp's transport wants it: a connection for each request, answers bounded in size.
+//! Streamable HTTP for rmcp's transport: a connection for each request, and a bound on the size of answers.
 
 use std::collections::HashMap;
 use std::io;

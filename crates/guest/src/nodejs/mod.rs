@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  routes ─► service ─┬─ once ───► process: Node.js with `driver.js`, as the sandbox's user
-//!                     └─ session ─►   ▲ code by a socket; what it prints by its own outputs
+//!                     └─ session ─►   ▲ code over a socket; output over its own pipes
 //! ```
 //!
 //! Any installed Node.js can be used. Nothing runs before the first call.

@@ -89,7 +89,7 @@ pub struct NodeJSUpdateSessionRequest {
     #[serde(default, deserialize_with = "optional_within::<_, 60, 86_400>")]
     #[schema(minimum = 60, maximum = 86400)]
     pub max_idle_time: Option<i64>,
-    /// Where its next execution goes on.
+    /// The directory of its next execution.
     pub cwd: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub struct NodeJSUpdateSessionRequest {
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct VersionQuery {
-    /// `node24` or `24`: only sessions of it count; a new one is of it.
+    /// `node24` or `24`: selects sessions of this version, and sets it for a new one.
     pub version: Option<String>,
 }
 
@@ -166,10 +166,10 @@ pub struct NodeJSRuntimeInfo {
     pub global_npm_directory: Option<String>,
     pub runtime_packages: Vec<NodeJSPackageInfo>,
     pub global_packages: Vec<NodeJSPackageInfo>,
-    /// Why this answers nothing, if it does not.
+    /// Why there is no information.
     pub error: Option<String>,
     /// Such as `node24`.
     pub available_versions: Vec<String>,
-    /// The one that is used unless asked otherwise.
+    /// The default version.
     pub current_version: Option<String>,
 }

@@ -32,7 +32,7 @@ pub struct ProxyApi;
 pub fn router() -> Router<SharedGuest> {
     Router::new()
         .route("/v1/proxy/mappings", get(mappings).post(map))
-        // AIO's clients send a source's slashes as they are.
+        // AIO's clients don't escape the slashes of a source.
         .route("/v1/proxy/mappings/{*source}", delete(unmap))
         .route("/v1/proxy/excludes", get(excludes).post(exclude).delete(include_again))
         .route("/v1/proxy/diagnose", get(diagnose))
@@ -75,7 +75,7 @@ struct ProxyUpstreamUpdateRequest {
     /// `host:port`, or `user:password@host:port`.
     #[schema(example = "proxy.example.com:3128")]
     server: String,
-    /// A shell command that says `user:password`, run as the sandbox's user, now and when the upstream refuses what it said.
+    /// A shell command that prints `user:password`. Run as the sandbox's user, now and when the upstream refuses the credentials.
     #[serde(default)]
     #[schema(example = "/opt/scripts/get-proxy-auth.sh")]
     auth_cmd: Option<String>,

@@ -1,8 +1,8 @@
 //! One command on its own terminal, while a viewer is connected: `arenite exec` uses it on a terminal.
 //!
-//! `WS /v1/shell/ws?once=true` with, if wanted, `command` (a line for bash; absent: an interactive bash), `exec_dir`,
-//! `cols` and `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close.
-//! No session is created. When the viewer disconnects, the terminal hangs up, as on a lost line.
+//! `WS /v1/shell/ws?once=true` takes optional `command` (a line for bash; absent: an interactive bash), `exec_dir`, `cols` and
+//! `rows`. The frames are those of a session's terminal, and `exit` (`{"code": n}`) comes before the close. No session is
+//! created. When the viewer disconnects, the terminal hangs up, as on a lost line.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How a command of a shell stands. (AIO's document calls this `BashCommandStatus`, though `bash` has other words.)
+/// The state of a shell command. (AIO's document calls this `BashCommandStatus`, though `bash` has other values.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = BashCommandStatus)]
@@ -110,7 +110,7 @@ pub struct ShellWaitResult {
 #[schema(as = ShellWriteToProcessRequest)]
 pub struct ShellWriteRequest {
     pub id: String,
-    /// Typed as it is.
+    /// Typed unchanged.
     pub input: String,
     /// Then the enter key.
     #[serde(default = "yes")]
@@ -143,7 +143,7 @@ pub struct ShellKillResult {
 
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct ShellCreateSessionRequest {
-    /// Absent or empty: made up. An existing session is returned as it is.
+    /// Absent or empty: a new id. An existing session is returned unchanged.
     #[serde(default)]
     pub id: Option<String>,
     /// Absolute.

@@ -45,7 +45,7 @@ static NODEJS: LazyLock<Regex> = LazyLock::new(|| {
         .expect("the pattern is written above")
 });
 
-/// What came of an installer.
+/// The result of an installer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DependencyCommandResult {
     /// The command, word by word.

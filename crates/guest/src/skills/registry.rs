@@ -22,7 +22,7 @@ pub struct SkillMetadata {
     /// The front matter of its SKILL.md.
     #[schema(required = false, value_type = std::collections::HashMap<String, Value>)]
     pub metadata: Map<String, Value>,
-    /// What was run to install what it needs.
+    /// The commands that installed its dependencies.
     #[schema(required = false)]
     pub dependency_commands: Vec<DependencyCommandResult>,
 }

@@ -30,14 +30,14 @@ pub struct FileEvent {
     #[serde(rename = "type")]
     pub kind: FileEventType,
     pub path: String,
-    /// Relative to what is watched.
+    /// Relative to the watched path.
     pub relative_path: String,
     /// Where it was, for `rename`.
     pub old_path: Option<String>,
     pub is_dir: bool,
     /// When it was seen, in seconds since 1970.
     pub timestamp: f64,
-    /// Of the file now; null when there is none.
+    /// Of the current file; null if it does not exist.
     pub mtime: Option<f64>,
     pub size: Option<u64>,
     pub inode: Option<u64>,
