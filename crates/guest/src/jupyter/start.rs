@@ -1,6 +1,6 @@
 //! Starts a kernel from its description and waits until it answers.
 //!
-//! Its sockets are in a separate directory, which only the user may enter; other users could reach TCP ports.
+//! Its sockets are in a separate directory, which only the user may enter; a TCP port could belong to any process.
 
 use std::io;
 use std::path::Path;

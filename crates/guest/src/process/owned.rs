@@ -88,7 +88,7 @@ impl Kept {
         self.ended.is_cancelled()
     }
 
-    /// Requests that it is killed.
+    /// Kills it without waiting for its end.
     pub fn kill(&self) {
         self.wanted.cancel();
     }

@@ -255,7 +255,7 @@ fn last_chars(text: &str, n: usize) -> &str {
     }
 }
 
-/// Without a character at the end that lacks its last bytes.
+/// The bytes without an incomplete character at the end.
 fn without_cut_end(bytes: &[u8]) -> &[u8] {
     let start = bytes.len().saturating_sub(3);
     for at in (start..bytes.len()).rev() {
@@ -272,7 +272,7 @@ fn without_cut_end(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Without the rest of a character that lacks its first bytes.
+/// The bytes without the rest of an incomplete character at the start.
 fn without_cut_start(bytes: &[u8]) -> &[u8] {
     let cut = bytes.iter().take(3).take_while(|b| (0x80..=0xBF).contains(*b)).count();
     &bytes[cut..]

@@ -32,8 +32,8 @@ struct Process {
     of_kernel: bool,
 }
 
-/// Finds the processes of a command: its descendants, its session, and processes that still carry its mark. Without a leader (it
-/// was reaped, and its number may be reused by now): the marked ones and their descendants.
+/// Finds the processes of a command: its descendants, its session, and processes that still carry its mark. Without a leader,
+/// which was reaped so that its number may be reused by now: the marked ones and their descendants.
 pub fn members(leader: Option<i32>, marker: &str) -> Members {
     look(leader, marker).0
 }
