@@ -47,7 +47,7 @@
 //! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
 //! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
 //! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are kept
-//! GET /api/v1/trajectories/{id}?follow=true&after=&tail=    events, see [`crate::follow`]; `tail`: so many of the past at most
+//! GET /api/v1/trajectories/{id}?follow=true&after=&tail=    events, see [`crate::follow`]; `tail`: at most this many past steps
 //! GET /steps, /sandbox/{name}/steps, and on a sandbox's own host    the same of that sandbox
 //! ```
 

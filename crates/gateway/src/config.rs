@@ -18,13 +18,13 @@ pub struct GatewayConfig {
     pub listen: Vec<SocketAddr>,
     /// Host names that requests may carry besides loopback names and the addresses listened on; `*.example.org` for all below one.
     pub allowed_hosts: Vec<String>,
-    /// Origins of other sites whose pages may call this server, such as `https://app.example.org`.
+    /// Origins of other sites with pages that may call this server, such as `https://app.example.org`.
     pub allowed_origins: Vec<String>,
     /// What callers have to show.
     pub auth: Authentication,
     /// Where sandboxes' own hosts are: `{id}.{domain}`, and their ports' `{port}-{id}.{domain}`; `localhost` always works.
     pub domain: Option<String>,
-    /// Peers whose `X-Forwarded-{For,Host,Proto}` are believed.
+    /// Peers with a trusted `X-Forwarded-{For,Host,Proto}`.
     pub trusted_proxies: Vec<IpAddr>,
     /// Agent-Sandbox's original answers every failure with HTTP 200 and code 500.
     pub agent_sandbox_always_200: bool,

@@ -6,9 +6,9 @@
 //!                  └──► ended: no head in time, too old, or evicted by newer ones
 //! ```
 //!
-//! Whoever can reach the port can open connections. So those that have shown nothing yet are few, short-lived, and make way
-//! for newer ones: a flood of them costs itself its places, and nobody who calls. Health routes are answered to connections
-//! that wait, so they need no place among the admitted ones.
+//! Every program that can reach the port can open connections. So unauthenticated ones are few, short-lived, and evicted by newer
+//! ones: a flood of them takes only their own slots, not those of callers. Health routes are answered on waiting connections, so
+//! they need no slot among the admitted ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -156,7 +156,7 @@ impl Connections {
     }
 }
 
-/// What counts as one peer: whoever has an IPv6 address has 2^64 of them.
+/// What counts as one peer: the /64 network of an IPv6 address, because one client has 2^64 addresses.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -322,7 +322,7 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    /// The answer's body, with whose end the call ends.
+    /// The answer's body. The call ends with it.
     pub(crate) fn until_sent(self, body: Body) -> Body {
         Body::new(Sending { body, _call: self })
     }

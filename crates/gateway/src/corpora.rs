@@ -1,4 +1,4 @@
-//! `/api/v2/corpora`: what `arenite rag index` made in the data directory, to be searched by every tenant.
+//! `/api/v2/corpora`: searches corpora that `arenite rag index` created in the data directory. Every tenant can use them.
 //!
 //! ```text
 //! GET  /api/v2/corpora                   {corpora: [name]}
@@ -8,7 +8,7 @@
 //! Found  {id, title, text, metadata, score}
 //! ```
 //!
-//! Whoever may call the server may read all of them: they are the operator's, as images are.
+//! All callers may read all corpora: they belong to the operator, as images do.
 
 use std::sync::Arc;
 

@@ -110,7 +110,7 @@ impl Gateway {
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) tenant: TenantId,
-    /// In whose words a call to a sandbox came, for its step.
+    /// The dialect of a call to a sandbox, for its step.
     pub(crate) dialect: &'static str,
     /// Ours, in `x-request-id` of the answer and in the step.
     pub(crate) request_id: String,

@@ -1,8 +1,8 @@
-//! Who may call at all: the host that a request names, and the page that it comes from.
+//! Which requests may call at all: checks the host that a request names, and the page that it comes from.
 //!
-//! Against DNS rebinding: a page of `evil.example`, whose name was made to point here, names itself in `Host`.
-//! Against requests forged by a page: browsers tell where a request comes from in `Origin` and `Sec-Fetch-Site`.
-//! Programs send neither, and pass.
+//! Against DNS rebinding: a page of `evil.example`, with a name that resolves to this server, names itself in `Host`. Against
+//! requests forged by a page: browsers state the origin of a request in `Origin` and `Sec-Fetch-Site`. Programs send neither, and
+//! pass.
 
 use std::net::{IpAddr, SocketAddr};
 

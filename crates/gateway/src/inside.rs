@@ -1,8 +1,8 @@
-//! Steps that processes inside a sandbox make, by calling the guest's own port: the guest streams them, the gateway
-//! records them. One reader for each running sandbox, started when it begins to run.
+//! Steps of processes inside a sandbox that call the guest's own port: the guest streams them, and the gateway records them. Each
+//! running sandbox has one reader, which starts with it.
 //!
-//! The stream comes from the sandbox and proves nothing: whoever is root in there can make up steps of their own
-//! sandbox, and of no other. They are bounded in length and in rate, and carry the dialect `inside`.
+//! The stream comes from the sandbox and proves nothing: its root can invent steps of this sandbox, but of no other. Steps are
+//! bounded in length and in rate, and carry the dialect `inside`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationTo
                 reader.cancel();
             }
             if change.state.is_none() {
-                // Whoever deleted it: a call, or the reaper.
+                // A call or the reaper deleted it.
                 gateway.recorder.close_trajectory(&change.tenant, change.id.as_str());
             }
         }

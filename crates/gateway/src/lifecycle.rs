@@ -27,8 +27,8 @@ pub(crate) struct LifecycleCall {
 /// An answer in the dialect's words; recorded as the step's observation.
 pub(crate) type LifecycleAnswer = (StatusCode, Value);
 
-/// Makes a sandbox. Its id is known only once it is there, so the step is written then; a sandbox whose step can't be
-/// written is removed again.
+/// Creates a sandbox. Its id is known only after the creation, so the step is written then. A sandbox is removed again if its
+/// step can't be written.
 pub(crate) async fn create(
     gateway: &Arc<Gateway>,
     context: &Context,

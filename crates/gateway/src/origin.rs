@@ -1,8 +1,8 @@
-//! Who causes what a request does: an agent, a person, or the sandbox's own life.
+//! The cause of a request: an agent, a person, or the sandbox's own lifecycle.
 //!
-//! It is told from how the request came. Our pages say it in a header; a browser says by its own headers that one of this
-//! host's pages calls, also where a page can't set any, as for WebSockets. Everything else is an agent's. Steps carry it, so
-//! that exports and replays can leave out what an agent did not do. It gives no rights, and nobody is believed more for it.
+//! It is derived from how the request came in. Arenite's pages set a header. A browser's own headers state that one of this
+//! host's pages calls, also where a page can't set any, as for WebSockets. Everything else is an agent's. Steps carry the origin,
+//! so that exports and replays can leave out what an agent did not do. It grants no rights.
 
 use arenite_trajectory::Origin;
 use http::HeaderMap;

@@ -1,8 +1,8 @@
-//! Pages that a browser opens by a path of the server's host, led to a host that is theirs alone: there they have an origin of
-//! their own, and all that pages may have with it.
+//! Pages that a browser opens by a path of the server's host are redirected to a separate host. There they have their own origin,
+//! with everything that pages may have with it.
 //!
-//! That is for what runs on a sandbox's ports (`{port}-{id}.{domain}`, see `preview`), and for VS Code and JupyterLab
-//! (`{id}.{domain}`), which need cookies and WebSockets, and run what a sandbox has written.
+//! These are pages of a sandbox's ports (`{port}-{id}.{domain}`, see `preview`), and VS Code and JupyterLab (`{id}.{domain}`),
+//! which need cookies and WebSockets, and run what a sandbox has written.
 
 use arenite_model::{ErrorCode, SandboxId};
 use axum::body::Body;

@@ -58,7 +58,7 @@ impl Path {
         Ok(Self { raw, decoded })
     }
 
-    /// What is left of it after so many segments.
+    /// The rest of the path after `n` segments.
     pub(crate) fn after_segments(&self, n: usize) -> Self {
         let rest = |text: &str| {
             let at = text.match_indices('/').nth(n).map_or(text.len(), |(at, _)| at);

@@ -39,7 +39,7 @@ pub(crate) struct Preview {
     pub(crate) origin: PreviewOrigin,
 }
 
-/// Whose origin a preview's page has.
+/// The origin of a preview's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PreviewOrigin {
     /// The port's alone: the program's cookies and policies are its own.

@@ -362,7 +362,7 @@ async fn dispatch(
         return auth::authenticate(gateway, &host, parts);
     }
     let query = parts.uri.query().map(str::to_owned);
-    // These have credentials and cookies of their own.
+    // These have their own credentials and cookies.
     let is_website = owner == Owner::Preview || host.kind != HostKind::Server && own_host::program(&path.decoded).is_some();
     auth::take_off(gateway, &host, parts, is_website);
     if is_page(owner, &path.decoded)

@@ -144,7 +144,7 @@ impl Server {
             () = stop => {}
             () = gateway.shutdown.cancelled() => {}
         }
-        // Listeners close, so that whoever comes now is refused by the kernel. Their connections are handed over.
+        // Listeners close, so the kernel refuses new connections. Accepted connections are handed over.
         gateway.stopping.cancel();
         gateway.mcp.stop();
         let mut open: Vec<JoinSet<()>> = Vec::new();

@@ -32,7 +32,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether it is a website on a separate host, whose cookies are its own: VS Code and JupyterLab.
+    /// Whether it is a website on a separate host, with its own cookies: VS Code and JupyterLab.
     pub(crate) fn is_website(&self) -> bool {
         self.own_host && own_host::program(&self.path.decoded).is_some()
     }

@@ -211,7 +211,7 @@ async fn step_body(
     Ok(response)
 }
 
-/// A kept body. It is handed out as bytes: whatever a sandbox made of it, it must not become a page of ours.
+/// A kept body, sent as bytes: content from a sandbox must not become a page of this server.
 async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Result<Response<Body>, Refusal> {
     let (file, length) = blocking(move || {
         // The trajectory must be the tenant's; a digest can't be guessed, only known.

@@ -92,7 +92,7 @@ impl Authentication {
         self.key.is_some_and(|key| key.ct_eq(&digest(given)).into())
     }
 
-    /// Whose key or token it is, and until when.
+    /// The caller that the key or token identifies, and until when it is valid.
     fn check(&self, given: &str, shown: Credential) -> Option<Identity> {
         let tenant = TenantId::default_tenant();
         if self.is_key(given) {

@@ -75,7 +75,7 @@ impl Identity {
     }
 }
 
-/// What is told about who may not call, and nothing more.
+/// The answer to an unauthorized caller. It gives no details.
 pub(crate) fn unauthorized() -> Refusal {
     Refusal::new(ErrorCode::Unauthorized, "Unauthorized")
         .hint("send the server's API key as X-AIO-API-Key, x-api-key or Authorization: Bearer, or a ticket as ?ticket=")
@@ -138,8 +138,8 @@ pub(super) fn sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     ours.map(|(_, word)| word).take(MAX_TRIED)
 }
 
-/// Takes credentials off a request. `foreign`: what it goes to has callers and credentials of its own, so only those go that
-/// are ours: valid here. Else all that could be some.
+/// Removes credentials from a request. `foreign`: the target has its own callers and credentials, so only credentials that are
+/// valid here are removed. Otherwise, everything that could be a credential is removed.
 pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreign: bool) {
     let is_valid_key =
         |given: &str| gateway.config.auth.is_required() && gateway.config.auth.check(given, Credential::Key).is_some();

@@ -26,7 +26,7 @@ struct Shown {
     key: String,
 }
 
-/// The page for a person whose request showed nothing valid; none for programs.
+/// The sign-in page, for a person's request without valid credentials. None for programs.
 pub(crate) fn page(host: &Host, parts: &Parts) -> Option<Response<Body>> {
     let accepts = parts.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_person = is_navigation(parts) || accepts.into_iter().any(|value| value.contains("text/html"));

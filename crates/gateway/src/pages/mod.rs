@@ -32,7 +32,7 @@ struct Page {
     script: &'static [&'static str],
     /// Its script makes its own styles.
     styled_by_script: bool,
-    /// Pages of its own origin may show it in a frame: the dashboard does.
+    /// Pages of the same origin may frame it, as the dashboard does.
     framed: bool,
     /// Directives of its policy on pictures and frames.
     may: &'static str,

@@ -1,4 +1,4 @@
-//! The pages for people whose browser has shown no key yet.
+//! The pages for people who have not signed in.
 
 use axum::body::Body;
 use http::Response;

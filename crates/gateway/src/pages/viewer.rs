@@ -1,7 +1,7 @@
-//! `/trajectories` and `/trajectory/{id}`: recorded steps on a page of their own. It reads the control API as any client does.
+//! `/trajectories` and `/trajectory/{id}`: a page that shows recorded steps. It reads the control API as any client does.
 //!
-//! What was recorded is hostile. So the page is on the server's own host, where nothing of a sandbox runs, and its script
-//! makes text and pictures of it, never markup.
+//! Recorded content is hostile. So the page is on the server's own host, where no sandbox code runs, and its script renders the
+//! content as text and pictures, never as markup.
 
 use axum::body::Body;
 use http::header::LOCATION;

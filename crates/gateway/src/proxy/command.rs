@@ -15,7 +15,7 @@ use crate::path::query_pairs;
 
 /// The command's name and id, and `end` with its last call.
 const HEADER: &str = "x-arenite-command";
-/// What was asked for, written as a query; of commands whose first call does not say it.
+/// The command's arguments, written as a query; for commands with a first call that does not have them.
 const ARGUMENTS: &str = "x-arenite-arguments";
 const NAMES: [&str; 2] = ["exec", "cp"];
 /// A command line that makes no further call for so long has gone.

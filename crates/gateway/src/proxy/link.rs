@@ -1,6 +1,6 @@
 //! One HTTP/1.1 connection to a guest.
 //!
-//! It has no task of its own: whoever waits for the answer, or reads its body, drives it. A call then costs no hand-over
+//! It has no separate task: the caller that waits for the answer, or reads its body, drives it. So a call costs no hand-over
 //! between threads, and dropping the answer drops the connection: the guest learns at once that the client has left.
 
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! A step while its call is under way: both directions feed it, and whoever sees the end concludes it.
+//! The step of a call in progress. Both directions feed it, and the side that sees the end concludes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -34,7 +34,7 @@ pub(super) struct Relay {
     status: u16,
     /// Of an answer that told its length.
     left: Option<u64>,
-    /// Of a stream of events, which may have no end of its own.
+    /// Of a stream of events, which may never end by itself.
     events: Option<Events>,
 }
 

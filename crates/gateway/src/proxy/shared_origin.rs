@@ -8,7 +8,7 @@ use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValu
 
 use super::content_type;
 
-/// On such a host a sandbox's pages get an origin of their own, which no other document has.
+/// On such a host, a sandbox's pages get a separate origin, which no other document has.
 pub(crate) const SANDBOXED: HeaderValue =
     HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
 

@@ -123,7 +123,7 @@ enum End {
 /// Where in a stream of WebSocket frames (RFC 6455, 5.2) one is.
 #[derive(Default)]
 struct Frames {
-    /// Of a frame whose head is not complete.
+    /// Of a frame with an incomplete head.
     head: Vec<u8>,
     /// Bytes that are left of the payload.
     left: u64,

@@ -193,8 +193,9 @@ impl Desktop {
     }
 }
 
-/// Bytes of a message of the clipboard, and whether it offers or brings a text. A negative length marks the extended form, whose
-/// flags follow: viewers announce what they support by it as soon as they connect, and ask for what a program has copied.
+/// Length of a clipboard message in bytes, and whether it offers or contains a text. A negative length marks the extended form,
+/// in which flags follow: viewers announce with it what they support as soon as they connect, and ask for what a program has
+/// copied.
 fn clipboard(held: &[u8]) -> (usize, bool) {
     const CAPABILITIES: u32 = 1 << 24;
     const NOTIFY_OR_PROVIDE: u32 = 3 << 27;

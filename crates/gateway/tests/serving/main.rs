@@ -1,4 +1,4 @@
-//! The gateway on a real port, before control with its in-memory engine, whose guests are scripts that speak raw HTTP.
+//! The gateway on a real port, with `control` and its in-memory engine. Its guests are scripts that speak raw HTTP.
 
 #![allow(clippy::unwrap_used)]
 

@@ -94,7 +94,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("GET", "/nothing"),
 ];
 
-/// Tells whose guest it is, also behind port 3000.
+/// Names the sandbox of this guest, also behind port 3000.
 async fn guest(id: SandboxId, mut stream: DuplexStream) {
     while let Some(head) = read_head(&mut stream).await {
         if head.starts_with("GET /internal/ports/3000 ") {

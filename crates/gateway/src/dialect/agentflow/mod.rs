@@ -101,8 +101,8 @@ pub(crate) async fn serve(
     Ok(answer)
 }
 
-/// Whether an answer closes its connection. The original client's sync calls each run in an event loop of their own with one
-/// pool of connections, so a connection that is kept fails the next call with "Event loop is closed".
+/// Whether an answer closes its connection. Each sync call of the original client runs in a separate event loop with a shared
+/// connection pool, so a connection that is kept fails the next call with "Event loop is closed".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closing {
     Never,
