@@ -1,4 +1,4 @@
-//! Takes in the Python package whose plugin host runs backends and tools that are written in Python.
+//! Embeds the Python package with the plugin host, which runs backends and tools written in Python.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -123,7 +123,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// A tool whose name is taken is left out, and said so in the log.
+    /// Leaves out tools with names that are taken, and logs them.
     fn new(backends: &[Arc<Loaded>]) -> Arc<Self> {
         let mut all = Self::default();
         for loaded in backends {

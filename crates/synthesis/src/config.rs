@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Keys {
     }
 }
 
-/// What is told in the order of the file.
+/// Keys in the order of the file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Order {
@@ -149,7 +149,7 @@ pub struct Auth {
     pub api_key: Option<String>,
 }
 
-/// Python modules whose `@register_api_tool` tools are offered.
+/// Python modules that register tools with `@register_api_tool`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Module {
@@ -415,7 +415,8 @@ impl Config {
 }
 
 impl Workers {
-    /// What a server has that was given no file: bash, code, browser, rag and vm, and all APIs, whose keys are in the environment.
+    /// The configuration of a server without a file: bash, code, browser, rag and vm, and all APIs that have keys in the
+    /// environment.
     pub fn default_set(data_dir: &Path) -> Self {
         // For metrics of `vm:evaluate`.
         if let Err(error) = unpack(&data_dir.join("synthesis/python")) {

@@ -117,7 +117,8 @@ impl Synthesis {
         self.join_or_start(caller, &worker, request, run).await
     }
 
-    /// Joins a run of the same request whose client left, or starts one in its own task, so that it outlives its client.
+    /// Joins a run of the same request that another client left, or starts one in a separate task, so that it outlives its
+    /// client.
     pub(crate) async fn join_or_start<F: Future<Output = Done> + Send + 'static>(
         self: &Arc<Self>,
         caller: &Caller,
@@ -159,7 +160,7 @@ impl Synthesis {
         let begun = Instant::now();
         let name = shortened(std::mem::take(&mut execute.action.name));
         let params = execute.action.params.take();
-        // What the tool is told, if the client tells it in its parameters, is what everything is called.
+        // The trace id that the client passes to the tool in its parameters also names the call everywhere else.
         let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
         let trace_id = told.map(str::to_owned).or_else(|| execute.trace_id.take()).unwrap_or_else(trace_id);
         let timeout = execute.action.timeout.filter(|timeout| *timeout != 0);

@@ -28,12 +28,12 @@ impl Keep {
         Self { sandboxes, caller, under, label: format!("agentflow.kept.{}", random_hex(8)) }
     }
 
-    /// By which the sandboxes that it made are known from those of earlier lives of the server.
+    /// A label that distinguishes its sandboxes from those of earlier lives of the server.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
 
-    /// Whose its sandboxes are.
+    /// The tenant of its sandboxes.
     pub fn tenant(&self) -> &TenantId {
         &self.caller.tenant
     }

@@ -1,19 +1,19 @@
 //! Workers and their sessions, tools by name, batches, backends and plugins: what AgentFlow's dialect calls.
 //!
-//! Owns which session a call works in, how long it lives, and how calls are run, bounded and recorded. Never makes a sandbox
-//! itself, and never speaks HTTP to clients: both are the gateway's.
+//! Owns which session a call works in, how long it lives, and how calls are run, bounded and recorded. Never creates a sandbox
+//! itself, and never speaks HTTP to clients: the gateway does both.
 //!
-//! # A call's way
+//! # Path of a call
 //!
 //! ```text
 //!  execute ──► tool found by name ──► session: the worker's own, else one for this call ──► intent in the worker's
 //!  trajectory ──► backend ──► outcome ──► answer
 //! ```
 //!
-//! # Who waits for whom
+//! # What waits for what
 //!
-//! A worker waits for its own sandbox to be made, and a session's callers for the session to be ready. No worker ever waits
-//! for another: the table of workers is locked for lookups alone.
+//! A worker waits until its sandbox is created, and a session's callers wait until the session is ready. No worker ever waits for
+//! another: the table of workers is locked only for lookups.
 
 #![forbid(unsafe_code)]
 

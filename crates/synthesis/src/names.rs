@@ -19,7 +19,7 @@ pub(crate) struct Names {
     full: HashMap<String, usize>,
     order: Vec<String>,
     simple: HashMap<String, Vec<usize>>,
-    /// By what models are told, who take no colons and dots.
+    /// By the names that models get, which can't contain colons and dots.
     shown: HashMap<String, usize>,
 }
 
@@ -47,8 +47,8 @@ impl Names {
         true
     }
 
-    /// The full name first; of a name without a colon then `prefix.tool`, `prefix_tool` and `prefix-tool`, split at the first
-    /// separator; then what models are told; then a simple name that only one tool has.
+    /// Tries the full name first; for a name without a colon, then `prefix.tool`, `prefix_tool` and `prefix-tool`, split at the
+    /// first separator; then the name that models get; then a simple name that only one tool has.
     pub(crate) fn find(&self, given: &str) -> Found<'_> {
         if let Some(&at) = self.full.get(given) {
             return Found::Tool(&self.order[at]);
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-/// A tool's name as models are told it: letters, digits, `_` and `-`, at most 64.
+/// A tool's name as models get it: letters, digits, `_` and `-`, at most 64.
 pub(crate) fn shown(full: &str) -> String {
     fit(full).chars().take(64).collect()
 }

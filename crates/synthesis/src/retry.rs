@@ -1,5 +1,6 @@
-//! Calls whose client left. AgentFlow's client waits as long as the tool may take, and then asks the same again, up to three
-//! times. So a call goes on for a moment without its client, who finds it under way when it asks again; then it is cancelled.
+//! Calls that their client left. AgentFlow's client waits as long as the tool may take, and then repeats the request, up to three
+//! times. So a call continues for a moment without its client, which finds it in progress when it repeats the request. After
+//! that, the call is cancelled.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -35,9 +35,9 @@ pub struct Session {
     pub(crate) resumed: AtomicBool,
     /// The sandbox that it works in, by name.
     pub(crate) sandbox: Mutex<Option<String>>,
-    /// Trajectories in whose record it begins: those of its calls.
+    /// Trajectories that contain its start: those of its calls.
     pub(crate) noted: Mutex<BTreeSet<String>>,
-    /// For backends whose calls in one session go one after the other.
+    /// For backends that run the calls of one session one after the other.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// Calls under way, which are cancelled when the session ends.
     pub(crate) calls: TaskTracker,

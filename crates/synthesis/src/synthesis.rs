@@ -27,15 +27,15 @@ use crate::worker::{LABEL, TEMPORARY, Worker, label};
 
 /// What AgentFlow's server says of a session that nothing stands behind.
 const COMPATIBLE: &str = "was created for compatibility but no initialization was performed.";
-/// Workers whose numbers are remembered though they have no session.
+/// Workers with remembered numbers, though they have no session.
 const MAX_WORKERS: usize = 100_000;
 /// Sessions of one worker, one for each type of resource.
 const MAX_SESSIONS: usize = 64;
-/// Between two looks for sessions whose time is over.
+/// Between two checks for expired sessions.
 const SWEEP: Duration = Duration::from_secs(1);
 /// For backends that are discovering their tools, when a list is asked for meanwhile.
 const DISCOVERY: Duration = Duration::from_secs(30);
-/// For what is under way when the server stops. Calls whose clients are cut off end within [`crate::GRACE`].
+/// For calls in progress when the server stops. Calls without a client end within [`crate::GRACE`].
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// How the workers' part of a server is set up.
@@ -148,7 +148,7 @@ impl Synthesis {
         Ok(Arc::new(synthesis))
     }
 
-    /// Removes what a killed server left behind, then ends sessions whose time is over, until `stop`.
+    /// Removes what a killed server left behind, then ends expired sessions, until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         self.remove_leftovers(&TenantId::default_tenant()).await;
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {

@@ -35,7 +35,7 @@ const SEPARATOR: &str = "\n---\n";
 const NOTHING: &str = "[查询结果] 未找到相关文档";
 /// The most queries of one call, and documents.
 const MAX_MANY: usize = 1000;
-/// The most passages that a session may have of its own.
+/// The most passages that a session may add itself.
 const MAX_OWN: usize = 100_000;
 
 /// AgentFlow's keys, and ours: `corpus`, `mode`, `reranker`.
@@ -362,8 +362,8 @@ fn context(found: &[Found]) -> String {
     found.iter().map(|one| one.passage.shown()).collect::<Vec<_>>().join(SEPARATOR)
 }
 
-/// Whether the call, or its session, asks for the passages as objects too: prompts that are made of an answer would have each
-/// passage twice.
+/// Whether the call, or its session, asks for the passages as objects too. Without this, a prompt built from an answer would
+/// contain each passage twice.
 fn wants_results(call: &ToolCall<'_>) -> Result<bool, Failure> {
     let own = || call.session.and_then(|session| session.facts.config.get("results"));
     match call.params.get("results").filter(|value| !value.is_null()).or_else(own) {

@@ -46,7 +46,7 @@ const HOST: &str =
     "import sys; sys.path[:] = [p for p in sys.path if p]; from sandbox.host.__main__ import main; sys.exit(main())";
 /// Folders with modules of plugins, for the host and for the server that starts it.
 pub(crate) const PLUGIN_PATH: &str = "ARENITE_PLUGIN_PATH";
-/// Python's own variable, whose value is kept behind our package.
+/// Python's own variable. Its value is appended after Arenite's package.
 const PYTHON_PATH: &str = "PYTHONPATH";
 
 /// How a plugin is started.
@@ -144,7 +144,7 @@ pub struct Plugin {
     process: Process,
     /// In which of the process's lives each session was made ready.
     lives: Mutex<HashMap<String, u64>>,
-    /// Sessions that began again, because the process or the server had died, and whose worker does not know yet.
+    /// Sessions that were restarted because the process or the server had died, and of which the worker does not know yet.
     lost: Mutex<HashSet<String>>,
     stopped: AtomicBool,
 }

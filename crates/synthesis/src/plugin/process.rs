@@ -120,7 +120,7 @@ pub(super) struct Process {
 struct State {
     lives: u64,
     started: Option<Instant>,
-    /// What a process that was restarted is told first.
+    /// The first message to a process that was restarted.
     first: Option<Value>,
 }
 
@@ -258,7 +258,7 @@ impl Body {
     }
 }
 
-/// Serves one life of a process, until it ends, breaks the rules, or is told to end.
+/// Serves one life of a process, until it ends, violates the protocol, or is stopped.
 async fn live(
     name: String,
     life: Arc<Life>,

@@ -12,7 +12,7 @@ pub(super) fn joined(parts: &[String]) -> String {
     parts.join(SEPARATOR).trim_matches(['=', '\n']).to_owned()
 }
 
-/// `most`: results of one keyword; a negative number leaves out so many at the end.
+/// `most`: results of one keyword; a negative number leaves out that many at the end.
 pub(super) fn search(document: &Element, words: &[String], most: i64) -> String {
     let each: Vec<String> = words
         .iter()

@@ -21,7 +21,7 @@ use crate::sandboxes::{GuestRequest, SandboxHandle};
 use data::Data;
 
 const NAME: &str = "ds";
-/// Seconds of a call whose client doesn't say how long it waits.
+/// Timeout in seconds of a call with a client that states none.
 const TIMEOUT: f64 = 120.0;
 /// Rows of a table.
 const ROWS: i64 = 50;
@@ -37,7 +37,7 @@ const WORKER: &str = include_str!("worker.py");
 const WORKER_DIR: &str = "/tmp/.ds";
 /// Seconds for its start. It loads libraries when it has started.
 const START: u64 = 60;
-/// Sandboxes whose processes are remembered.
+/// Sandboxes with remembered processes.
 const MAX_PORTS: usize = 10_000;
 const URL: &str = "https://openrouter.ai/api/v1";
 

@@ -26,7 +26,7 @@ use workspace::Workspace;
 const NAME: &str = "mcp";
 /// Where the sandbox's hub reads which servers there are.
 const FILE: &str = "/tmp/mcp-servers.json";
-/// The worker in whose name servers are asked for their tools.
+/// The worker under which servers are asked for their tools.
 const DISCOVERY: &str = "discovery";
 
 /// Servers of the Model Context Protocol.
@@ -183,7 +183,7 @@ impl Backend for Mcp {
         let (server, tool) = crate::names::simple(call.tool).split_once('.').unwrap_or_default();
         let path = format!("/v1/mcp/{server}/tools/{tool}");
         let answer = handle.sandboxes.call(&handle.caller, &handle.name, &path, Some(&Value::Object(call.params.clone()))).await;
-        // What the server says of its own failure is its result, as AgentFlow has it.
+        // A failure that the server itself reports is its result, as in AgentFlow.
         answer.and_then(|answer| answer.data()).map(Returned::Data).map_err(failed)
     }
 }

@@ -1,4 +1,4 @@
-//! A VM whose screen is a sandbox's own: what `/v1/display` and the sandbox's files and commands can do.
+//! A VM that uses a sandbox's own screen: what `/v1/display` and the sandbox's files and commands can do.
 
 use std::time::Duration;
 

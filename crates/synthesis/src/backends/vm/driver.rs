@@ -1,4 +1,4 @@
-//! A computer with a screen, whoever runs it: what `vm:*` is made of.
+//! A computer with a screen, independent of what runs it: the operations behind `vm:*`.
 
 use std::time::Duration;
 

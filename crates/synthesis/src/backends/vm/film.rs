@@ -23,7 +23,7 @@ pub(super) async fn keep(folder: &Path, session: &str, film: Vec<u8>) -> Result<
     Ok(path)
 }
 
-/// An id of a session is made of such characters alone; whatever else came there would not become a path.
+/// A session's id contains only such characters; other characters don't reach the path.
 fn file_name(session: &str) -> String {
     session.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }).take(200).collect()
 }

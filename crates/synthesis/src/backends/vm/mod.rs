@@ -60,7 +60,7 @@ const FILM: Duration = Duration::from_secs(120);
 /// Uses computers with screens.
 pub struct Vm {
     config: Map<String, Value>,
-    /// Whose containers are ours, if Docker runs VMs: the same word after a restart.
+    /// The owner of this server's containers, if Docker runs VMs: the same word after a restart.
     owner: String,
     scorer: Arc<Scorer>,
     /// None until it is known what makes sandboxes.

@@ -74,7 +74,7 @@ impl Pool {
             state.making += missing;
             missing
         };
-        // Tasks of their own: whoever asked may leave, and what was begun is to be known of.
+        // Separate tasks: the caller may leave, and the pool must still know about the VMs that it started.
         let making = (0..missing).map(|_| {
             let (pool, settings, sandbox_request) = (Arc::clone(self), settings.clone(), sandbox_request.clone());
             tokio::spawn(async move { pool.one(&settings, &sandbox_request).await })

@@ -32,7 +32,7 @@ const MAX_STEPS: usize = 1000;
 /// VMs that are kept ready.
 const MAX_POOL: u64 = 64;
 
-/// Whose VM it is.
+/// The provider of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Provider {
     /// A sandbox's own desktop.

@@ -108,7 +108,7 @@ fn line(tag: &str, name: &str, text: &str, state: &str, place: &Value, size: (u3
     Some(format!("{}\t{name}\t{text}\t{state}\t({column}, {row})\t({width}, {height})", tag.replace(' ', "-")))
 }
 
-/// On one line, and no longer than so many characters.
+/// The text on one line, with `most` characters at most.
 fn plain(text: &str, most: usize) -> String {
     let mut line: String = text
         .chars()

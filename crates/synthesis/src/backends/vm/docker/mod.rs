@@ -47,7 +47,7 @@ pub(super) struct Options {
     pub(super) image: String,
     /// The disk, as the host of Docker has it.
     pub(super) vm_path: PathBuf,
-    /// Whose containers these are: one word for each folder of data, the same after a restart.
+    /// The owner of these containers: one word for each data directory, the same after a restart.
     pub(super) owner: String,
     /// As the image's environment has them: `32G`, `4G`, `4`.
     pub(super) disk_size: String,
@@ -100,7 +100,7 @@ impl Options {
     /// What Docker is asked for.
     fn spec(&self, has_kvm: bool) -> Value {
         let name = |port: &u16| format!("{port}/tcp");
-        // A port of Docker's choice, on loopback alone: the agent does for everyone what it is told.
+        // A port of Docker's choice, only on loopback: the agent obeys every client.
         let published = |port: &u16| (name(port), json!([{ "HostIp": "127.0.0.1", "HostPort": "" }]));
         let mut env = vec![
             format!("DISK_SIZE={}", self.disk_size),
@@ -250,7 +250,8 @@ async fn start(socket: &Socket, options: &Options) -> Result<Running, String> {
     if !has_kvm {
         tracing::warn!("{KVM} can't be used: VMs start and run many times slower");
     }
-    // Who gives up meanwhile leaves a container whose id is not known yet: its making goes on, and what nobody takes is removed.
+    // A caller that gives up meanwhile leaves a container with an id that is not known yet. So the creation goes on in its own
+    // task, and a container that no caller takes is removed.
     let (by, name, spec) = (socket.clone(), format!("arenite-vm-{}", random_hex(12)), options.spec(has_kvm));
     let making = tokio::spawn(async move {
         let id = by.create(&name, &spec).await?;

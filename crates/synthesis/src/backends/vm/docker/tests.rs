@@ -1,4 +1,4 @@
-//! VMs by a fake Docker, whose containers are a fake of OSWorld's agent.
+//! VMs on a fake Docker with containers that fake OSWorld's agent.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

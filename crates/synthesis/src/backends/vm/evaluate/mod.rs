@@ -1,5 +1,5 @@
-//! What became of a task: OSWorld's evaluators. Getters look at the VM, metrics in a process of their own judge what was
-//! found. The evaluator is a client's and the files are a VM's, and neither gets to name a file of the server.
+//! Scores of tasks: OSWorld's evaluators. Getters read from the VM, and metrics in a separate process judge what was read. The
+//! evaluator is a client's and the files are a VM's, and neither may name a file of the server.
 //!
 //! ```text
 //!  postconfig ──► for each function: getter of the result ──► getter of the expected ──► metric ──► and | or ──► score

@@ -1,6 +1,6 @@
-//! A VM that runs OSWorld's agent: a small HTTP server inside, which does what it is told on the screen that it is on.
+//! A VM that runs OSWorld's agent: a small HTTP server inside, which executes requests on its screen.
 //!
-//! Nothing that the VM says is believed beyond its size: it runs what an agent made of it.
+//! Nothing in the VM's answers is trusted, and their size is bounded: an agent may have changed anything in it.
 
 pub(super) mod http;
 mod python;

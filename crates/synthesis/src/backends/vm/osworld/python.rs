@@ -105,7 +105,7 @@ pub(super) fn program(action: &Action) -> Result<String, String> {
     Ok(format!("{HEAD}{body}\n"))
 }
 
-/// What is typed, in pieces: pyautogui types `>` for `<`, whose key is that of the comma on the keyboards of these VMs.
+/// The typed text, in pieces: pyautogui types `>` for `<`, which is on the key of the comma on the keyboards of these VMs.
 fn typing(text: &str, interval: f64) -> String {
     let mut lines = String::new();
     let mut rest = text;

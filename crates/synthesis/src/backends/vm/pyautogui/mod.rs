@@ -114,7 +114,7 @@ impl<'a> Arguments<'a> {
         for (name, _) in &call.named {
             match names.iter().position(|known| known == name) {
                 Some(at) if at < call.positional.len() => return Err(format!("{name} is given twice")),
-                // How the screen is told of it has no meaning here.
+                // These arguments control how input reaches the screen, which has no meaning here.
                 None if !["tween", "logScreenshot", "_pause", "mouseDownUp"].contains(&name.as_str()) => {
                     return Err(format!("it has no argument {name}"));
                 }

@@ -1,4 +1,4 @@
-//! A fake VM: commands run on this host, with a home and first programs of their own, and what hands would do is noted.
+//! A fake VM: commands run on this host, with a separate home and separate first programs, and input actions are recorded.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub(super) struct Setting {
     /// Stands for `{CLIENT_PASSWORD}`.
     pub(super) client_password: String,
-    /// The one folder of the server whose files may be sent to a VM. None: no file may.
+    /// The only folder of the server with files that may be sent to a VM. None: no file may be sent.
     pub(super) files: Option<PathBuf>,
     /// `http://host:port`, for the step `proxy`.
     pub(super) proxy: Option<String>,
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         Ok(resolved)
     }
 
-    /// A command whose end is waited for. How it ends is no matter, unless it says until when it is run again.
+    /// Runs a command and waits for its end. Its exit status does not matter, unless the step states until when it is repeated.
     async fn execute(&mut self, params: &Params) -> Result<(), String> {
         let command = self.command(params).await?;
         let until = params.get("until").and_then(Value::as_object).filter(|until| !until.is_empty());

@@ -1,4 +1,4 @@
-//! Steps on a fake VM whose commands really run.
+//! Steps on a fake VM that really runs their commands.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
