@@ -80,7 +80,7 @@ where
             match serde_json::from_slice(&line) {
                 Ok(Line::News { progress }) => {
                     if let Some(news) = news {
-                        // Whoever does not listen any more is about to be gone.
+                        // A receiver that no longer listens is about to be dropped.
                         drop(news.send(progress).await);
                     }
                 }

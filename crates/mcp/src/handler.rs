@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::{Error, Tools};
 
-/// Lines that come at once and are told one by one; more are told together.
+/// Up to this many lines that arrive together are sent as separate notifications; more are sent as one.
 const LINES_AT_ONCE: usize = 16;
-/// Lines that wait to be told; the tool waits then.
+/// Lines that wait to be sent. When the queue is full, the tool waits.
 const NEWS: usize = 64;
 
 /// A result of a tool, or an error of the protocol.
@@ -24,7 +24,7 @@ pub type ToolResult = Result<CallToolResult, Error>;
 pub(crate) struct Handler<T>(pub(crate) Arc<T>);
 
 impl<T: Tools> Handler<T> {
-    /// Who sent the request: put beside its head by whoever took it.
+    /// The caller that sent the request: whatever accepted the request put it beside the head.
     fn caller(context: &RequestContext<RoleServer>) -> Result<T::Caller, Error> {
         let parts = context.extensions.get::<Parts>();
         let caller = parts.and_then(|parts| parts.extensions.get::<T::Caller>());

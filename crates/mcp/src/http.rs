@@ -114,7 +114,7 @@ impl<T: Tools> Server<T> {
         self.stop.cancel();
     }
 
-    /// Answers a request whose body was read.
+    /// Answers a request with a body that was already read.
     pub async fn serve(&self, endpoint: Endpoint, mut parts: Parts, body: Bytes, caller: T::Caller) -> Response<Body> {
         parts.extensions.insert(caller);
         match endpoint {
@@ -229,7 +229,7 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     named.flat_map(|text| text.split(',')).any(|part| part.split(';').next().unwrap_or_default().trim() == wanted)
 }
 
-/// A message with what its sender left out. Who takes no events is told no news.
+/// A message with the fields that its sender left out. A client that accepts no events gets no progress notifications.
 fn completed(body: &Bytes, needs_id: bool, accepts_events: bool) -> Bytes {
     let Ok(Value::Object(mut message)) = serde_json::from_slice(body) else { return body.clone() };
     message.entry("jsonrpc").or_insert_with(|| json!("2.0"));
@@ -297,7 +297,7 @@ fn only_message(events: &Bytes) -> Option<Bytes> {
     data.next().is_none().then(|| events.slice_ref(message))
 }
 
-/// A session's call whose answer is on its way. Dropped before the end, the client has left.
+/// A session's call with an answer in progress. If this is dropped before the end, the client has left.
 struct Leaving {
     sessions: Arc<Sessions>,
     call: Option<(String, NumberOrString)>,

@@ -1,8 +1,8 @@
-//! The Model Context Protocol, as a server speaks it.
+//! Server side of the Model Context Protocol.
 //!
-//! Owns the transports over HTTP (streamable with and without sessions, calls without any handshake, and the older one of
-//! two endpoints) and what the protocol says of progress and cancellation. Never does a tool's work: that is behind
-//! [`Tools`], which the gateway has for whoever calls from outside, and the guest for programs of its sandbox.
+//! Owns the transports over HTTP (streamable with and without sessions, calls without any handshake, and the older one with two
+//! endpoints) and what the protocol specifies for progress and cancellation. Never does a tool's work: that is behind [`Tools`],
+//! which the gateway implements for callers from outside, and the guest for programs of its sandbox.
 //!
 //! ```text
 //!  POST ──► is it a session's? ──yes──► the session's server ──┐
@@ -11,8 +11,9 @@
 //!  GET …/sse ──► a server for this connection, fed by POST …/messages ──┘
 //! ```
 //!
-//! A call ends early in these ways, and its future is dropped then: the client cancels it; a client without a session closes
-//! its connection; one with a session does and does not come back for it; its session is deleted, or forgotten.
+//! A call ends early, and its future is dropped, in these cases: the client cancels it; a client without a session closes its
+//! connection; a client with a session closes its connection and does not come back for the answer; its session is deleted or
+//! expires.
 
 #![forbid(unsafe_code)]
 
@@ -41,12 +42,12 @@ pub const MAX_ANSWER: usize = 32 << 20;
 /// The protocol's own errors. What a tool says of its failure is a result.
 pub type Error = rmcp::ErrorData;
 
-/// What is offered, and to whom.
+/// The tools, and which of them each caller gets.
 pub trait Tools: Send + Sync + 'static {
-    /// Who calls, as far as it matters to the tools. Each request brings its own.
+    /// The caller, as far as it matters to the tools. Each request has its own.
     type Caller: Clone + Send + Sync + 'static;
 
-    /// The name that clients are told, and how to use the tools.
+    /// The server's name for clients, and instructions for its tools.
     fn introduction(&self) -> (&'static str, &'static str);
 
     /// All tools that this caller may use.

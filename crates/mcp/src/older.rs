@@ -87,7 +87,7 @@ impl<T: Tools> Older<T> {
                 message = outgoing.recv() => message?,
                 () = connection.end.cancelled() => return None,
             };
-            // Messages are made of strings and numbers.
+            // Messages contain only strings and numbers, so this can't fail.
             let text = serde_json::to_string(&message).unwrap_or_default();
             Some((Event::default().event("message").data(text), (outgoing, connection)))
         });
