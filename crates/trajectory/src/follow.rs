@@ -1,7 +1,7 @@
-//! Steps as they are recorded, for whoever looks on.
+//! Live steps, for followers such as viewers.
 //!
-//! The writer only says which step changed; what it says of it is read from the log. So a follower who reads slowly holds
-//! numbers and no bodies, and one who missed too many is told so.
+//! The writer sends only the numbers of changed steps; followers read the steps from the log. So a slow follower holds numbers
+//! and no bodies, and one that missed too many is notified.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ pub enum News {
     Steps,
     /// The sandbox is gone, and all its steps were read with their outcomes. Nothing comes after it.
     End,
-    /// More changed than was read: whoever wants to go on starts over, from [`Follow::complete`].
+    /// More changed than was read. To continue, start over from [`Follow::complete`].
     Behind,
 }
 
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(follow.complete(), 0);
         finish(two);
         assert_eq!(next(&mut follow).await, [(2, true)]);
-        // Whoever goes on from here must hear of the end of the first.
+        // A follower that continues from here must receive the end of the first.
         assert_eq!(follow.complete(), 0);
         finish(one);
         assert_eq!(next(&mut follow).await, [(1, true)]);

@@ -111,7 +111,7 @@ pub struct Intent {
     pub work: Option<Work>,
 }
 
-/// Whose step it is in AgentFlow's words, and where it stands in a task.
+/// The step's owner in AgentFlow's terms, and its position in a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
     /// As the client named it.
@@ -296,8 +296,8 @@ pub enum Kind {
     Session,
 }
 
-/// A session in which steps are done, such as one of an AgentFlow worker, when it begins or ends. It stands between the
-/// steps and has no number of its own.
+/// The start or end of a session in which steps are done, such as one of an AgentFlow worker. It stands between the steps and has
+/// no number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionEvent {
     pub event: SessionChange,
@@ -435,7 +435,7 @@ pub struct OutcomeRecord {
 }
 
 impl OutcomeRecord {
-    /// A step whose server died.
+    /// Outcome of a step that was open when its server died.
     pub(crate) fn interrupted(step: u64) -> Self {
         Self {
             v: FORMAT_VERSION,
@@ -458,7 +458,7 @@ impl OutcomeRecord {
         }
     }
 
-    /// A step whose outcome can't be read.
+    /// Outcome of a step with an unreadable outcome line.
     pub(crate) fn damaged(step: u64) -> Self {
         let error = Some("the record of how it went is damaged".to_owned());
         Self { outcome: OutcomeKind::Damaged, error, ..Self::interrupted(step) }
@@ -571,7 +571,7 @@ impl IntentRecord {
 }
 
 impl Step {
-    /// One whose intent can't be read. `like` is a step near it.
+    /// A step with an unreadable intent. `like` is a step near it.
     pub(crate) fn lost(step: u64, like: Option<&Self>) -> Self {
         let text = |of: fn(&Self) -> &String| like.map(of).cloned().unwrap_or_default();
         Self {

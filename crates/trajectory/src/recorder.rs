@@ -102,8 +102,8 @@ impl Recorder {
         })
     }
 
-    /// The same for a call whose arguments are a body at hand, recorded as it came: as JSON if it is that, else as text or a
-    /// blob. No tree is made of it, which could be many times its size.
+    /// Like [`Recorder::begin`], for a call that has its arguments as a body, recorded as received: as JSON if it is valid JSON,
+    /// otherwise as text or a blob. It is not parsed into a tree, which could be many times its size.
     ///
     /// # Errors
     /// As [`Recorder::begin`].

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Query keys whose values never reach a record, compared without regard to case.
+/// Query keys with values that never reach a record. Case is ignored.
 pub const SECRET_QUERY_KEYS: [&str; 7] = ["access_token", "api_key", "apikey", "password", "secret", "ticket", "token"];
 
 /// The path with the values of secret query keys replaced by `redacted`. The text is otherwise untouched.

@@ -8,7 +8,7 @@ use crate::record::{Failure, StepResult};
 
 /// The most bytes of a field's value that are kept; more bytes of a text are cut off.
 const MAX_VALUE: usize = 512;
-/// Levels whose keys are looked at.
+/// Levels with keys that are inspected.
 const LEVELS: usize = 5;
 /// Values of `status` that say that something went wrong where no exit code does.
 const BAD_STATUS: [&str; 8] =

@@ -1,5 +1,5 @@
-//! Exports of recorded trajectories, in every format. The fixtures are logs as a recorder writes them: a worker's with
-//! branches, whose last step was interrupted, and a sandbox's with steps of all other dialects.
+//! Exports of recorded trajectories, in every format. The fixtures are logs as a recorder writes them: a worker's with branches
+//! and an interrupted last step, and a sandbox's with steps of all other dialects.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 

@@ -55,7 +55,7 @@ fn all(recorder: &Recorder, trajectory: &str) -> Vec<Step> {
     recorder.steps(&tenant(), trajectory, 0, 1000).unwrap()
 }
 
-/// One step whose answer is `body`; how it was recorded.
+/// Records a step that is answered with `body`, and returns how it was recorded.
 fn observed(recorder: &Recorder, trajectory: &str, body: &[u8]) -> Option<Body> {
     let mut step = recorder.begin(intent(trajectory, None)).unwrap();
     let number = step.id();
@@ -394,7 +394,7 @@ fn an_outcome_after_the_end_keeps_the_end() {
     }
 }
 
-/// Steps of a log with blobs, whose answers say how the calls went.
+/// Steps of a log with blobs. Their answers contain the results of the calls.
 fn recorded(dir: &Path) {
     let recorder = open(dir);
     for n in 1..=6 {
@@ -594,7 +594,7 @@ fn a_full_disk_takes_no_result_of_a_call_that_was_accepted_and_accepts_no_furthe
     let kept = all(&recorder, "s1");
     assert!(kept.iter().all(|step| step.outcome == Some(OutcomeKind::Ok)), "{kept:?}");
     assert!(matches!(&kept[2].observation, Some(Body::Blob(blob)) if blob.kept));
-    // Nothing is accepted whose end could not be written.
+    // No call is accepted if its end could not be written.
     assert!(matches!(recorder.begin(intent("s1", None)).err(), Some(TrajectoryError::DiskFull)));
     drop(recorder);
     let recorder = open_with(&dir, limits());

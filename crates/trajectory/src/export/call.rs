@@ -148,7 +148,7 @@ pub fn tool(action: &str) -> String {
 /// Names of functions as chat APIs take them: letters, digits, `_` and `-`, at most 64. Two tools never get the same.
 #[derive(Default)]
 pub(super) struct Names {
-    /// By what they were made of.
+    /// By the tool's name.
     given: BTreeMap<String, String>,
 }
 

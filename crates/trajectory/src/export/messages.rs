@@ -1,8 +1,8 @@
 //! `openai-messages`: `{messages, tools, …}`, a line for each branch. Every call is a message of the assistant with one tool
 //! call and a message of the tool that answers it.
 //!
-//! Names of functions are made of the tools' names; `tools` tells which is which. What the person and the model said was
-//! never seen and is not there.
+//! Names of functions are derived from the tools' names; `tools` maps them. The messages of the person and the model were never
+//! seen and are not included.
 
 use serde::Serialize;
 use serde_json::Value;

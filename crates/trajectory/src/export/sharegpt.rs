@@ -1,5 +1,5 @@
 //! `sharegpt`: `{conversations, tools}`, a line for each branch. Turns are `function_call` and `observation`, as trainers of
-//! function calls read them; there are none of `human` and `gpt`, whose words were never seen.
+//! function calls read them. There are no turns of `human` and `gpt`, because their text was never seen.
 //!
 //! `value` of a call is `{"name", "arguments"}` in a string, and `tools` is a list in a string.
 

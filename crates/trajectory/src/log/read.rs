@@ -19,7 +19,7 @@ pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limi
     let start = search(&file, len, after)?;
     let mut lines = Lines::new(file, start, len)?;
     let mut found = Found { steps: BTreeMap::new(), next: after + 1, limit };
-    // Steps found whose outcome is still to come, and will.
+    // Steps found with an outcome still to come.
     let mut waiting: usize = 0;
     let (mut damaged, mut last) = (0, 0);
     while let Some((_, line)) = lines.next_line()? {
@@ -254,7 +254,7 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
         };
         last_at = head.time();
         last.get_or_insert(head);
-        // An outcome of `interrupted` has no time of its own.
+        // An outcome of `interrupted` has no time.
         if last_at.is_some() {
             break;
         }

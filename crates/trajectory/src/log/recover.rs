@@ -25,7 +25,7 @@ pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
     let mut lines = LinesBack::new(file, len);
     let torn = lines.next_line()?.is_some_and(|rest| !rest.is_empty());
     let mut past = Past { last: 0, ended: false, torn, interrupted: Vec::new(), sum: NO_SUM };
-    // Each damaged line at the end may have been an intent, whose number must not be given out again.
+    // Each damaged line at the end may have been an intent with a number that must not be used again.
     let mut damaged = 0;
     let mut oldest = None;
     let mut concluded = BTreeSet::new();

@@ -44,8 +44,8 @@ pub struct Rule {
     pub near: &'static [(&'static str, Near)],
 }
 
-/// Fields whose values differ from run to run and say nothing of what was done. That they are there, and not null, is
-/// compared.
+/// Fields with values that differ from run to run and are irrelevant to what was done. Only their existence, and that they are
+/// not null, is compared.
 pub const VOLATILE: &[&str] = &[
     // times and durations
     "at",
