@@ -1,4 +1,4 @@
-//! A sandbox's hub over its routes: how a tool is called there, and what the answer means to the protocol.
+//! A sandbox's hub over its routes: how its tools are called, and what an answer means to the protocol.
 
 use ::http::header::{ACCEPT, CONTENT_TYPE};
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -32,7 +32,7 @@ enum Line {
     Last { status: u16, answer: Envelope<CallToolResult> },
 }
 
-/// The request that calls a tool of a sandbox's hub, or lists them all.
+/// Builds the request that calls a tool of a sandbox's hub, or lists all tools.
 pub fn hub_request(call: Option<(&str, &JsonObject)>, wants_news: bool) -> Request<Bytes> {
     let mut request = Request::new(Bytes::new());
     let path = match call {
@@ -40,7 +40,7 @@ pub fn hub_request(call: Option<(&str, &JsonObject)>, wants_news: bool) -> Reque
             *request.method_mut() = Method::POST;
             *request.body_mut() = serde_json::to_vec(arguments).unwrap_or_default().into();
             request.headers_mut().insert(CONTENT_TYPE, JSON);
-            // Names are plain, as a rule.
+            // Names are usually plain.
             match tool.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
                 true => format!("{TOOLS}/{tool}"),
                 false => format!("{TOOLS}/{}", utf8_percent_encode(tool, NON_ALPHANUMERIC)),
@@ -53,7 +53,7 @@ pub fn hub_request(call: Option<(&str, &JsonObject)>, wants_news: bool) -> Reque
     request
 }
 
-/// What a call answered. News go where they are wanted as they come.
+/// Reads the answer to a call. Sends its news, if wanted, as they arrive.
 pub async fn read_answer<B>(response: Response<B>, news: Option<&mpsc::Sender<String>>) -> ToolResult
 where
     B: Body<Data = Bytes> + Unpin,
@@ -98,7 +98,7 @@ where
     Ok(failed("the sandbox's answer broke off".to_owned()))
 }
 
-/// What a list answered.
+/// Reads the answer to a list request.
 pub async fn read_list<B>(response: Response<B>) -> Result<Vec<Tool>, Error>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -146,7 +146,7 @@ fn too_long() -> String {
     )
 }
 
-/// A failure as the agent reads it.
+/// A tool failure, as the agent reads it.
 pub fn failed(why: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(why.into())])
 }

@@ -1,4 +1,4 @@
-//! The protocol's requests, as calls of [`Tools`].
+//! Translates the protocol's requests to calls of [`Tools`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const LINES_AT_ONCE: usize = 16;
 /// Lines that wait to be sent. When the queue is full, the tool waits.
 const NEWS: usize = 64;
 
-/// A result of a tool, or an error of the protocol.
+/// A tool's result, or a protocol error.
 pub type ToolResult = Result<CallToolResult, Error>;
 
 pub(crate) struct Handler<T>(pub(crate) Arc<T>);
@@ -70,7 +70,7 @@ impl<T: Tools> ServerHandler for Handler<T> {
                     result?
                 }
             };
-            // The handler takes it away again for clients that don't know the word.
+            // The handler removes it again for clients that don't know the field.
             result.result_type = Some(ResultType::COMPLETE);
             Ok(result.into())
         };
@@ -83,12 +83,12 @@ impl<T: Tools> ServerHandler for Handler<T> {
     async fn on_initialized(&self, _: NotificationContext<RoleServer>) {}
 }
 
-/// Nobody waits for it any more.
+/// The error of a call that was cancelled; no client waits for it.
 fn cancelled() -> Error {
     Error::new(ErrorCode::INTERNAL_ERROR, "the call was cancelled", None)
 }
 
-/// Tells lines as they come, until there is nobody left to say any.
+/// Sends lines as progress notifications as they arrive, until their sender is dropped.
 async fn tell(peer: &Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Receiver<String>) {
     let mut count = 0u32;
     while let Some(text) = news.recv().await {

@@ -1,4 +1,4 @@
-//! Requests over HTTP: which of the transports each belongs to, and what clients leave out that the library insists on.
+//! Requests over HTTP: selects the transport of each, and completes what clients leave out but the library requires.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,18 +36,18 @@ const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Where a request was sent to.
+/// The endpoint of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
     /// `…/mcp`: streamable HTTP.
     Streamable,
-    /// `…/sse`: an older client's stream of answers. With where its requests are posted to, from there.
+    /// `…/sse`: an older client's stream of answers. Holds the address for its requests, relative to this endpoint.
     Stream(&'static str),
     /// `…/messages`: an older client's requests.
     Messages,
 }
 
-/// All transports over HTTP of one set of tools.
+/// All HTTP transports of one set of tools.
 pub struct Server<T: Tools> {
     sessions: Arc<Sessions>,
     lasting: StreamableHttpService<Handler<T>, LocalSessionManager>,
@@ -56,7 +56,7 @@ pub struct Server<T: Tools> {
     stop: CancellationToken,
 }
 
-/// What of a message decides about its way.
+/// The fields of a message that select its transport.
 #[derive(Deserialize)]
 struct Glimpse<'a> {
     jsonrpc: Option<IgnoredAny>,
@@ -79,14 +79,14 @@ struct GlimpseOfMeta {
 }
 
 impl Glimpse<'_> {
-    /// Whether its sender wants to know how it goes.
+    /// Whether the sender wants progress notifications.
     fn wants_news(&self) -> bool {
         self.params.as_ref().and_then(|params| params.meta.as_ref()).is_some_and(|meta| meta.progress_token.is_some())
     }
 }
 
 impl<T: Tools> Server<T> {
-    /// The owner has checked host and origin of each request, and who calls, before it comes here.
+    /// The owner must check host, origin, and caller of each request before it calls [`Server::serve`].
     pub fn new(tools: T) -> Self {
         let tools = Arc::new(tools);
         let sessions = Arc::new(Sessions::new());
@@ -109,7 +109,7 @@ impl<T: Tools> Server<T> {
         }
     }
 
-    /// Ends all sessions and their calls; later requests are refused.
+    /// Ends all sessions and their calls. Later requests are refused.
     pub fn stop(&self) {
         self.stop.cancel();
     }
@@ -127,7 +127,7 @@ impl<T: Tools> Server<T> {
         }
     }
 
-    /// A message, with a session or without.
+    /// Handles a message, with or without a session.
     async fn post(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
         let glimpse: Glimpse<'_> = match serde_json::from_slice(&body) {
             Ok(glimpse) => glimpse,
@@ -181,7 +181,7 @@ impl<T: Tools> Server<T> {
         }
     }
 
-    /// A session's stream, or its end.
+    /// Handles a session's stream, or its deletion.
     async fn other(&self, mut parts: Parts) -> Response<Body> {
         let Some(session) = text(&parts.headers, &SESSION) else {
             let why = "without a session there is nothing to read: POST a message. Older clients (SSE) connect to …/mcp/sse";
@@ -200,7 +200,7 @@ impl<T: Tools> Server<T> {
         if ends {
             self.sessions.forget(&session);
             if answer.status() == StatusCode::ACCEPTED {
-                // It has ended already, and clients log anything but 200 and 204 as a failure.
+                // The session has already ended, and clients log anything but 200 and 204 as a failure.
                 *answer.status_mut() = StatusCode::OK;
             }
         }
@@ -211,7 +211,7 @@ impl<T: Tools> Server<T> {
         self.sessions.manager.sessions.read().await.contains_key(session)
     }
 
-    /// Notes the use of a session that is there: names that clients make up are not kept.
+    /// Notes the use of a session that exists. Names that clients invent are not kept.
     async fn touch(&self, session: &str, resumes: bool) {
         if self.is_there(session).await {
             self.sessions.touch(session, resumes).await;
@@ -223,7 +223,7 @@ fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// Whether a client names a type of answer itself: most that say `*/*` mean one that is whole.
+/// Whether a client names this answer type itself: most clients that send `*/*` expect a complete answer.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     let named = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     named.flat_map(|text| text.split(',')).any(|part| part.split(';').next().unwrap_or_default().trim() == wanted)
@@ -242,7 +242,7 @@ fn completed(body: &Bytes, needs_id: bool, accepts_events: bool) -> Bytes {
     Value::Object(message).to_string().into()
 }
 
-/// An error of the protocol before a message could be understood.
+/// A protocol error for a message that could not be parsed.
 pub(crate) fn refusal(code: i32, why: &str) -> Response<Body> {
     let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": why}});
     plain(StatusCode::BAD_REQUEST, JSON, body.to_string())
@@ -262,8 +262,8 @@ pub(crate) fn plain(status: StatusCode, kind: HeaderValue, body: String) -> Resp
     answer
 }
 
-/// An answer that comes soon as one JSON text instead of a stream of one event: clients bound the size of events, and it
-/// is less work. One that takes longer is a stream, so that its connection shows signs of life.
+/// An answer that comes soon is sent as one JSON text instead of a stream of one event: clients limit the size of events, and it
+/// is less work. A slower one becomes a stream, so that its connection shows activity.
 async fn at_once<B>(mut head: AnswerHead, mut body: B) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + Unpin + 'static,
@@ -289,7 +289,7 @@ where
     Response::from_parts(head, Body::from_stream(first.chain(rest)))
 }
 
-/// The data of the only event that has any.
+/// The data of the only event that has data.
 fn only_message(events: &Bytes) -> Option<Bytes> {
     let lines = events.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let mut data = lines.filter_map(|line| line.strip_prefix(b"data:")).map(<[u8]>::trim_ascii_start).filter(|d| !d.is_empty());

@@ -34,12 +34,12 @@ pub use http::{Endpoint, Server};
 pub use rmcp;
 pub use sessions::MAX_SESSIONS;
 
-/// Bytes of a request's body.
+/// Largest request body, in bytes.
 pub const MAX_BODY: usize = 32 << 20;
-/// Bytes of a tool's answer; a longer one is an error that says so.
+/// Largest answer of a tool, in bytes; a longer one becomes an error that says so.
 pub const MAX_ANSWER: usize = 32 << 20;
 
-/// The protocol's own errors. What a tool says of its failure is a result.
+/// The protocol's own errors. A failure that a tool reports is a result.
 pub type Error = rmcp::ErrorData;
 
 /// The tools, and which of them each caller gets.
@@ -53,7 +53,7 @@ pub trait Tools: Send + Sync + 'static {
     /// All tools that this caller may use.
     fn list(&self, caller: Self::Caller) -> impl Future<Output = Result<Vec<Tool>, Error>> + Send;
 
-    /// Calls a tool. Lines that it says meanwhile go to `news`, when the caller wants them. Dropped, the work is stopped.
+    /// Calls a tool. Sends its progress lines to `news`, if the caller wants them. Dropping the future stops the work.
     fn call(
         &self,
         caller: Self::Caller,

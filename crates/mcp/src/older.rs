@@ -1,4 +1,4 @@
-//! The transport of 2024: one stream for all answers, and requests posted beside it.
+//! The transport of 2024: one stream for all answers, and a second endpoint for requests.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use crate::http::{plain, refusal};
 const MAX_CONNECTIONS: usize = 256;
 /// Messages that wait, in each direction.
 const WAITING: usize = 64;
-/// For a message to be taken.
+/// Time for a message to be accepted.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Inboxes = Arc<Mutex<HashMap<String, mpsc::Sender<ClientJsonRpcMessage>>>>;
@@ -36,7 +36,7 @@ pub(crate) struct Older<T> {
     stop: CancellationToken,
 }
 
-/// A connection; dropped, it is over and its calls end.
+/// A connection. Dropping it ends it and its calls.
 struct Connection {
     id: String,
     inboxes: Inboxes,
@@ -55,7 +55,7 @@ impl<T: Tools> Older<T> {
         Self { tools, inboxes: Arc::default(), stop }
     }
 
-    /// A client's stream: first where it posts to, relative to here, then the answers.
+    /// Opens a client's stream: first the relative address that it posts to, then the answers.
     pub(crate) fn open(&self, messages: &str) -> Response<Body> {
         let (Ok(high), Ok(low)) = (getrandom::u64(), getrandom::u64()) else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "no connection could be made");
@@ -77,7 +77,7 @@ impl<T: Tools> Older<T> {
         tokio::spawn(async move {
             let incoming = futures_util::stream::poll_fn(move |cx| incoming.poll_recv(cx));
             let transport = SinkStreamTransport::new(PollSender::new(outbox), incoming);
-            // A client that never says hello is not worth a word.
+            // A client that never initializes gets no answer.
             if let Ok(server) = serve_server_with_ct(handler, transport, end).await {
                 drop(server.waiting().await);
             }
@@ -95,7 +95,7 @@ impl<T: Tools> Older<T> {
         Sse::new(events).keep_alive(KeepAlive::default()).into_response()
     }
 
-    /// One of its requests.
+    /// Accepts one of its requests.
     pub(crate) async fn take(&self, parts: Parts, body: &[u8]) -> Response<Body> {
         let query = parts.uri.query().unwrap_or_default().split('&');
         let id = query.filter_map(|pair| pair.split_once('=')).find(|(name, _)| matches!(*name, "session_id" | "sessionId"));

@@ -1,4 +1,4 @@
-//! Sessions by their last use: there is a most, and who goes in the middle of a call is waited for a while.
+//! Sessions by their last use. Their number is bounded, and a client that leaves during a call gets some time to come back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,28 +9,28 @@ use rmcp::model::{CancelledNotification, CancelledNotificationParam, ClientJsonR
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager};
 
-/// Sessions at a time. When there are more, those go first that were unused for longest. Each holds some 160 KB after its
-/// first 35 calls, three quarters of it blocks of the library's channels, which have room for 32 messages each.
+/// Sessions at a time. Beyond this, the longest unused ones are removed. Each holds some 160 KB after its first 35 calls, three
+/// quarters of it blocks of the library's channels, which have space for 32 messages each.
 pub const MAX_SESSIONS: usize = 1024;
 /// A session without any message ends after this time; longer than the longest call.
 const KEEP_ALIVE: Duration = Duration::from_secs(2 * 3600);
-/// Answers that are kept for who comes back for them: a little longer than anybody is waited for.
+/// How long answers are kept for clients that come back for them: a little longer than [`AWAY`].
 const KEEP_ANSWERS: Duration = Duration::from_secs(8);
-/// How often sessions are reminded of what they need not keep: they look only when there is something to do.
+/// How often sessions are reminded to drop what they need not keep: they check only when they get a message.
 const SWEEP: Duration = Duration::from_secs(10);
-/// How long a client that went in the middle of a call may stay away before the call is cancelled.
+/// How long a client that left during a call may stay away before the call is cancelled.
 pub(crate) const AWAY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sessions {
     pub(crate) manager: Arc<LocalSessionManager>,
     used: Mutex<HashMap<SessionId, Used>>,
-    /// A task reminds them; it runs while there are any.
+    /// Whether the task that reminds them runs; it runs while sessions exist.
     sweeps: AtomicBool,
 }
 
 struct Used {
     last: Instant,
-    /// When it last took an answer up again.
+    /// When it last resumed an answer.
     resumed: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ impl Sessions {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It was used now. A new one may cost others their place.
+    /// Notes a use of the session. A new session may evict others.
     pub(crate) async fn touch(self: &Arc<Self>, id: &str, resumes: bool) {
         if !self.sweeps.swap(true, Ordering::Relaxed) {
             tokio::spawn(sweep(Arc::downgrade(self)));
@@ -81,7 +81,7 @@ impl Sessions {
         }
     }
 
-    /// Those that were used a moment ago.
+    /// Sessions that were used a moment ago.
     fn fresh(&self) -> Vec<SessionId> {
         let used = self.lock();
         used.iter().filter(|(_, session)| session.last.elapsed() < 3 * SWEEP).map(|(id, _)| SessionId::clone(id)).collect()
@@ -91,7 +91,7 @@ impl Sessions {
         self.lock().remove(id);
     }
 
-    /// A client left before its answer: cancels the call unless the client comes back for it in time.
+    /// Handles a client that left before its answer: cancels the call unless the client comes back for it in time.
     pub(crate) fn left(self: &Arc<Self>, id: String, request: NumberOrString) {
         let sessions = Arc::clone(self);
         let left = Instant::now();
@@ -109,7 +109,7 @@ impl Sessions {
     }
 }
 
-/// Has sessions drop the answers that nobody comes back for: what nobody speaks to keeps its last ones otherwise.
+/// Makes sessions drop answers that no client comes back for. Without messages, a session would keep its last ones.
 async fn sweep(sessions: Weak<Sessions>) {
     loop {
         tokio::time::sleep(SWEEP).await;

@@ -1,4 +1,4 @@
-//! Bodies that stand outside the log, named by their BLAKE3.
+//! Bodies outside the log, named by their BLAKE3 hash.
 
 use std::collections::HashSet;
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -11,26 +11,26 @@ use std::time::{Duration, SystemTime};
 use crate::TrajectoryError;
 use crate::reserve::Reserve;
 
-/// Where bodies are kept.
+/// A store of bodies.
 pub trait BlobStore: Send + Sync {
-    /// Room for one more body; none when the store is at its limit.
+    /// Creates a writer for one more body; none when the store is at its limit.
     fn create(&self) -> Result<Option<Box<dyn BlobWriter>>, TrajectoryError>;
     fn open(&self, digest: &str) -> Result<File, TrajectoryError>;
-    /// Bytes kept, those being written included.
+    /// Bytes kept, including those being written.
     fn bytes(&self) -> u64;
-    /// Removes what is not `wanted` and was not written within the last `grace`; answers the bytes freed.
+    /// Removes blobs that are not `wanted` and were not written within the last `grace`. Returns the bytes freed.
     fn sweep(&self, wanted: &HashSet<String>, grace: Duration) -> Result<u64, TrajectoryError>;
 }
 
-/// A body on its way into the store; dropped without `commit` it leaves nothing.
+/// Writes a body to the store. Dropping it without `commit` leaves nothing.
 pub trait BlobWriter: Send {
-    /// False when the store's limit was met: nothing of these bytes was kept.
+    /// False when the store's limit was reached: none of these bytes was kept.
     fn write(&mut self, bytes: &[u8]) -> io::Result<bool>;
-    /// `digest` is the BLAKE3 of all that was written.
+    /// `digest` is the BLAKE3 hash of all bytes written.
     fn commit(self: Box<Self>, digest: &str) -> io::Result<()>;
 }
 
-/// Blobs as files.
+/// A blob store with a file for each blob.
 pub struct FileBlobs {
     shared: Arc<Shared>,
 }
@@ -41,12 +41,12 @@ struct Shared {
     reserve: Arc<Reserve>,
     used: AtomicU64,
     next: AtomicU64,
-    /// Taken for writing by a sweep for each file it looks at, so that it never removes one just found to be a duplicate.
+    /// A sweep locks it for writing for each file that it checks, so that it never removes one just found to be a duplicate.
     sweeping: RwLock<()>,
 }
 
 impl FileBlobs {
-    /// Opens the store in `dir` and empties its `tmp`. What it already holds is counted in the background.
+    /// Opens the store in `dir` and empties its `tmp`. Existing blobs are counted in the background.
     pub(crate) fn open(dir: PathBuf, limit: u64, reserve: Arc<Reserve>) -> Result<Self, TrajectoryError> {
         let tmp = dir.join("tmp");
         match fs::remove_dir_all(&tmp) {
@@ -68,7 +68,7 @@ impl FileBlobs {
         })
     }
 
-    /// What counts the blobs that were there before `opened`; slow with many, so not part of opening.
+    /// Returns a function that counts the blobs from before `opened`. It is slow with many blobs, so it is not part of opening.
     pub(crate) fn count(&self, opened: SystemTime) -> impl FnOnce() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -99,7 +99,7 @@ fn for_each_blob(dir: &Path, mut see: impl FnMut(&Path, &fs::Metadata, &str)) {
     }
 }
 
-/// The BLAKE3 of a file from where it stands, in hexadecimal.
+/// The BLAKE3 hash of a file from its current position, in hexadecimal.
 pub(crate) fn digest_of(mut file: &File) -> io::Result<String> {
     let mut hash = blake3::Hasher::new();
     io::copy(&mut file, &mut hash)?;
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Saturating: what was there before is counted in the background. The closure never declines.
+        // Saturating: existing blobs are counted in the background. The closure never returns `None`.
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
     }
 }
@@ -157,7 +157,7 @@ impl BlobStore for FileBlobs {
                 return;
             }
             let _alone = self.shared.sweeping.write().unwrap_or_else(PoisonError::into_inner);
-            // Looked at again: it may have been met since the directory was read.
+            // Checked again: a duplicate may have been stored since the directory was read.
             let Ok(meta) = path.metadata() else { return };
             let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
             if age.is_none_or(|age| age < grace) {
@@ -213,10 +213,10 @@ impl BlobWriter for FileBlobWriter {
             && there.metadata()?.len() == self.written
             && digest_of(&there)? == digest
         {
-            // The time tells a sweep that it is wanted again.
+            // The new time protects it from a sweep.
             return there.set_times(FileTimes::new().set_modified(SystemTime::now()));
         }
-        // One with other bytes was damaged by a power cut or by the disk, and is replaced.
+        // A file with other bytes was damaged by a power cut or by the disk, and is replaced.
         if let Err(error) = fs::rename(&self.path, &target) {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{Format, MAX_BRANCHES};
 
-/// Why something could not be recorded or read back.
+/// An error while recording or reading back.
 #[derive(Debug, Error)]
 pub enum TrajectoryError {
     #[error("could not {what} {}: {source}", path.display())]
@@ -25,7 +25,7 @@ pub enum TrajectoryError {
     NoBlob { digest: String },
     #[error("the body {digest} is damaged: its bytes are not those that were recorded")]
     DamagedBlob { digest: String },
-    /// The bound on all logs together: calls are refused rather than made without a record.
+    /// The limit on all logs together is reached: calls are refused rather than made without a record.
     #[error("the trajectory logs use {used} bytes of {limit}, so no further call is accepted")]
     LogsFull { used: u64, limit: u64 },
     #[error("the disk of the trajectory logs is full, so no further call is accepted")]
@@ -49,7 +49,7 @@ impl TrajectoryError {
         Self::Io { what, path: path.into(), source }
     }
 
-    /// The stable code of it.
+    /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { .. } | Self::InUse { .. } | Self::DamagedBlob { .. } => ErrorCode::Internal,
@@ -66,7 +66,7 @@ impl TrajectoryError {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::LogsFull { .. } => "export and remove old trajectories, or raise the limit on trajectory logs",

@@ -1,26 +1,26 @@
-//! Which steps of a trajectory are wanted.
+//! Filters for the steps of a trajectory.
 
 use crate::{Origin, OutcomeKind, Step, StepResult, TrajectoryError};
 
-/// Steps by who caused them, and by how they went. The default takes all.
+/// Selects steps by their origin and result. The default takes all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// None: all.
     pub origins: Option<Vec<Origin>>,
-    /// None: all; else whether the result is a failure.
+    /// None: all; otherwise whether the result is a failure.
     pub failed: Option<bool>,
 }
 
 impl Filter {
-    /// What an agent did: what exports and replays take unless told otherwise.
+    /// The steps of agents: the default for exports and replays.
     pub fn agent() -> Self {
         Self { origins: Some(vec![Origin::Agent]), failed: None }
     }
 
-    /// The origins of a list such as `agent,person`; `all` is all of them.
+    /// Parses a list of origins such as `agent,person`; `all` stands for every origin.
     ///
     /// # Errors
-    /// [`TrajectoryError::BadOrigin`] for any other word.
+    /// [`TrajectoryError::BadOrigin`] for any other text.
     pub fn of_origins(text: &str) -> Result<Self, TrajectoryError> {
         if text == "all" {
             return Ok(Self::default());
@@ -33,7 +33,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// A gap is shown to everybody.
+    /// Gaps pass every filter.
     pub fn takes(&self, step: &Step) -> bool {
         if step.outcome == Some(OutcomeKind::Damaged) {
             return true;

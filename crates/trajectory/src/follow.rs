@@ -10,21 +10,21 @@ use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError, error::Tr
 
 use crate::{Step, StepLog, TrajectoryError, TrajectoryKey};
 
-/// Changes that wait for one follower; beyond it he is behind.
+/// Changes that wait for one follower; beyond this, it is behind.
 const WAITING: usize = 1024;
-/// The most steps of each kind, new ones and ended ones, that one read answers.
+/// The most steps of each kind, new and ended, that one read returns.
 const PAGE: usize = 64;
 
-/// What the writer says.
+/// What the writer sends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
-    /// It began, or ended.
+    /// The step started or ended.
     Step(u64),
-    /// The trajectory's sandbox is gone.
+    /// The trajectory's sandbox was deleted.
     End,
 }
 
-/// Who looks on, by trajectory.
+/// Followers by trajectory.
 #[derive(Default)]
 pub(crate) struct Followers {
     feeds: Mutex<HashMap<TrajectoryKey, Sender<Change>>>,
@@ -35,10 +35,10 @@ impl Followers {
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when the record is written: one who joins after that reads it.
+    /// Call it after the record is written: a follower that joins later reads the record.
     pub(crate) fn tell(&self, key: &TrajectoryKey, change: Change) {
         if let Some(feed) = self.feeds().get(key) {
-            // Nobody may be left to hear it.
+            // There may be no follower left.
             let _ = feed.send(change);
         }
     }
@@ -52,7 +52,7 @@ impl Followers {
         Ok(feed.subscribe())
     }
 
-    /// The one who leaves is still counted.
+    /// The follower that leaves is still counted.
     fn leave(&self, key: &TrajectoryKey) {
         let mut feeds = self.feeds();
         if feeds.get(key).is_some_and(|feed| feed.receiver_count() <= 1) {
@@ -66,18 +66,18 @@ impl Followers {
     }
 }
 
-/// What there is for a follower.
+/// What a follower can do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// Something to [`Follow::read`].
     Steps,
-    /// The sandbox is gone, and all its steps were read with their outcomes. Nothing comes after it.
+    /// The sandbox was deleted, and all its steps were read with their outcomes. Nothing comes after it.
     End,
     /// More changed than was read. To continue, start over from [`Follow::complete`].
     Behind,
 }
 
-/// One who follows a trajectory: `news`, then `read`, and again.
+/// A follower of one trajectory: call `news`, then `read`, and repeat.
 pub struct Follow {
     key: TrajectoryKey,
     log: Arc<dyn StepLog>,
@@ -85,18 +85,18 @@ pub struct Follow {
     changes: Receiver<Change>,
     /// The last step that was read.
     last: u64,
-    /// Read, and still under way then.
+    /// Steps that were open when they were read.
     open: BTreeSet<u64>,
-    /// Of `open`: changed since.
+    /// The steps of `open` that have changed since.
     ended: BTreeSet<u64>,
-    /// There are steps after `last`.
+    /// Steps exist after `last`.
     more: bool,
-    /// The trajectory's sandbox is gone.
+    /// The trajectory's sandbox was deleted.
     over: bool,
 }
 
 impl Follow {
-    /// Steps after `after`, but no more of the past than `tail`.
+    /// Follows the steps after `after`, with at most `tail` past steps.
     pub(crate) fn begin(
         key: TrajectoryKey,
         log: Arc<dyn StepLog>,
@@ -104,7 +104,7 @@ impl Follow {
         most: usize,
         (after, tail): (u64, Option<u64>),
     ) -> Result<Self, TrajectoryError> {
-        // Before the log is looked at: what is recorded in between is heard of.
+        // Joins before it reads the log, so that it hears of steps recorded in between.
         let changes = followers.join(&key, most)?;
         let mut follow = Self {
             key,
@@ -128,7 +128,7 @@ impl Follow {
         self.open.first().map_or(self.last, |first| first - 1)
     }
 
-    /// Waits for something to read. Nothing is lost when the wait is given up.
+    /// Waits for something to read. Cancellation loses nothing.
     pub async fn news(&mut self) -> News {
         loop {
             if self.more || !self.ended.is_empty() {
@@ -142,7 +142,7 @@ impl Follow {
                 Err(RecvError::Lagged(_)) => return News::Behind,
                 Err(RecvError::Closed) => return News::End,
             }
-            // Whatever else has come meanwhile is read in one go.
+            // Everything else that has arrived is read together.
             loop {
                 match self.changes.try_recv() {
                     Ok(change) => self.note(change),
@@ -164,8 +164,8 @@ impl Follow {
         }
     }
 
-    /// What changed, from the log: steps that ended, then new ones, which may be under way still and then come again. Reads
-    /// files, so not on a thread that serves.
+    /// Reads the changes from the log: steps that ended, then new ones. A new step may still be open; it then comes again. Reads
+    /// files, so don't call it on a thread that serves requests.
     pub fn read(&mut self) -> Result<Vec<Step>, TrajectoryError> {
         let mut steps = Vec::new();
         while steps.len() < PAGE
@@ -246,7 +246,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let recorder = recorder(&dir, 4);
         let mut follow = follow(&recorder, 0, None);
-        // Nothing is there yet, not even a log.
+        // Nothing exists yet, not even a log.
         assert_eq!(next(&mut follow).await, []);
         let (one, two) = (begin(&recorder, "one"), begin(&recorder, "one"));
         finish(begin(&recorder, "other"));
@@ -259,7 +259,7 @@ mod tests {
         finish(one);
         assert_eq!(next(&mut follow).await, [(1, true)]);
         assert_eq!(follow.complete(), 2);
-        // Begun and ended in between: read once, with its outcome.
+        // Started and ended in between: read once, with its outcome.
         finish(begin(&recorder, "one"));
         assert_eq!(next(&mut follow).await, [(3, true)]);
         recorder.close_trajectory(&TenantId::default_tenant(), "one");
@@ -298,7 +298,7 @@ mod tests {
             }
             assert_eq!(got, wanted.collect::<Vec<_>>());
         }
-        // A number that is not there yet: only what comes.
+        // A number that doesn't exist yet: only future steps.
         let mut late = follow(&recorder, 1000, None);
         assert_eq!(next(&mut late).await, []);
         finish(begin(&recorder, "one"));

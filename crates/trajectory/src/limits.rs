@@ -1,27 +1,26 @@
 use std::time::Duration;
 
-/// The recorder's bounds; what happens at each is said with it.
+/// The recorder's limits, and what happens at each.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// A body up to this many bytes that is JSON or text stands in the record itself; a larger one, or binary, becomes a
-    /// blob. At most 64 KiB.
+    /// Largest JSON or text body in the record itself, in bytes; a larger or binary body becomes a blob. At most 64 KiB.
     pub inline_bytes: usize,
-    /// A body up to this many bytes is kept as a blob; of a larger one only hash and length (`truncated`).
+    /// Largest body kept as a blob, in bytes; of a larger one, only hash and length are kept (`truncated`).
     pub body_bytes: u64,
-    /// All blobs together, in bytes, those being written included. Beyond it bodies are only hashed, marked `store_full`
-    /// and counted.
+    /// All blobs together, in bytes, including those being written. Beyond this, bodies are only hashed, marked `store_full` and
+    /// counted.
     pub blobs_bytes: u64,
-    /// All logs together, in bytes. Beyond it `begin` refuses, so no call is made without its record.
+    /// All logs together, in bytes. Beyond this, `begin` refuses, so no call is made without its record.
     pub logs_bytes: u64,
-    /// Disk space kept for outcomes of accepted calls, in bytes. Calls are refused as long as it can't be had.
+    /// Disk space reserved for outcomes of accepted calls, in bytes. Calls are refused while it can't be allocated.
     pub reserve_bytes: u64,
     /// Log files held open at once; the least recently used are closed first.
     pub open_files: usize,
-    /// Calls under way at once in one trajectory; beyond it `begin` refuses.
+    /// Open steps in one trajectory; beyond this, `begin` refuses.
     pub open_steps: usize,
-    /// Those who follow one trajectory at once; beyond it a further one is refused.
+    /// Followers of one trajectory; beyond this, further ones are refused.
     pub followers: usize,
-    /// Time from a write to its `fdatasync`, at most.
+    /// Longest time from a write to its `fdatasync`.
     pub sync_every: Duration,
 }
 
@@ -41,9 +40,9 @@ impl Default for Limits {
     }
 }
 
-/// The most bytes of an action that are kept; the rest is cut and marked with an ellipsis.
+/// Largest action that is kept, in bytes; the rest is cut and marked with an ellipsis.
 pub(crate) const MAX_ACTION: usize = 4 << 10;
-/// The most bytes of an error text, an origin, a sandbox's name or a request id that are kept.
+/// Largest error text, origin, sandbox name or request id that is kept, in bytes.
 pub(crate) const MAX_TEXT: usize = 2 << 10;
-/// The most steps that one read answers.
+/// The most steps that one read returns.
 pub(crate) const MAX_PAGE: usize = 1000;

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
-/// No record is longer: bodies in a record are at most 64 KiB each, and JSON escapes a byte to six at most.
+/// Longest record, in bytes: bodies in a record are at most 64 KiB each, and JSON escapes a byte to six at most.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 const CHUNK: usize = 16 << 10;
 
-/// Complete lines in `[from, end)` of a file, without their line break. A line that is cut off at the end is passed over;
-/// of one that is longer than any record comes what it begins with.
+/// Complete lines in `[from, end)` of a file, without their line break. An incomplete last line is skipped; a line that is longer
+/// than any record is returned cut off.
 pub(crate) struct Lines {
     reader: BufReader<io::Take<File>>,
     line: Vec<u8>,
@@ -23,7 +23,7 @@ impl Lines {
         Ok(Self { reader: BufReader::with_capacity(64 << 10, file.take(end.saturating_sub(from))), line: Vec::new(), at: from })
     }
 
-    /// The next line and where it starts.
+    /// The next line and its start.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.line.clear();
         let start = self.at;
@@ -40,8 +40,8 @@ impl Lines {
     }
 }
 
-/// Lines of a file from its end to its start, without their line break. The first is what stands after the last line
-/// break: empty when the file ends as it should.
+/// Lines of a file from its end to its start, without their line break. The first is the text after the last line break: empty in
+/// an intact file.
 pub(crate) struct LinesBack<'a> {
     file: &'a File,
     /// Where `buffer` starts in the file.

@@ -1,4 +1,4 @@
-//! Where steps are logged, and its implementation as a file for each trajectory.
+//! The log of steps, and its implementation with a file for each trajectory.
 
 mod read;
 mod recover;
@@ -24,7 +24,7 @@ use crate::{
     Verification,
 };
 
-/// Names one trajectory.
+/// Identifies one trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TrajectoryKey {
     tenant: TenantId,
@@ -32,7 +32,7 @@ pub struct TrajectoryKey {
 }
 
 impl TrajectoryKey {
-    /// Refuses ids that could leave a path.
+    /// Rejects ids that could lead out of a path.
     pub fn new(tenant: &TenantId, trajectory: &str) -> Result<Self, TrajectoryError> {
         let ok = (1..=64).contains(&trajectory.len())
             && trajectory.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
@@ -51,23 +51,23 @@ impl TrajectoryKey {
     }
 }
 
-/// Where steps are logged.
+/// A log of steps.
 pub trait StepLog: Send + Sync {
-    /// Logs an intent under the next number of its trajectory, which it answers once the record can't be lost by the
-    /// server's death.
+    /// Logs an intent under the next number of its trajectory. Returns that number once the server's death can't lose the
+    /// record.
     fn begin(&self, key: &TrajectoryKey, intent: IntentRecord) -> Result<u64, TrajectoryError>;
-    /// Logs the outcome of a step under way, once; whatever it answers, the step is no longer under way.
+    /// Logs the outcome of an open step, once. Whatever it returns, the step is no longer open.
     fn finish(&self, key: &TrajectoryKey, outcome: OutcomeRecord) -> Result<(), TrajectoryError>;
-    /// Notes that the trajectory's sandbox is gone.
+    /// Records that the trajectory's sandbox was deleted.
     fn end(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
     fn remove(&self, key: &TrajectoryKey) -> Result<(), TrajectoryError>;
-    /// A tenant's trajectories, the last used first.
+    /// A tenant's trajectories, the most recently used first.
     fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError>;
     /// Up to `limit` steps after the given one, in order.
     fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError>;
-    /// Logs that a session began or ended.
+    /// Logs the start or end of a session.
     fn session(&self, key: &TrajectoryKey, event: SessionEvent) -> Result<(), TrajectoryError>;
-    /// Begins and ends of sessions, in order.
+    /// Starts and ends of sessions, in order.
     fn sessions(&self, key: &TrajectoryKey) -> Result<Vec<SessionEvent>, TrajectoryError>;
     /// Checks all lines, and calls `see` with the step and the kept body of each reference.
     fn verify(
@@ -76,13 +76,13 @@ pub trait StepLog: Send + Sync {
         found: &mut Verification,
         see: &mut dyn FnMut(u64, BlobRef),
     ) -> Result<(), TrajectoryError>;
-    /// The number of the last step, and whether the end was noted; of no log 0, and that it was not.
+    /// The number of the last step, and whether the end was recorded; `(0, false)` without a log.
     fn stand(&self, key: &TrajectoryKey) -> Result<(u64, bool), TrajectoryError>;
     /// Calls `see` with each digest that any record of any tenant refers to.
     fn digests(&self, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError>;
     /// Bytes of all logs.
     fn bytes(&self) -> u64;
-    /// Failed attempts to bring records to the disk itself.
+    /// Failed attempts to sync records to the disk.
     fn sync_errors(&self) -> u64;
 }
 
@@ -98,12 +98,12 @@ pub struct FileLog {
     reserve: Arc<Reserve>,
 }
 
-/// What is known of one log while it is used.
+/// State of one log while it is used.
 ///
 /// Locks are taken in this order: the map of logs, then a log's state.
 struct Log {
     path: PathBuf,
-    /// When it was last used, by `FileLog::clock`.
+    /// Time of its last use, by `FileLog::clock`.
     used: AtomicU64,
     state: Mutex<LogState>,
 }
@@ -111,11 +111,11 @@ struct Log {
 #[derive(Default)]
 struct LogState {
     file: Option<Arc<File>>,
-    /// Whether `last`, `ended` and `torn` are those of the file.
+    /// Whether `last`, `ended` and `torn` were read from the file.
     loaded: bool,
     len: u64,
     last: u64,
-    /// Steps under way.
+    /// Open steps.
     open: BTreeSet<u64>,
     ended: bool,
     /// The file doesn't end with a line break.
@@ -132,7 +132,7 @@ impl Log {
 }
 
 impl FileLog {
-    /// `first` runs on the thread that syncs, before anything else.
+    /// `first` runs on the sync thread, before anything else.
     pub(crate) fn open(
         dir: PathBuf,
         limits: Limits,
@@ -185,12 +185,12 @@ impl FileLog {
         log
     }
 
-    /// Closes the quarter of the files that was used least recently, and forgets logs with no step under way: the last
-    /// line of the file says all that was known of them.
+    /// Closes the quarter of the files that was used least recently, and drops logs without an open step from memory: the last
+    /// line of the file holds everything that was known of them.
     fn evict(&self, logs: &mut HashMap<TrajectoryKey, Arc<Log>>) {
         let mut by_age: Vec<(u64, TrajectoryKey)> = logs
             .iter()
-            // Only the map holds it, so nobody is about to use it, and nobody can be while the map is locked.
+            // Only the map holds it, so no thread uses it, and none can while the map is locked.
             .filter(|(_, log)| Arc::strong_count(log) == 1)
             .map(|(key, log)| (log.used.load(Ordering::Relaxed), key.clone()))
             .collect();
@@ -220,7 +220,7 @@ impl FileLog {
         closed
     }
 
-    /// Runs `change` on the log's state with its file open and its past known. `make` allows a new log to be made.
+    /// Runs `change` on the log's state, with its file open and its past loaded. `make` allows the creation of a new log.
     fn change<T>(
         &self,
         key: &TrajectoryKey,
@@ -231,7 +231,7 @@ impl FileLog {
             let log = self.log(key);
             let mut state = log.state();
             if state.removed {
-                // Taken out of the map before it was marked, so the next look finds another.
+                // It was removed from the map before it was marked, so the next lookup finds another.
                 continue;
             }
             self.load(key, &log, &mut state, make)?;
@@ -256,8 +256,8 @@ impl FileLog {
         state.len = file.metadata().map_err(failed)?.len();
         let past = recover::past(&file, state.len).map_err(failed)?;
         (state.last, state.ended, state.torn, state.sum) = (past.last, past.ended, past.torn, Some(past.sum));
-        // Steps that a dead server left under way stay `open` until said to be interrupted, one after the other, so that
-        // dying here again loses none of them.
+        // Steps that a dead server left open stay `open` until each is recorded as interrupted, so that another crash here loses
+        // none of them.
         state.open = past.interrupted.into_iter().collect();
         while let Some(step) = state.open.pop_first() {
             let mut record = OutcomeRecord::interrupted(step);
@@ -281,7 +281,7 @@ impl FileLog {
         }
     }
 
-    /// Reads the file as long as it is now. What is being written meanwhile is a line more.
+    /// Reads the file up to its current length. A concurrent write only adds a line.
     fn read<T>(&self, key: &TrajectoryKey, read: impl FnOnce(File, u64) -> io::Result<T>) -> Result<T, TrajectoryError> {
         let (path, file) = self.open_to_read(key)?;
         let len = file.metadata().map(|meta| meta.len());
@@ -309,7 +309,8 @@ impl FileLog {
         Ok(file)
     }
 
-    /// One record, one `write(2)`: all of it or nothing. `accepted`: it tells of what was accepted, and may use the reserve.
+    /// Appends one record in one `write(2)`, completely or not at all. `accepted`: the record belongs to an accepted call, and
+    /// may use the reserve.
     fn append(&self, log: &Log, state: &mut LogState, record: &impl Serialize, accepted: bool) -> Result<(), TrajectoryError> {
         let failed = |e| TrajectoryError::io("write to", &log.path, e);
         let Some(file) = state.file.clone() else {
@@ -329,7 +330,7 @@ impl FileLog {
             false => write_whole(&file, &line, state.len),
         };
         if let Err(error) = written {
-            // Its length tells whether the part that was written could be taken back.
+            // Its length shows whether the partial write could be undone.
             let len = file.metadata().map_or(state.len, |meta| meta.len());
             state.torn = len != state.len;
             state.len = len;
@@ -349,7 +350,7 @@ impl FileLog {
         self.append(log, state, record, true)
     }
 
-    /// Drops what is held in memory of a log that nobody uses.
+    /// Drops the in-memory state of a log that is not in use.
     fn forget(&self, key: &TrajectoryKey) {
         let mut logs = self.logs();
         let idle = logs.get(key).is_some_and(|log| {
@@ -396,7 +397,7 @@ impl StepLog for FileLog {
                 return Ok(());
             }
             let written = self.append_outcome(log, state, &mut outcome);
-            // A step that outlived its sandbox has opened the file again.
+            // A step that outlived its sandbox has reopened the file.
             if state.ended && state.open.is_empty() {
                 self.close(state);
             }
@@ -442,7 +443,7 @@ impl StepLog for FileLog {
             io::ErrorKind::NotFound => TrajectoryError::NoTrajectory { trajectory: key.trajectory.clone() },
             _ => TrajectoryError::io("remove", &path, error),
         })?;
-        // Saturating: what was there before is counted in the background. The closure never declines.
+        // Saturating: existing logs are counted in the background. The closure never returns `None`.
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(len)));
         logs.remove(key);
         if let Some(state) = &mut state {
@@ -459,8 +460,8 @@ impl StepLog for FileLog {
     fn steps(&self, key: &TrajectoryKey, after: u64, limit: usize) -> Result<Vec<Step>, TrajectoryError> {
         let (path, file) = self.open_to_read(key)?;
         let failed = |e| TrajectoryError::io("read", &path, e);
-        // Length and steps under way belong together: an outcome written after the length was taken is not read, so its
-        // step must count as under way.
+        // Length and open steps belong together: an outcome written after the length was taken is not read, so its step must
+        // count as open.
         let (len, open) = {
             let logs = self.logs();
             let state = logs.get(key).map(|log| log.state());
@@ -520,7 +521,7 @@ impl StepLog for FileLog {
     }
 }
 
-/// All of `bytes` at the end of the file, which is `len` long, in one `write(2)`; or none of it.
+/// Writes all of `bytes` at the end of the file, which is `len` long, in one `write(2)`; or none of it.
 fn write_whole(mut file: &File, bytes: &[u8], len: u64) -> io::Result<()> {
     loop {
         match file.write(bytes) {
@@ -535,7 +536,7 @@ fn write_whole(mut file: &File, bytes: &[u8], len: u64) -> io::Result<()> {
     }
 }
 
-/// What counts the logs that were there before `opened`.
+/// Returns a function that counts the logs from before `opened`.
 fn count_logs(dir: PathBuf, used: Arc<AtomicU64>, opened: SystemTime) -> impl FnOnce() + Send {
     move || {
         for log in read::all_logs(&dir) {

@@ -1,4 +1,4 @@
-//! What a step is, in memory, on disk and in an export.
+//! Format of steps in memory, on disk and in exports.
 
 use std::str::FromStr;
 
@@ -11,20 +11,20 @@ use serde_json::value::RawValue;
 use crate::TrajectoryError;
 use crate::seal::{self, Line};
 
-/// The version of the records on disk and of exported steps. Version 1 had no checksums, no `result`, and the client's
-/// address as `origin`; its logs are read as before.
+/// The version of records on disk and of exported steps. Version 1 had no checksums, no `result`, and the client's address as
+/// `origin`; its logs can still be read.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Who caused a step, told from the way its call came in. It is for filters alone and gives no rights.
+/// The origin of a step, derived from how its call came in. It is only for filters and grants no rights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// An agent, its harness's tool calls, or the command line: everything that says nothing else.
+    /// An agent, its harness's tool calls, or the command line: every call without another mark.
     #[default]
     Agent,
-    /// A person, by one of this server's own pages.
+    /// A person, through one of this server's own pages.
     Person,
-    /// The life of the sandbox itself, and calls that processes in the sandbox make.
+    /// The lifecycle of the sandbox itself, and calls of processes in the sandbox.
     System,
 }
 
@@ -39,7 +39,7 @@ impl Origin {
         }
     }
 
-    /// Of a record of version 1, which did not say.
+    /// For a record of version 1, which has no origin.
     fn of_dialect(dialect: &str) -> Self {
         match dialect {
             "api" | "agent_sandbox" | "inside" => Self::System,
@@ -58,14 +58,14 @@ impl FromStr for Origin {
 }
 
 impl<'de> Deserialize<'de> for Origin {
-    /// In version 1 an address or null stood here.
+    /// Version 1 has an address or null here.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         Ok(text.and_then(|text| text.parse().ok()).unwrap_or_default())
     }
 }
 
-/// Whether a call did what it was asked, by its answer. [`OutcomeKind`] says whether an answer came at all.
+/// Whether a call succeeded, by its answer. [`OutcomeKind`] states whether an answer came at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepResult {
@@ -90,55 +90,55 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What is about to be done: everything known before the dial.
+/// A call that is about to be made: everything known before the guest is dialled.
 #[derive(Debug, Clone)]
 pub struct Intent {
     pub tenant: TenantId,
     /// The sandbox's id: 1 to 64 letters, digits, hyphens and underscores.
     pub trajectory: String,
     pub sandbox_name: String,
-    /// The wire format it came in, such as `aio`, `agent_sandbox` or `inside`.
+    /// The wire format of the call, such as `aio`, `agent_sandbox` or `inside`.
     pub dialect: &'static str,
     /// Method and path, or a tool's name. Pass query strings through [`mod@crate::redact`] first.
     pub action: String,
-    /// A JSON body or query that is already at hand; none when it will be streamed through the request tap.
+    /// A JSON body or query that is already available; none if it will be streamed through the request tap.
     pub arguments: Option<Value>,
     pub origin: Origin,
     /// The client's address, or `inside`.
     pub client: Option<String>,
     pub request_id: String,
-    /// None for a call that no worker made.
+    /// None for a call without a worker.
     pub work: Option<Work>,
 }
 
 /// The step's owner in AgentFlow's terms, and its position in a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
-    /// As the client named it.
+    /// The client's name for it.
     pub worker: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The step of this trajectory that it goes on from, where that is not the one before: branches make a tree.
+    /// The step of this trajectory that it continues, if not the one before: branches form a tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u64>,
     pub trace_id: String,
-    /// When it was asked for; what lies between that and the step's start it waited.
+    /// Time of the request; it waited from then until the step's start.
     pub queued_at: Timestamp,
-    /// The sandbox in which it is done, by name.
+    /// The sandbox in which it runs, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// The call's own limit in seconds, where it named one; 0 is none.
+    /// The call's own timeout in seconds, if it has one; 0 is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
-    /// What the client told of its model's tokens, as it came.
+    /// The client's token counts of its model, as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Box<RawValue>>,
 }
 
-/// How the transport of a step went; its [`StepResult`] is read from the answer.
+/// How the transport of a step ended; its [`StepResult`] is read from the answer.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The answer's HTTP status, where there was an answer.
+    /// The answer's HTTP status, if an answer came.
     pub status: Option<u16>,
     pub result: OutcomeKind,
     pub error: Option<String>,
@@ -156,32 +156,32 @@ pub enum OutcomeKind {
     Failed,
     /// The server died during the call. Never passed in: computed on read.
     Interrupted,
-    /// A line of the log that told of it is not as it was written. Never passed in: computed on read.
+    /// A log line with the outcome is damaged. Never passed in: computed on read.
     Damaged,
 }
 
-/// A body as the record has it.
+/// A body in a record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
-    /// JSON, byte for byte as it passed, but for line breaks between its tokens.
+    /// JSON, byte for byte as it passed, except line breaks between its tokens.
     Json(Box<RawValue>),
     /// Text that is not JSON.
     Text(String),
     Blob(BlobRef),
-    /// Only in exports with bodies put in place of references: a blob that is not text.
+    /// Only in exports with inlined bodies: a blob that is not text.
     Base64(String),
 }
 
-/// A body that stands outside the record.
+/// A reference to a body outside the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlobRef {
-    /// Of its bytes, in hexadecimal.
+    /// Hash of its bytes, in hexadecimal.
     pub blake3: String,
     pub bytes: u64,
-    /// Whether the bytes can be read back; if not, hash and length are all there is.
+    /// Whether the bytes can be read back; if not, only hash and length are known.
     pub kept: bool,
-    /// It was over the limit on one body.
+    /// It exceeded the limit on one body.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,7 +200,7 @@ pub enum NotKept {
     WriteFailed,
 }
 
-/// One of the calls of a step that stands for several: what a command of the command line needs to do its work.
+/// One of the calls of a step that stands for several: the calls that one command of the command line makes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PartOfStep {
     pub action: String,
@@ -211,7 +211,7 @@ pub struct PartOfStep {
     pub observation: Option<Body>,
 }
 
-/// One step, intent and outcome together: what is read back and exported.
+/// One step, intent and outcome together, as it is read back and exported.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
     #[serde(rename = "v")]
@@ -228,10 +228,10 @@ pub struct Step {
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
     pub duration_ms: Option<f64>,
-    /// None while the call is under way.
+    /// None while the call is in progress.
     pub outcome: Option<OutcomeKind>,
     pub status: Option<u16>,
-    /// None where there is no whole answer, and so no result.
+    /// None without a complete answer, which has the result.
     #[serde(default)]
     pub result: Option<StepResult>,
     pub error: Option<String>,
@@ -245,18 +245,18 @@ pub struct Step {
     /// The calls that one command of the command line made, in the order of their ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PartOfStep>,
-    /// Bytes that passed through the request tap, or of `arguments` when they were at hand.
+    /// Bytes that passed through the request tap, or of `arguments` if they were available at the start.
     pub bytes_in: u64,
     /// Bytes that passed through the response tap.
     pub bytes_out: u64,
 }
 
-/// A trajectory at a glance.
+/// A summary of one trajectory.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub trajectory: String,
     pub sandbox_name: String,
-    /// Of a worker's trajectory: the worker, and its task where one was named.
+    /// Of a worker's trajectory: the worker, and its task if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,7 +270,7 @@ pub struct Summary {
     pub ended: bool,
 }
 
-/// How much was recorded and how much could not be, since the recorder was opened.
+/// What was recorded and what could not be, since the recorder was opened.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Counters {
     pub steps_begun: u64,
@@ -279,7 +279,7 @@ pub struct Counters {
     pub refused: u64,
     /// Outcomes that could not be written; their steps read as interrupted.
     pub outcomes_lost: u64,
-    /// Bodies of which only hash and length were kept, because the blob store was full or failed.
+    /// Bodies with only hash and length kept, because the blob store was full or failed.
     pub bodies_not_kept: u64,
     pub logs_bytes: u64,
     pub blobs_bytes: u64,
@@ -304,18 +304,18 @@ pub struct SessionEvent {
     pub id: String,
     /// The kind of resource, such as `bash` or `vm`.
     pub resource_type: String,
-    /// With what it was made: all that its replay needs.
+    /// Its configuration at creation: everything that its replay needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Value>,
-    /// Seconds without a call after which it ends.
+    /// Idle time in seconds after which it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<f64>,
-    /// The sandbox in which it is, by name.
+    /// The name of its sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// When it began, or ended.
+    /// When it started or ended.
     pub at: Timestamp,
-    /// The last step that began before this was written; set by the log.
+    /// The last step that started before this was written; set by the log.
     #[serde(default)]
     pub after: u64,
 }
@@ -327,7 +327,7 @@ pub enum SessionChange {
     End,
 }
 
-/// A session's event as it is logged.
+/// A session's event in the log.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SessionRecord {
     pub(crate) v: u32,
@@ -341,7 +341,7 @@ pub(crate) struct SessionRecord {
     pub(crate) at: Timestamp,
 }
 
-/// What a check of a trajectory's log and blobs found.
+/// Result of a check of a trajectory's log and blobs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Verification {
     pub trajectory: String,
@@ -351,7 +351,7 @@ pub struct Verification {
     pub steps: u64,
     /// Kept bodies outside the log that it refers to.
     pub blobs: u64,
-    /// What is not as it was written, in order; at most a thousand.
+    /// Altered or missing parts, in order; at most a thousand.
     pub problems: Vec<Problem>,
 }
 
@@ -375,18 +375,18 @@ impl Verification {
     }
 }
 
-/// An intent as it is logged. The log itself sets `step`, `last`, `open` and `ended`.
+/// An intent in the log. The log itself sets `step`, `last`, `open` and `ended`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct IntentRecord {
     pub v: u32,
     pub kind: Kind,
     pub step: u64,
-    /// The last step begun in this trajectory.
+    /// The last step that started in this trajectory.
     pub last: u64,
-    /// The oldest step under way.
+    /// The oldest open step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<u64>,
-    /// The trajectory's end was noted before.
+    /// The trajectory's end was already recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     pub tenant: String,
@@ -406,7 +406,7 @@ pub struct IntentRecord {
     pub work: Option<Work>,
 }
 
-/// An outcome as it is logged. The log itself sets `last`, `open` and `ended`.
+/// An outcome in the log. The log itself sets `last`, `open` and `ended`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OutcomeRecord {
     pub v: u32,
@@ -422,7 +422,7 @@ pub struct OutcomeRecord {
     #[serde(default)]
     pub result: Option<StepResult>,
     pub error: Option<String>,
-    /// What passed the request tap, when the intent had no arguments at hand.
+    /// What passed the request tap, if the intent had no arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Body>,
     pub observation: Option<Body>,
@@ -464,7 +464,7 @@ impl OutcomeRecord {
         Self { outcome: OutcomeKind::Damaged, error, ..Self::interrupted(step) }
     }
 
-    /// Its result, also of a record that does not say.
+    /// Its result, also for a record without one.
     fn result(&self) -> Option<StepResult> {
         if self.result.is_some() || self.v > 1 {
             return self.result.clone();
@@ -478,7 +478,7 @@ impl OutcomeRecord {
     }
 }
 
-/// The result of a step, of what its answer tells and how the transport went.
+/// The result of a step, from its answer and its transport.
 pub(crate) fn conclude(
     kind: OutcomeKind,
     told: Option<StepResult>,
@@ -496,7 +496,7 @@ pub(crate) fn conclude(
     }
 }
 
-/// The end of a trajectory as it is logged.
+/// The end of a trajectory in the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EndRecord {
     pub(crate) v: u32,
@@ -508,7 +508,7 @@ pub(crate) struct EndRecord {
     pub(crate) at: Timestamp,
 }
 
-/// What of any line tells where the log stands.
+/// The part of any line that shows the log's position.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
@@ -531,7 +531,7 @@ pub(crate) struct Head {
     pub(crate) at: Option<Timestamp>,
 }
 
-/// Of [`Work`], what a list shows.
+/// The part of [`Work`] that a list shows.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Whose {
     pub(crate) worker: String,
@@ -540,7 +540,7 @@ pub(crate) struct Whose {
 }
 
 impl Head {
-    /// None for a line that is not as it was written.
+    /// None for a damaged line.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         match seal::check(line) {
             Line::Sealed { .. } | Line::Unsealed => serde_json::from_slice(line).ok(),

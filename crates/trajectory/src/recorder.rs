@@ -1,4 +1,4 @@
-//! What records: `begin` before the dial, taps while bytes pass, `finish` before the answer's last byte.
+//! The recorder: `begin` before the guest is dialled, taps while bytes pass, `finish` before the answer's last byte.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -25,16 +25,16 @@ use crate::{
     TrajectoryError, TrajectoryKey, Verification,
 };
 
-/// The most of a body that a record itself may hold, whatever the configuration says: log lines are bounded by it.
+/// Largest body in a record itself, in bytes, whatever the configuration is: it bounds log lines.
 const MAX_INLINE: usize = 64 << 10;
-/// The most of a body of one call among several of a step that the record itself holds.
+/// Largest body in the record itself of one call among several of a step, in bytes.
 const PART_INLINE: usize = 1 << 10;
 /// The most calls of one step.
 const MAX_PARTS: usize = 64;
-/// A blob that was just written may belong to a record that is still to come.
+/// A recently written blob may belong to a record that is still to come.
 const SWEEP_GRACE: Duration = Duration::from_secs(3600);
 
-/// Records steps. Cheap to clone; the last clone's drop brings everything to the disk.
+/// Records steps. Cheap to clone. Dropping the last clone syncs everything to the disk.
 #[derive(Clone)]
 pub struct Recorder {
     inner: Arc<Inner>,
@@ -50,15 +50,15 @@ struct Inner {
     refused: AtomicU64,
     outcomes_lost: AtomicU64,
     not_kept: Arc<AtomicU64>,
-    /// Held as long as this records.
+    /// Held while this recorder exists.
     _lock: Option<File>,
 }
 
 impl Recorder {
-    /// Opens the records in `dir`, which it makes if need be.
+    /// Opens the records in `dir`, and creates it if needed.
     ///
     /// # Errors
-    /// [`TrajectoryError::InUse`] when another process records there.
+    /// [`TrajectoryError::InUse`] if another process records there.
     pub fn open(dir: PathBuf, limits: Limits) -> Result<Self, TrajectoryError> {
         std::fs::create_dir_all(&dir).map_err(|e| TrajectoryError::io("make", &dir, e))?;
         let lock = lock(&dir)?;
@@ -69,7 +69,7 @@ impl Recorder {
         Ok(Self::build(Arc::new(log), Arc::new(blobs), limits, Some(lock)))
     }
 
-    /// Records into the given log and store.
+    /// Creates a recorder with the given log and store.
     pub fn with(log: Arc<dyn StepLog>, blobs: Arc<dyn BlobStore>, limits: Limits) -> Self {
         Self::build(log, blobs, limits, None)
     }
@@ -92,10 +92,10 @@ impl Recorder {
         }
     }
 
-    /// Writes the intent before it returns: from then on it survives the server's death.
+    /// Writes the intent before it returns. From then on, the intent survives the server's death.
     ///
     /// # Errors
-    /// Whatever keeps it from being recorded. The call must then not be made.
+    /// Any failure to record it. The call must then not be made.
     pub fn begin(&self, intent: Intent) -> Result<OpenStep, TrajectoryError> {
         self.try_begin(intent, None).inspect_err(|_| {
             self.inner.refused.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Recorder {
         (tap.close(), bytes as u64)
     }
 
-    /// A tenant's trajectories, the last used first. Two small reads for each.
+    /// A tenant's trajectories, the most recently used first. Two small reads for each.
     pub fn list(&self, tenant: &TenantId) -> Result<Vec<Summary>, TrajectoryError> {
         self.inner.log.list(tenant)
     }
@@ -196,7 +196,7 @@ impl Recorder {
         self.inner.log.steps(&key, after, limit.min(MAX_PAGE))
     }
 
-    /// The same of those that the filter takes, and the step after which to read on; none: those were the last.
+    /// The same for steps that pass the filter, and the step after which to continue; none: those were the last.
     pub fn filtered(
         &self,
         tenant: &TenantId,
@@ -224,8 +224,8 @@ impl Recorder {
         }
     }
 
-    /// Follows a trajectory from the step after the given one, though no further back than `tail` steps. It need not have
-    /// begun. Reads a little of the log.
+    /// Follows a trajectory from the step after the given one, but no further back than `tail` steps. The trajectory need not
+    /// exist yet. Reads a little of the log.
     ///
     /// # Errors
     /// [`TrajectoryError::TooManyFollowers`] at [`Limits::followers`].
@@ -235,8 +235,8 @@ impl Recorder {
         Follow::begin(key, Arc::clone(&inner.log), Arc::clone(&inner.followers), inner.limits.followers, (after, tail))
     }
 
-    /// Writes all steps as JSON lines, intent and outcome together, and answers their number. With `inline_blobs` kept
-    /// bodies stand in place of their references: as JSON or text where they are that, else in Base64.
+    /// Writes all steps as JSON lines, intent and outcome together, and returns their number. With `inline_blobs`, kept bodies
+    /// replace their references: as JSON or text if they are that, otherwise in Base64.
     pub fn export(
         &self,
         tenant: &TenantId,
@@ -276,7 +276,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// None when it was swept away, or is not as it was written.
+    /// None if it was swept or is damaged.
     fn read_whole(&self, blob: &BlobRef) -> Result<Option<Vec<u8>>, TrajectoryError> {
         let file = match self.inner.blobs.open(&blob.blake3) {
             Err(TrajectoryError::NoBlob { .. }) => return Ok(None),
@@ -287,10 +287,10 @@ impl Recorder {
         Ok((blake3::hash(&bytes).to_string() == blob.blake3).then_some(bytes))
     }
 
-    /// The bytes of a blob, by its BLAKE3 in hexadecimal. They are read once to see that they are those that were recorded.
+    /// The bytes of a blob, by its BLAKE3 hash in hexadecimal. Reads them once to check that they are unaltered.
     ///
     /// # Errors
-    /// [`TrajectoryError::DamagedBlob`] when they are not.
+    /// [`TrajectoryError::DamagedBlob`] if they are altered.
     pub fn read_blob(&self, digest: &str) -> Result<File, TrajectoryError> {
         let mut file = self.inner.blobs.open(digest)?;
         let failed = |e| TrajectoryError::io("read", digest, e);
@@ -301,17 +301,17 @@ impl Recorder {
         Ok(file)
     }
 
-    /// Notes that a session of the trajectory's worker began or ended.
+    /// Records the start or end of a session of the trajectory's worker.
     pub fn note_session(&self, tenant: &TenantId, trajectory: &str, event: SessionEvent) -> Result<(), TrajectoryError> {
         self.inner.log.session(&TrajectoryKey::new(tenant, trajectory)?, event)
     }
 
-    /// Begins and ends of sessions in the order in which they were noted.
+    /// Starts and ends of sessions, in the order in which they were recorded.
     pub fn sessions(&self, tenant: &TenantId, trajectory: &str) -> Result<Vec<SessionEvent>, TrajectoryError> {
         self.inner.log.sessions(&TrajectoryKey::new(tenant, trajectory)?)
     }
 
-    /// Reads all of a trajectory, log and bodies, and says what is not as it was written.
+    /// Reads all of a trajectory, log and bodies, and reports what was altered.
     pub fn verify(&self, tenant: &TenantId, trajectory: &str) -> Result<Verification, TrajectoryError> {
         let key = TrajectoryKey::new(tenant, trajectory)?;
         let mut found = Verification { trajectory: trajectory.to_owned(), ..Verification::default() };
@@ -336,7 +336,7 @@ impl Recorder {
         Ok(found)
     }
 
-    /// The sandbox was deleted: notes the end and closes the file. Records stay.
+    /// Records the end of a trajectory after its sandbox was deleted, and closes the file. Records stay.
     pub fn close_trajectory(&self, tenant: &TenantId, trajectory: &str) {
         let result = TrajectoryKey::new(tenant, trajectory).and_then(|key| {
             self.inner.log.end(&key)?;
@@ -348,12 +348,12 @@ impl Recorder {
         }
     }
 
-    /// Removes a trajectory's log. Its blobs may belong to others too: [`Recorder::sweep`] removes those that don't.
+    /// Removes a trajectory's log. Other trajectories may share its blobs: [`Recorder::sweep`] removes those that none uses.
     pub fn remove(&self, tenant: &TenantId, trajectory: &str) -> Result<(), TrajectoryError> {
         self.inner.log.remove(&TrajectoryKey::new(tenant, trajectory)?)
     }
 
-    /// Removes blobs older than an hour that no record refers to; answers the bytes freed. Reads every log.
+    /// Removes blobs older than an hour that no record refers to, and returns the bytes freed. Reads every log.
     pub fn sweep(&self) -> Result<u64, TrajectoryError> {
         self.sweep_older(SWEEP_GRACE)
     }
@@ -383,7 +383,7 @@ impl Recorder {
     }
 }
 
-/// A call under way. Dropped without [`OpenStep::finish`] it is recorded as aborted.
+/// A call in progress. If dropped without [`OpenStep::finish`], it is recorded as aborted.
 pub struct OpenStep {
     recorder: Recorder,
     /// Taken when the outcome is written.
@@ -414,18 +414,18 @@ impl OpenPart {
 }
 
 impl OpenStep {
-    /// Begins one of the calls of this step.
+    /// Starts one of the calls of this step.
     pub fn begin_part(&self, action: String) -> OpenPart {
         let tap = || self.recorder.tap().holding(PART_INLINE);
         OpenPart { action: cut(action, MAX_ACTION), request: tap(), response: tap().judging() }
     }
 
-    /// Whether it takes no further calls.
+    /// Whether it accepts no further calls.
     pub fn is_full(&self) -> bool {
         self.parts.len() >= MAX_PARTS
     }
 
-    /// One of its calls has ended. Answers its result.
+    /// Ends one of its calls, and returns the call's result.
     pub fn add_part(&mut self, part: OpenPart, outcome: &Outcome) -> Option<StepResult> {
         let result = conclude(outcome.result, Some(part.response.result()), outcome.error.as_deref(), outcome.status);
         self.parts.push(PartOfStep {
@@ -444,12 +444,12 @@ impl OpenStep {
         self.step
     }
 
-    /// What streamed bytes of the request are fed to. Not needed for arguments that were at hand.
+    /// Receives the streamed bytes of the request. Not needed for arguments that were available at the start.
     pub fn request_tap(&mut self) -> &mut Tap {
         &mut self.request
     }
 
-    /// What the answer's bytes are fed to as they pass.
+    /// Receives the answer's bytes as they pass.
     pub fn response_tap(&mut self) -> &mut Tap {
         &mut self.response
     }
@@ -545,7 +545,7 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A kept body as it stands in an export.
+/// A kept body in an export.
 fn body_of(bytes: Vec<u8>) -> Body {
     match String::from_utf8(bytes) {
         Ok(text) => crate::tap::of_text(text),

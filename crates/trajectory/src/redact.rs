@@ -1,4 +1,4 @@
-//! Secrets that travel in query strings and in environments.
+//! Secrets in query strings and in environments.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Query keys with values that never reach a record. Case is ignored.
 pub const SECRET_QUERY_KEYS: [&str; 7] = ["access_token", "api_key", "apikey", "password", "secret", "ticket", "token"];
 
-/// The path with the values of secret query keys replaced by `redacted`. The text is otherwise untouched.
+/// The path with the values of secret query keys replaced by `redacted`, and otherwise unchanged.
 pub fn redact(path_and_query: &str) -> Cow<'_, str> {
     let Some((path, query)) = path_and_query.split_once('?') else {
         return Cow::Borrowed(path_and_query);
@@ -55,7 +55,8 @@ fn is_secret(key: &str) -> bool {
     SECRET_QUERY_KEYS.iter().any(|secret| decoded.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
-/// What is recorded of a create, of a session's configuration and of their answers: the same, but for the credentials in the URLs and proxies' addresses of `env`.
+/// The recorded form of a create, of a session's configuration and of their answers: unchanged, except that credentials are
+/// removed from URLs and proxy addresses in `env`.
 pub fn without_userinfo(mut said: Value) -> Value {
     fn walk(said: &mut Value) {
         match said {
@@ -84,7 +85,7 @@ pub fn without_userinfo(mut said: Value) -> Value {
 fn hide_userinfo(name: &str, text: &str) -> String {
     let name = name.to_ascii_lowercase();
     if name == "proxy_server" || name.ends_with("_proxy") {
-        // Written without a scheme too, and the proxy takes everything up to the last @ as credentials.
+        // A proxy address may lack a scheme, and the proxy takes everything up to the last @ as credentials.
         let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
         return rest.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, address)| format!("{scheme}redacted@{address}"));
     }

@@ -1,6 +1,6 @@
-//! Disk space that is kept for what must still be written when the disk is full: how calls ended that were accepted.
+//! Disk space reserved for writes that must succeed when the disk is full: the outcomes of accepted calls.
 //!
-//! It is a file of zeros that makes room by becoming shorter. As long as it isn't whole again, no call is accepted.
+//! It is a file of zeros that frees space when it is shortened. While it isn't whole, no call is accepted.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// The least that is given back at once, in bytes.
+/// The least that is released at once, in bytes.
 const PIECE: u64 = 256 << 10;
-/// Between two attempts to make it whole.
+/// Between two attempts to restore it.
 const AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -31,14 +31,14 @@ struct Held {
 }
 
 impl Reserve {
-    /// What can't be taken now is taken before the first call.
+    /// Space that can't be allocated now is allocated before the first call.
     pub(crate) fn open(path: PathBuf, size: u64) -> Self {
         let reserve = Self { path, size, whole: AtomicBool::new(false), held: Mutex::new(Held { bytes: 0, tried: None }) };
         reserve.is_whole();
         reserve
     }
 
-    /// Whether all of it is there; takes what is missing if there is room again.
+    /// Whether it is whole; allocates what is missing if there is space again.
     pub(crate) fn is_whole(&self) -> bool {
         if self.whole.load(Ordering::Acquire) {
             return true;
@@ -58,7 +58,7 @@ impl Reserve {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Gives space back to the disk. False: there is nothing left.
+    /// Releases space to the disk. False: nothing is left.
     fn release(&self, bytes: u64) -> bool {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.whole.store(false, Ordering::Release);
@@ -67,7 +67,7 @@ impl Reserve {
         }
         held.bytes = held.bytes.saturating_sub(bytes.max(PIECE));
         held.tried = Some(Instant::now());
-        // Some file systems free space only when the change is on the disk itself.
+        // Some file systems free space only after the change is synced.
         let shortened = OpenOptions::new().write(true).open(&self.path).and_then(|file| {
             file.set_len(held.bytes)?;
             file.sync_all()
@@ -79,7 +79,7 @@ impl Reserve {
         shortened.is_ok()
     }
 
-    /// Repeats a write that fails because the disk is full, as long as there is something to give back for it.
+    /// Repeats a write that fails because the disk is full, while there is reserved space to release for it.
     pub(crate) fn retry<T>(&self, bytes: usize, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
             match write() {
@@ -104,7 +104,7 @@ fn take(path: &Path, size: u64) -> io::Result<()> {
         other => other.map_err(io::Error::from),
     };
     if taken.is_err() {
-        // What it has of the rest would keep others from it.
+        // A partial allocation would keep that space from others.
         file.set_len(0)?;
     }
     taken

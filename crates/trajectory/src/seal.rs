@@ -1,4 +1,4 @@
-//! What tells that a line of a log is as it was written, and follows the line that it followed then.
+//! Checksums that show that a line of a log is unaltered and still follows the same line.
 //!
 //! The last two fields of a line are `prev`, the sum of the line before, and `sum`, the first 64 bits of the BLAKE3 of
 //! everything before it in this line. Lines of version 1 have neither.
@@ -6,21 +6,21 @@
 /// The sum of a line, in hexadecimal.
 pub(crate) type Sum = [u8; 16];
 
-/// Stands where there is no line before, or one without a sum.
+/// The sum before the first line, or after a line without one.
 pub(crate) const NO_SUM: Sum = *b"0000000000000000";
 
 const SUM: &[u8] = b",\"sum\":\"";
 const PREV: &[u8] = b",\"prev\":\"";
 const END: &[u8] = b"\"}";
 
-/// What a line is.
+/// State of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     Sealed {
         sum: Sum,
         prev: Sum,
     },
-    /// Of version 1, which nothing checks but that it is JSON.
+    /// Of version 1, where only the JSON syntax is checked.
     Unsealed,
     /// Cut off by a power cut or a full disk: it was never acknowledged.
     Torn,
@@ -34,7 +34,7 @@ fn sum(bytes: &[u8]) -> Sum {
     sum
 }
 
-/// Closes a line: `line` is a JSON object with at least one field, without a line break. Answers its sum.
+/// Closes a line: `line` is a JSON object with at least one field, without a line break. Returns its sum.
 pub(crate) fn seal(line: &mut Vec<u8>, prev: &Sum) -> Sum {
     line.pop();
     for (name, value) in [(PREV, Some(prev)), (SUM, None)] {
@@ -53,12 +53,12 @@ fn last_sum(line: &[u8]) -> Option<Sum> {
     rest[..at].ends_with(SUM).then(|| rest[at..].try_into().ok()).flatten()
 }
 
-/// Looks at a line, without its line break.
+/// Checks a line, without its line break.
 pub(crate) fn check(line: &[u8]) -> Line {
     let Some(said) = last_sum(line) else {
         return match line {
             line if !line.ends_with(b"}") => Line::Torn,
-            // What begins so has no sum because nothing of its version had one.
+            // A line with this start has no sum because its version had none.
             line if line.starts_with(b"{\"v\":1,") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
                 Line::Unsealed
             }

@@ -1,4 +1,4 @@
-//! The thread that brings what was written to the disk itself.
+//! The thread that syncs written files to the disk.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// Sleeps while nothing is dirty; else syncs all that is, once an interval.
+/// Sleeps while nothing is dirty; otherwise syncs all dirty files once an interval.
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +71,7 @@ impl Syncer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// `file` was written to.
+    /// Marks `file` as written to.
     pub(crate) fn mark(&self, path: &Path, file: &Arc<File>) {
         let mut dirty = self.shared.dirty();
         if dirty.files.contains_key(path) {
@@ -89,7 +89,7 @@ impl Syncer {
         }
     }
 
-    /// A file was made in `dir`.
+    /// Marks `dir`, in which a file was created.
     pub(crate) fn mark_dir(&self, dir: &Path) {
         let mut dirty = self.shared.dirty();
         let was_clean = dirty.is_clean();
@@ -124,7 +124,7 @@ fn run(shared: &Shared, every: Duration) {
             .wake
             .wait_while(shared.dirty(), |dirty| dirty.is_clean() && !dirty.stop)
             .unwrap_or_else(PoisonError::into_inner);
-        // More may come until the interval is over; a stop ends it early.
+        // More files may become dirty until the interval ends; a stop ends it early.
         let (mut dirty, _) =
             shared.wake.wait_timeout_while(dirty, every, |dirty| !dirty.stop).unwrap_or_else(PoisonError::into_inner);
         let (files, dirs, stop) = (std::mem::take(&mut dirty.files), std::mem::take(&mut dirty.dirs), dirty.stop);

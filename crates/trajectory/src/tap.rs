@@ -1,4 +1,4 @@
-//! What looks at a body while it passes.
+//! Observes a body while it passes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Tap {
     inline: usize,
     most: u64,
     bytes: u64,
-    /// All of a body that still fits in a record; then what has not gone to the file yet.
+    /// The whole body while it fits in a record; then the bytes that are not in the file yet.
     buffer: Vec<u8>,
     large: Option<Large>,
     verdict: Option<Verdict>,
@@ -34,29 +34,29 @@ impl Tap {
         Self { blobs, not_kept, inline, most, bytes: 0, buffer: Vec::new(), large: None, verdict: None }
     }
 
-    /// The record itself may hold so much of it.
+    /// Sets how many bytes the record itself may hold.
     pub(crate) fn holding(mut self, inline: usize) -> Self {
         self.inline = self.inline.min(inline);
         self
     }
 
-    /// Of an answer, which is read for what it says of how the call went.
+    /// For an answer, which is scanned for the result of the call.
     pub(crate) fn judging(mut self) -> Self {
         self.verdict = Some(Verdict::default());
         self
     }
 
-    /// The body is a file or another thing that says nothing of how the call went.
+    /// Marks the body as a file or other payload that doesn't contain the result of the call.
     pub fn is_payload(&mut self) {
         self.verdict = None;
     }
 
-    /// What the answer says of how the call went.
+    /// The result of the call, according to the answer.
     pub(crate) fn result(&self) -> StepResult {
         self.verdict.as_ref().map_or(StepResult::Succeeded, Verdict::result)
     }
 
-    /// Sees the next bytes of the body.
+    /// Processes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         if let Some(verdict) = &mut self.verdict {
@@ -91,7 +91,7 @@ impl Tap {
             self.buffer = Vec::new();
             return;
         }
-        // Small pieces are gathered, so that a stream of lines is not a write(2) each.
+        // Small pieces are buffered, so that a stream of lines does not cost one write(2) each.
         if self.buffer.len() + bytes.len() > self.inline {
             large.write(&self.buffer);
             self.buffer.clear();
@@ -138,7 +138,7 @@ impl Large {
         Self { hash: blake3::Hasher::new(), spool }
     }
 
-    /// What was spooled is dropped; the hash goes on.
+    /// Drops the spooled bytes and continues to hash.
     fn give_up(&mut self, why: NotKept) {
         if self.spool.is_ok() {
             self.spool = Err(why);
@@ -175,12 +175,12 @@ impl Large {
     }
 }
 
-/// How a text stands in a record.
+/// The form of a text in a record.
 pub(crate) fn of_text(text: String) -> Body {
     let Ok(raw) = serde_json::from_str::<&RawValue>(&text) else {
         return Body::Text(text);
     };
-    // Inside its strings JSON has no bare line break, so what is replaced is space between tokens.
+    // Strings in JSON contain no bare line break, so only space between tokens is replaced.
     let one_line = raw.get().replace(['\n', '\r'], " ");
     match RawValue::from_string(one_line) {
         Ok(raw) => Body::Json(raw),

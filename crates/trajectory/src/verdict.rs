@@ -1,20 +1,20 @@
-//! Whether a call did what it was asked to do, read from its answer while that passes.
+//! Result of a call, read from its answer while that passes.
 //!
-//! HTTP says that an answer came; the answer says how it went: a command's exit code, `success: false`, `isError`. The
-//! answer may be many megabytes long and is not held, so its JSON is scanned byte by byte, and only a few short fields near
-//! its top are kept. Of JSON lines, the last one counts.
+//! HTTP only states that an answer came. The answer contains the result: a command's exit code, `success: false`, `isError`. The
+//! answer may be many megabytes long and is not held, so its JSON is scanned byte by byte, and only a few short fields near its
+//! top are kept. Of JSON lines, the last one counts.
 
 use crate::record::{Failure, StepResult};
 
-/// The most bytes of a field's value that are kept; more bytes of a text are cut off.
+/// Largest value of a field that is kept, in bytes; longer text is cut off.
 const MAX_VALUE: usize = 512;
 /// Levels with keys that are inspected.
 const LEVELS: usize = 5;
-/// Values of `status` that say that something went wrong where no exit code does.
+/// Values of `status` that indicate a failure if there is no exit code.
 const BAD_STATUS: [&str; 8] =
     ["error", "failed", "timed_out", "timeout", "hard_timeout", "no_change_timeout", "killed", "aborted"];
 
-/// The last key of a level, as far as it matters.
+/// The last key of a level, if it is relevant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Key {
     #[default]
@@ -72,7 +72,7 @@ enum Token {
     Plain,
 }
 
-/// What one document said.
+/// Result fields of one document.
 #[derive(Debug, Default)]
 struct Said {
     success: Option<bool>,
@@ -87,12 +87,12 @@ struct Said {
 
 #[derive(Debug)]
 pub(crate) struct Verdict {
-    /// It is not JSON that could tell anything.
+    /// It is not JSON that could contain a result.
     off: bool,
     started: bool,
     depth: usize,
     levels: [Level; LEVELS],
-    /// In an object, a text that begins here is a key.
+    /// In an object, a text that starts here is a key.
     at_key: bool,
     token: Token,
     keep: bool,
@@ -119,21 +119,21 @@ impl Default for Verdict {
 }
 
 impl Verdict {
-    /// The result that a whole answer tells.
+    /// The result of a whole answer.
     pub(crate) fn judge(answer: &[u8]) -> StepResult {
         let mut verdict = Self::default();
         verdict.feed(answer);
         verdict.result()
     }
 
-    /// Sees the next bytes of the answer.
+    /// Processes the next bytes of the answer.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if self.off {
             return;
         }
         let mut rest = bytes;
         while let [byte, after @ ..] = rest {
-            // Most of a long answer is within its texts.
+            // Most of a long answer is inside its texts.
             if let Token::Text { escaped: false, .. } = self.token
                 && !self.keep
             {
@@ -150,7 +150,7 @@ impl Verdict {
         }
     }
 
-    /// What was told up to here.
+    /// The result up to here.
     pub(crate) fn result(&self) -> StepResult {
         self.last.as_ref().map_or(StepResult::Succeeded, Said::result)
     }
@@ -247,12 +247,12 @@ impl Verdict {
         }
     }
 
-    /// A value begins. Which one it is does not matter for `data`: an envelope has it.
+    /// Called at the start of a value. Which one it is does not matter for `data`: an envelope has it.
     fn see_data(&mut self) {
         self.said.has_data |= self.value_key() == Key::Data && self.top() == 1;
     }
 
-    /// A text or a number alone is no answer that tells anything, nor is what is not JSON at all.
+    /// A text or number alone, or anything that is not JSON, contains no result.
     fn outside(&mut self) {
         self.off |= self.depth == 0;
     }
@@ -262,7 +262,7 @@ impl Verdict {
         usize::from(self.depth > 1 && self.levels[0].key == Key::Answer)
     }
 
-    /// How deep a value stands in the answer; 1 for its own fields.
+    /// The depth of a value in the answer; 1 for its own fields.
     fn top(&self) -> usize {
         self.depth - self.around().min(self.depth)
     }
@@ -286,7 +286,7 @@ impl Verdict {
         }
     }
 
-    /// Takes the value of a field that matters.
+    /// Keeps the value of a relevant field.
     fn note(&mut self, is_text: bool) {
         self.keep = false;
         let text = is_text.then(|| unescaped(&self.value));
@@ -371,7 +371,7 @@ mod tests {
                 json!({"content": [{"type": "text", "text": "x"}], "structuredContent": {"exit_code": 1}, "isError": false}),
                 exit(1),
             ),
-            // What only looks like it.
+            // Values that only look like a failure.
             (json!({"success": false}), StepResult::Succeeded),
             (json!({"data": {"deep": {"exit_code": 1}}, "message": "", "success": true}), StepResult::Succeeded),
             (json!([{"success": false, "message": "", "data": null}]), StepResult::Succeeded),

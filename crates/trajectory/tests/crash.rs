@@ -1,4 +1,4 @@
-//! A server that is killed while it records: what it acknowledged is there after it.
+//! Kills a server while it records: everything that it acknowledged survives.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -13,7 +13,7 @@ const DIR: &str = "ARENITE_TEST_CRASH_DIR";
 const THREADS: usize = 4;
 const ROUNDS: usize = 6;
 
-/// Not a test by itself: what the killed process runs. Every line it prints is an acknowledgement.
+/// Not a test by itself: the process that is killed. Every line it prints is an acknowledgement.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR) else {
@@ -94,7 +94,7 @@ fn no_acknowledged_step_is_lost_or_doubled_by_sigkill() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What still stood in the pipe was acknowledged too.
+        // What was still in the pipe was acknowledged too.
         for line in lines.map_while(Result::ok) {
             acknowledged.read(&line);
         }

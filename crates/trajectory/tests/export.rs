@@ -19,7 +19,7 @@ fn tenant() -> TenantId {
     TenantId::default_tenant()
 }
 
-/// A picture as far as its first bytes tell.
+/// The first bytes of a picture.
 fn picture() -> Vec<u8> {
     b"\x89PNG\r\n\x1a\n".iter().copied().chain(0..=255).collect()
 }
@@ -73,14 +73,14 @@ fn exports_have_the_golden_formats() {
     }
 }
 
-/// What trainers check before anything else.
+/// What trainers check first.
 #[test]
 fn every_call_is_answered_once_in_messages_of_every_branch() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = open(dir.path());
     let branches = lines(&export(&recorder, "af-solver-task-17", Format::OpenaiMessages));
     let steps: Vec<usize> = branches.iter().map(|branch| branch["messages"].as_array().unwrap().len() / 2).collect();
-    // 1-2-3, 1-4-5, 1-4-6-7, and 8, which goes on from nothing.
+    // 1-2-3, 1-4-5, 1-4-6-7, and 8, which continues nothing.
     assert_eq!(steps, [3, 3, 4, 1]);
     for branch in &branches {
         let described: Vec<&str> =
@@ -142,7 +142,7 @@ fn a_call_under_way_is_unknown_and_never_a_success() {
     let rollout = lines(&export(&recorder, "live", Format::AgentflowRollout)).remove(0);
     assert_eq!((&rollout["success"], &rollout["trajectory"]["tool_calls"][0]["success"]), (&json!(true), &json!(true)));
 
-    // A parent that doesn't exist yet is none, whatever a client says.
+    // A parent that doesn't exist yet is ignored.
     drop(recorder.begin(intent(Some(77))).unwrap());
     let tree = lines(&export(&recorder, "live", Format::AgentflowSynthesis)).remove(0);
     assert_eq!((&tree["total_depth"], &tree["nodes"][2]["parent_id"]), (&json!(2), &json!("step-1")));

@@ -1,4 +1,4 @@
-//! The recorder as its callers see it, on a real directory.
+//! The recorder's public API, on a real directory.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -243,7 +243,7 @@ fn numbers_have_no_gaps_under_concurrency_with_few_open_files() {
             let recorder = &recorder;
             scope.spawn(move || {
                 for n in 0..EACH {
-                    // Steps overlap on each thread, so that files are closed with steps under way.
+                    // Steps overlap on each thread, so that files are closed while steps are open.
                     let open = names.map(|name| {
                         let arguments = json!({ "by": thread, "n": n });
                         recorder.begin(intent(name, Some(arguments))).unwrap()
@@ -303,7 +303,7 @@ fn pages_of_a_long_trajectory_are_found_without_gaps_and_long_calls_conclude() {
     assert!(matches!(recorder.steps(&tenant(), "s9", 0, 1), Err(TrajectoryError::NoTrajectory { .. })));
 }
 
-/// What a server that was killed leaves behind: its logs, copied while it still runs.
+/// What a killed server leaves behind: its logs, copied while it still runs.
 fn copy_of(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let to = copy.path().join("logs/default");
@@ -386,7 +386,7 @@ fn an_outcome_after_the_end_keeps_the_end() {
         let mut open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
         open.any(|path| path.starts_with(dir.path()) && path.extension().is_some_and(|extension| extension == "jsonl"))
     };
-    // What brings it to the disk holds it for a moment.
+    // The thread that syncs the file holds it for a moment.
     let begun = std::time::Instant::now();
     while is_open() {
         assert!(begun.elapsed() < std::time::Duration::from_secs(10), "the file stays open");
@@ -471,11 +471,11 @@ fn whatever_is_changed_on_disk_is_found_and_never_answered_as_recorded() {
             assert_eq!(step.outcome == Some(OutcomeKind::Damaged), is_hurt, "line {line}: {step:?}");
             assert!(Filter { failed: Some(true), ..Filter::agent() }.takes(&step) || !is_hurt);
         }
-        // A number is never given out twice.
+        // A number is never used twice.
         assert!(recorder.begin(intent("s1", None)).unwrap().id() >= 7);
     }
 
-    // A line that is gone altogether.
+    // A line that is completely missing.
     for line in [2, 3, 5] {
         let mut changed = log.clone();
         changed.drain(lines[line]..lines[line + 1]);
@@ -554,7 +554,7 @@ fn sessions_stand_between_steps_and_take_no_number() {
     assert!(recorder.verify(&tenant(), "s1").unwrap().problems.is_empty());
 }
 
-/// A small disk of memory, there as long as this is.
+/// A small disk in memory, which exists as long as this value.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -566,7 +566,7 @@ impl SmallDisk {
         Self(dir)
     }
 
-    /// Takes all that is left.
+    /// Fills all free space.
     fn fill(&self) {
         let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
         while file.write_all(&[1; 4096]).is_ok() {}

@@ -1,7 +1,7 @@
-//! `asciicast`: the commands of a trajectory and what they printed, as a recording of a terminal (version 2).
+//! `asciicast`: a trajectory's commands and their output, as a terminal recording (version 2).
 //!
-//! A command is typed when its step began, and its output comes when it ended; an exit code other than 0 is a marker. The
-//! size is made up, since there was no terminal. Of commands without an answer only that is said.
+//! A command is typed when its step started, and its output appears when it ended. An exit code other than 0 is a marker. The
+//! size is invented, because there was no terminal. For commands without an answer, the recording says only that.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const ROWS: u32 = 36;
 const COMMANDS: [&str; 8] =
     ["bash:run", "code:bash", "bash:execute", "bash_exec", "bash_output", "shell_exec", "sandbox_execute_bash", "execute_bash"];
 
-/// When something appears. Their order is that of the recording.
+/// When something appears. Events sort in the order of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: Timestamp,
@@ -58,7 +58,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     Ok(())
 }
 
-/// Beginnings and ends of commands by time: calls may overlap, and a recording goes forward only.
+/// Starts and ends of commands by time: calls may overlap, and a recording only moves forward.
 fn events(source: &mut Source<'_>, tree: &Tree) -> Result<Vec<Event>, TrajectoryError> {
     let mut events = Vec::new();
     let (mut after, last) = (0, tree.number(tree.steps()));
@@ -75,7 +75,7 @@ fn events(source: &mut Source<'_>, tree: &Tree) -> Result<Vec<Event>, Trajectory
     Ok(events)
 }
 
-/// Of an end that nobody saw, the beginning.
+/// When the step ended; its start, if its end was not recorded.
 fn ended_at(step: &Step) -> Timestamp {
     step.ended_at.unwrap_or(step.started_at).max(step.started_at)
 }
@@ -85,7 +85,7 @@ fn command<'a>(call: &'a ExportedCall<'_>) -> Option<&'a str> {
     text.filter(|text| !text.trim().is_empty())
 }
 
-/// What a command printed, and its exit code where it told one.
+/// What a command printed, and its exit code if it has one.
 fn printed(call: &ExportedCall<'_>) -> (String, Option<i64>) {
     if let Some(why) = unknown(call.step) {
         return (format!("[no answer: {why}]"), None);
@@ -113,7 +113,7 @@ fn printed(call: &ExportedCall<'_>) -> (String, Option<i64>) {
     (output.or_else(|| call.error()).unwrap_or_default(), code)
 }
 
-/// A terminal wants the carriage brought back too.
+/// A terminal also needs the carriage return.
 fn for_terminal(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\n', "\r\n")
 }

@@ -1,8 +1,8 @@
 //! `atif`: one document of the Agent Trajectory Interchange Format, version 1.7.
 //!
-//! Each recorded step is one step of the agent with one tool call, numbered from 1 among those of the export. The message is empty, and of the
-//! agent only its worker's name is known. A call without an answer has no observation, and says so in its `extra`.
-//! Branches stand in the order in which they were made, with `extra.parent`, and `notes` say so.
+//! Each recorded step is one step of the agent with one tool call, numbered from 1 among those of the export. The message is
+//! empty, and of the agent only its worker's name is known. A call without an answer has no observation; its `extra` says so.
+//! Branches stand in the order of their creation, with `extra.parent`, and `notes` say so.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -89,7 +89,7 @@ struct Extra<'a> {
     sandbox: Option<&'a str>,
 }
 
-/// What a client told of its model's tokens; what is none of ATIF's own fields stands in `extra`.
+/// Token counts of a client's model. Fields that ATIF does not define are in `extra`.
 #[derive(Default, Serialize)]
 struct Metrics {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ struct Metrics {
     extra: Map<String, Value>,
 }
 
-/// Sums over the steps that told of any.
+/// Sums over the steps with token counts.
 #[derive(Default, Serialize)]
 struct Totals {
     #[serde(skip_serializing_if = "Option::is_none")]

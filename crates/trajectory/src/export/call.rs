@@ -1,4 +1,4 @@
-//! One step as a call of a tool: its name, what it was given, and how it went.
+//! One step as a tool call: its name, arguments, and result.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use crate::{OutcomeKind, Step, StepResult};
 
-/// The longest name of a function that chat APIs take.
+/// The longest function name that chat APIs accept.
 const MAX_NAME: usize = 64;
 
-/// A body as an export reads it.
+/// A body, as an export reads it.
 #[derive(Debug)]
 pub(super) enum Content {
     Nothing,
     Json(Value),
     Text(String),
-    /// Binary, too large to be read, or not kept. `picture` is the media type of one.
+    /// Binary, too large to be read, or not kept. `picture` is its media type if it is one.
     Elsewhere {
         blake3: String,
         bytes: u64,
@@ -35,7 +35,7 @@ impl Content {
     }
 }
 
-/// A step, and its bodies read.
+/// A step with its bodies read.
 pub(super) struct ExportedCall<'a> {
     pub(super) step: &'a Step,
     pub(super) arguments: Map<String, Value>,
@@ -47,7 +47,7 @@ impl<'a> ExportedCall<'a> {
         let mut arguments = match arguments {
             Content::Json(Value::Object(fields)) => fields,
             Content::Nothing | Content::Json(Value::Null) => Map::new(),
-            // Formats want names for arguments; what has none goes under one of ours.
+            // Formats need names for arguments; a body without names gets one of Arenite's.
             Content::Json(other) => Map::from_iter([("input".to_owned(), other)]),
             Content::Text(text) => Map::from_iter([("input".to_owned(), Value::String(text))]),
             Content::Elsewhere { blake3, bytes, kept, picture } => {
@@ -68,22 +68,22 @@ impl<'a> ExportedCall<'a> {
         format!("call_{}", self.step.step)
     }
 
-    /// Why it has no answer; none when it has one.
+    /// Why it has no answer; none if it has one.
     pub(super) fn unknown(&self) -> Option<&'static str> {
         unknown(self.step)
     }
 
-    /// Whether the tool did what it was asked. None: not known.
+    /// Whether the tool succeeded. None: not known.
     pub(super) fn success(&self) -> Option<bool> {
         match &self.step.result {
             Some(result) => Some(*result == StepResult::Succeeded),
             None if self.unknown().is_some() => None,
-            // Recorded before results were, with an answer that stands outside the record.
+            // A step from before results were recorded, with an answer outside the record.
             None => Some(self.step.outcome == Some(OutcomeKind::Ok)),
         }
     }
 
-    /// What went wrong.
+    /// The error, if it failed.
     pub(super) fn error(&self) -> Option<String> {
         if let Some(why) = self.unknown() {
             return Some(format!("unknown: {why}"));
@@ -95,7 +95,7 @@ impl<'a> ExportedCall<'a> {
         }
     }
 
-    /// The answer's payload: what an envelope has as `data`, else all of it. Null when it isn't known.
+    /// The answer's payload: `data` of an envelope, otherwise the whole answer. Null if it isn't known.
     pub(super) fn result(&self) -> Value {
         if self.unknown().is_some() {
             return Value::Null;
@@ -128,8 +128,8 @@ pub(crate) fn is_envelope(value: &Value) -> bool {
     has("data") && has("message") && (has("code") || has("success"))
 }
 
-/// The tool that an action names: `bash:run` as it is, `POST /v1/bash/exec?x` as `bash_exec`, and a tool that was called over
-/// a separate route by its name.
+/// The tool that an action names: `bash:run` unchanged, `POST /v1/bash/exec?x` as `bash_exec`, and a tool that was called over a
+/// separate route by its name.
 pub fn tool(action: &str) -> String {
     let Some((method, place)) = action.split_once(' ').filter(|(_, place)| place.starts_with('/')) else {
         return action.to_owned();
@@ -145,7 +145,7 @@ pub fn tool(action: &str) -> String {
     }
 }
 
-/// Names of functions as chat APIs take them: letters, digits, `_` and `-`, at most 64. Two tools never get the same.
+/// Function names that chat APIs accept: letters, digits, `_` and `-`, at most 64. Two tools never get the same name.
 #[derive(Default)]
 pub(super) struct Names {
     /// By the tool's name.
@@ -153,7 +153,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// `bash:run` is `bash-run`, as AgentFlow's own agents call it; any other sign is `_`.
+    /// `bash:run` becomes `bash-run`, as AgentFlow's own agents call it; any other character becomes `_`.
     pub(super) fn name_for(&mut self, tool: &str) -> String {
         if let Some(name) = self.given.get(tool) {
             return name.clone();
@@ -179,7 +179,7 @@ impl Names {
     }
 }
 
-/// A time with six digits after its point: more are not read everywhere.
+/// A time with six fractional digits: some readers don't accept more.
 pub(super) fn iso(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

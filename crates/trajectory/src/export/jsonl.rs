@@ -1,4 +1,4 @@
-//! `jsonl`: one step a line, as recorded. Large bodies stand as references.
+//! `jsonl`: one step a line, as recorded. Large bodies are references.
 
 use arenite_model::TenantId;
 

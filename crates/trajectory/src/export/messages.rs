@@ -42,11 +42,11 @@ pub(super) struct ToolCall {
 #[derive(Serialize)]
 struct Function {
     name: String,
-    /// JSON in a string, as the API has it.
+    /// JSON in a string, as in the API.
     arguments: String,
 }
 
-/// What describes a function to a model.
+/// Describes a function to a model.
 #[derive(Serialize)]
 struct Tool<'a> {
     #[serde(rename = "type")]
@@ -64,7 +64,7 @@ pub(super) struct Described<'a> {
 
 impl<'a> Described<'a> {
     pub(super) fn new((tool, name): (&'a str, &'a str)) -> Self {
-        // Which arguments it takes was not recorded.
+        // Its argument schema was not recorded.
         Self { name, description: tool, parameters: serde_json::json!({ "type": "object" }) }
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn write(source: &mut Source<'_>, tree: &Tree, out: &mut Writer<'_>) 
     Ok(())
 }
 
-/// A call and its answer, which AgentFlow has with the function's name and the API without.
+/// A call and its answer. AgentFlow's answer has the function's name, the API's has not.
 pub(super) fn pair(call: &ExportedCall<'_>, names: &mut Names, most: usize, named: bool) -> [Message; 2] {
     let name = names.name_for(&tool(&call.step.action));
     let arguments = Value::Object(call.arguments.clone()).to_string();

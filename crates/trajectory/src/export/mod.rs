@@ -1,19 +1,19 @@
-//! Trajectories as other programs read them. A file per format.
+//! Trajectories in the formats of other programs. A file per format.
 //!
-//! What formats share: [`tree`] says which step goes on from which, [`source`] reads steps with their large bodies, [`call`]
-//! says of one step what was called and what came of it, [`shown`] makes of an answer the text that a model is shown.
-//! Bodies are read by their shape; no dialect is known here either.
+//! Formats share these: [`tree`] has which step continues which, [`source`] reads steps with their large bodies, [`call`]
+//! describes one step as a call with its result, [`shown`] converts an answer to the text that a model sees. Bodies are read by
+//! their shape, without knowledge of dialects.
 //!
 //! # Memory
 //!
-//! Steps are read a page at a time, and each is written before the next is read. A body of more than [`MAX_PARSED`] bytes
-//! is referred to instead of shown. What a format needs of the whole is numbers: about 40 bytes a step.
+//! Steps are read a page at a time, and each is written before the next is read. A body of more than [`MAX_PARSED`] bytes is
+//! referenced, not shown. What a format needs of the whole is numbers: about 40 bytes a step.
 //!
-//! # What isn't known
+//! # Unknown answers
 //!
-//! A step under way, interrupted, or left by its client has no answer here. Formats that allow it leave the answer out or
-//! say null, the others have a line in brackets that says why. Questions, reasoning and final answers were never seen by
-//! the server; no format has any.
+//! A step that is open, interrupted, or left by its client has no answer here. Formats that allow it omit the answer or contain
+//! null; the others contain a line in brackets with the reason. The server never sees questions, reasoning and final answers; no
+//! format has any.
 
 mod asciicast;
 mod atif;
@@ -41,28 +41,28 @@ use source::Source;
 use tree::Tree;
 use writer::Writer;
 
-/// The most bytes of one body that are read for an export; a larger one is referred to by its hash. JSON in memory may be
-/// sixteen times as large.
+/// Largest body that an export reads, in bytes; a larger one is referenced by its hash. JSON in memory may be sixteen times as
+/// large.
 pub const MAX_PARSED: u64 = 4 << 20;
-/// The most branches of one trajectory in formats that repeat for each what leads to it.
+/// The most branches of one trajectory in formats that repeat the steps before each.
 pub const MAX_BRANCHES: usize = 1000;
 
-/// What an export looks like.
+/// The format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One step a line, all that was recorded.
+    /// One step a line, with everything that was recorded.
     Jsonl,
     /// AgentFlow's rollout: a line for each branch.
     AgentflowRollout,
-    /// AgentFlow's tree of exploration.
+    /// AgentFlow's exploration tree.
     AgentflowSynthesis,
     /// Agent Trajectory Interchange Format 1.7.
     Atif,
-    /// Messages of the chat API with tool calls: a line for each branch.
+    /// Chat API messages with tool calls: a line for each branch.
     OpenaiMessages,
     /// Conversations with function calls: a line for each branch.
     Sharegpt,
-    /// The commands as a recording of a terminal, version 2.
+    /// The commands as a terminal recording, version 2.
     Asciicast,
 }
 
@@ -77,7 +77,7 @@ impl Format {
         Self::Asciicast,
     ];
 
-    /// As users write it.
+    /// The format's name, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jsonl => "jsonl",
@@ -98,7 +98,7 @@ impl Format {
         }
     }
 
-    /// What a file's name ends in, after the format's own name.
+    /// The extension of a file name, after the format's own name.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Jsonl | Self::AgentflowRollout | Self::OpenaiMessages | Self::Sharegpt => "jsonl",
@@ -118,10 +118,10 @@ impl FromStr for Format {
 }
 
 impl Recorder {
-    /// Writes the steps of a trajectory that the filter takes in a format, and answers their number.
+    /// Writes the steps that pass the filter in a format, and returns their number.
     ///
     /// # Errors
-    /// [`TrajectoryError::TooManyBranches`] above [`MAX_BRANCHES`], where branches are written one by one.
+    /// [`TrajectoryError::TooManyBranches`] above [`MAX_BRANCHES`], in formats that write branches one by one.
     pub fn export_as(
         &self,
         tenant: &TenantId,

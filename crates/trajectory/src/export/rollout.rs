@@ -1,6 +1,6 @@
 //! `agentflow-rollout`: `{task_id, trajectory: {…}, success, error}` as AgentFlow's rollout writes it, a line for each branch.
 //!
-//! `success` says that every call was answered, were it with a tool's error, and nothing about the task. `question` and
+//! `success` means that every call was answered, even with a tool's error; it says nothing about the task. `question` and
 //! `final_answer` are null. `execution_time_ms` of a call is the server's.
 
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What a model is shown of an answer: a result, the text of streams, or JSON; never a picture's bytes.
+//! The text of an answer that a model sees: a result, the text of streams, or JSON; never a picture's bytes.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use super::call::{Content, ExportedCall, is_envelope};
 pub(super) const AGENTFLOW_TEXT: usize = 4000;
 /// The most characters of an answer in other formats of messages.
 pub(super) const TEXT: usize = 30_000;
-/// Shorter strings hold no picture worth a reference.
+/// Shorter strings can't contain a picture worth a reference.
 const MIN_PICTURE: usize = 256;
 
-/// The text of an answer, cut to `most` characters with a mark. A call that has none says why, in brackets.
+/// The text of an answer, cut to `most` characters with a mark. A call without an answer gives the reason, in brackets.
 pub(super) fn shown(call: &ExportedCall<'_>, most: usize) -> String {
     if let Some(why) = call.unknown() {
         return format!("[no answer: {why}]");
@@ -53,7 +53,7 @@ fn told(value: &Value) -> String {
     }
 }
 
-/// An error may come with what was printed before it.
+/// An error may come with the output printed before it.
 fn with_details(mut error: String, data: &Value) -> String {
     let tells = match data {
         Value::Object(fields) => fields.keys().any(|key| key != "traceback"),
@@ -89,7 +89,7 @@ fn of_data(data: &Value) -> String {
     }
 }
 
-/// The parts of an answer as the Model Context Protocol has them; none of any other.
+/// The parts of an answer in the form of the Model Context Protocol; none for other forms.
 pub(super) fn of_parts_if_any(data: &Value) -> Option<String> {
     let parts = data.get("content")?.as_array()?;
     if !parts.iter().all(|part| part.get("type").is_some()) {
@@ -135,14 +135,14 @@ pub(super) fn exit_code(data: &Value) -> Option<i64> {
     ["exit_code", "return_code", "returncode"].iter().find_map(|key| data.get(key)?.as_i64())
 }
 
-/// What stands in place of bytes.
+/// The text that replaces bytes.
 pub(super) fn reference(picture: Option<&str>, bytes: u64, blake3: &str, kept: bool) -> String {
     let what = picture.unwrap_or("data");
     let lost = if kept { "" } else { ", not kept" };
     format!("[{what}, {bytes} bytes, blake3 {blake3}{lost}]")
 }
 
-/// Puts a reference in place of every picture in Base64, so that none is text in a prompt. `place` is where the value stands.
+/// Replaces every Base64 picture by a reference, so that none is text in a prompt. `place` is where the value stands.
 pub(super) fn refer_to_pictures(value: &mut Value, step: u64, place: &str) {
     match value {
         Value::String(text) => {

@@ -8,7 +8,7 @@ use crate::{BlobRef, Body, Recorder, Step, TrajectoryError};
 
 const PAGE: usize = 64;
 
-/// Steps of one trajectory by their numbers. Numbers that rise slowly are read a page at a time.
+/// Steps of one trajectory by their numbers. Ascending numbers are read a page at a time.
 pub(super) struct Source<'a> {
     recorder: &'a Recorder,
     tenant: &'a TenantId,
@@ -25,13 +25,13 @@ impl<'a> Source<'a> {
         self.trajectory
     }
 
-    /// Steps after the given one, a page of them.
+    /// A page of steps after the given one.
     pub(super) fn after(&mut self, step: u64) -> Result<&[Step], TrajectoryError> {
         self.page = self.recorder.steps(self.tenant, self.trajectory, step, PAGE)?;
         Ok(&self.page)
     }
 
-    /// A step with what was asked and answered. None: its trajectory was removed meanwhile.
+    /// A step with its arguments and answer. None: its trajectory was removed meanwhile.
     pub(super) fn call(&mut self, number: u64) -> Result<Option<ExportedCall<'_>>, TrajectoryError> {
         let at = |page: &[Step]| page.binary_search_by_key(&number, |step| step.step).ok();
         if at(&self.page).is_none() {
@@ -66,7 +66,7 @@ impl<'a> Source<'a> {
             }
             other => other?,
         };
-        // Of a larger one only what it begins with, which says whether it is a picture.
+        // Of a larger one, only the first bytes, which show whether it is a picture.
         let most = if blob.bytes > MAX_PARSED { 16 } else { blob.bytes };
         let mut bytes = Vec::new();
         file.take(most).read_to_end(&mut bytes).map_err(|e| TrajectoryError::io("read", &blob.blake3, e))?;

@@ -1,7 +1,7 @@
 //! `agentflow-synthesis`: one tree of nodes as AgentFlow's sampler writes it.
 //!
-//! The root is the state before the first step, without an action, at depth 0. `observation` is what a model is shown;
-//! `intent` is empty and `seed_data` too, since nobody told them.
+//! The root is the state before the first step, without an action, at depth 0. `observation` is the text that a model sees.
+//! `intent` and `seed_data` are empty, because the server never sees them.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -30,10 +30,10 @@ struct Node<'a> {
     parent_id: Option<String>,
     children_ids: Vec<String>,
     depth: u32,
-    /// Ours: `unknown` of a step without an answer; AgentFlow's readers pass over it.
+    /// Arenite's: `unknown` for a step without an answer; AgentFlow's readers ignore it.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'a str>,
-    /// Ours: the exit code or the error of a call that failed.
+    /// Arenite's: the exit code or the error of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
 }

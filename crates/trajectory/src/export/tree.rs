@@ -4,13 +4,13 @@ use super::source::Source;
 use super::{MAX_BRANCHES, call};
 use crate::{Filter, OutcomeKind, Step, TrajectoryError};
 
-/// Which step goes on from which, and what is said of the whole. Read once, before anything is written; steps that begin
-/// later are not in the export.
+/// Which step continues which, and facts about the whole. Read once, before anything is written; steps that start later are not
+/// in the export.
 ///
-/// Steps are known here by their places among those of the export, from 1; [`Tree::number`] is a step's own number.
+/// Steps are identified here by their places in the export, from 1; [`Tree::number`] returns a step's own number.
 pub(super) struct Tree {
     nodes: Vec<Node>,
-    /// Pairs of a place and one that goes on from it, in order.
+    /// Pairs of a place and one that continues it, in order.
     children: Vec<(u64, u64)>,
     pub(super) about: About,
 }
@@ -19,11 +19,11 @@ struct Node {
     number: u64,
     /// The place of the step before it; 0 for none.
     parent: u64,
-    /// How many are on the way to it, itself included.
+    /// The number of steps on the way to it, including itself.
     depth: u32,
 }
 
-/// What is known of the whole without any body.
+/// What is known of the whole without reading a body.
 #[derive(Default)]
 pub(super) struct About {
     pub(super) sandbox: String,
@@ -51,8 +51,8 @@ impl Tree {
     fn add(&mut self, step: &Step) {
         let before = self.steps();
         let parent = step.work.as_ref().and_then(|work| work.parent);
-        // One that was not before it can't be gone on from: what a client says may be wrong. One that is left out stands
-        // for the last before it that is not.
+        // A step can only continue an earlier one: what a client says may be wrong. If the parent is left out of the export, the
+        // last earlier step that is in it replaces it.
         let parent = parent.filter(|parent| *parent < step.step);
         let parent = parent.map_or(before, |number| self.nodes.partition_point(|node| node.number <= number) as u64);
         self.nodes.push(Node { number: step.step, parent, depth: self.depth(parent) + 1 });
@@ -98,7 +98,7 @@ impl Tree {
         self.node(place).map_or(0, |node| node.parent)
     }
 
-    /// 1 for a first step.
+    /// The depth; 1 for a first step.
     pub(super) fn depth(&self, place: u64) -> u32 {
         self.node(place).map_or(0, |node| node.depth)
     }
@@ -108,7 +108,7 @@ impl Tree {
         self.children[start..].iter().take_while(move |(parent, _)| *parent == place).map(|(_, child)| *child)
     }
 
-    /// Whether any step goes on from another than the one before it.
+    /// Whether any step continues another than the one before it.
     pub(super) fn branches(&self) -> bool {
         (1..).zip(&self.nodes).any(|(place, node)| node.parent + 1 != place)
     }
@@ -122,7 +122,7 @@ impl Tree {
         Ok(leaves)
     }
 
-    /// The numbers of the steps that lead to one, itself the last.
+    /// The numbers of the steps that lead to a leaf, including it.
     pub(super) fn path(&self, leaf: u64) -> Vec<u64> {
         let search_dirs = std::iter::successors(Some(leaf), |place| Some(self.parent(*place))).take_while(|place| *place > 0);
         let mut path: Vec<u64> = search_dirs.map(|place| self.number(place)).collect();
@@ -132,17 +132,17 @@ impl Tree {
 }
 
 impl About {
-    /// What the work was, by the best name there is.
+    /// The task, by the best name available.
     pub(super) fn task<'a>(&'a self, trajectory: &'a str) -> &'a str {
         self.task.as_deref().unwrap_or(trajectory)
     }
 }
 
-/// What became of the calls on a way, as far as calls tell.
+/// The results of the calls on a path, as far as they are known.
 #[derive(Default)]
 pub(super) struct Fate {
     unknown: bool,
-    /// What the first call that never reached its tool said.
+    /// The error of the first call that never reached its tool.
     pub(super) error: Option<String>,
     pub(super) first_at: Option<Timestamp>,
     pub(super) last_at: Option<Timestamp>,
@@ -158,7 +158,7 @@ impl Fate {
         self.last_at = self.last_at.max(Some(step.ended_at.unwrap_or(step.started_at)));
     }
 
-    /// Whether every call was answered, were it with a tool's error. None: of some it isn't known.
+    /// Whether every call was answered, even with a tool's error. None: unknown for some.
     pub(super) fn success(&self) -> Option<bool> {
         match (&self.error, self.unknown) {
             (Some(_), _) => Some(false),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::TrajectoryError;
 
-/// JSON that is written piece by piece.
+/// Writes JSON piece by piece.
 pub(super) struct Writer<'a> {
     out: &'a mut dyn Write,
     trajectory: &'a str,
@@ -19,7 +19,7 @@ impl<'a> Writer<'a> {
         TrajectoryError::io("write the export of", self.trajectory, error.into())
     }
 
-    /// Text as it is.
+    /// Writes text unchanged.
     pub(super) fn raw(&mut self, text: &str) -> Result<(), TrajectoryError> {
         self.out.write_all(text.as_bytes()).map_err(|e| self.failed(e))
     }
@@ -28,7 +28,7 @@ impl<'a> Writer<'a> {
         serde_json::to_writer(&mut *self.out, value).map_err(|e| self.failed(e))
     }
 
-    /// One more item of an array; `first` is true before the first one.
+    /// Writes one more item of an array; `first` is true before the first one.
     pub(super) fn item(&mut self, first: &mut bool, value: &impl Serialize) -> Result<(), TrajectoryError> {
         if !std::mem::take(first) {
             self.raw(",")?;
@@ -36,12 +36,12 @@ impl<'a> Writer<'a> {
         self.json(value)
     }
 
-    /// JSON that will stand in a string.
+    /// JSON that goes into a string.
     pub(super) fn text(&self, value: &impl Serialize) -> Result<String, TrajectoryError> {
         serde_json::to_string(value).map_err(|e| self.failed(e))
     }
 
-    /// The fields of an object, without its braces.
+    /// Writes the fields of an object, without its braces.
     pub(super) fn fields(&mut self, value: &impl Serialize) -> Result<(), TrajectoryError> {
         let text = self.text(value)?;
         self.raw(text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Logs read back.
+//! Reads logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,11 +10,11 @@ use crate::record::{Head, SessionRecord};
 use crate::seal::{self, Line, NO_SUM};
 use crate::{BlobRef, Body, IntentRecord, Kind, OutcomeRecord, SessionEvent, Step, Summary, TrajectoryError, Verification};
 
-/// Below this many bytes a log is read through rather than searched.
+/// Logs below this size, in bytes, are read completely instead of searched.
 const SEARCH_ABOVE: u64 = 128 << 10;
 
-/// Up to `limit` steps after the given one. `open` are those under way; others without an outcome were interrupted, or
-/// their outcome is damaged. Numbers have no gaps, so a step of which nothing can be read is answered as that.
+/// Up to `limit` steps after the given one. `open` are the open ones; others without an outcome were interrupted, or their
+/// outcome is damaged. Numbers have no gaps, so an unreadable step is returned as damaged.
 pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limit: usize) -> io::Result<Vec<Step>> {
     let start = search(&file, len, after)?;
     let mut lines = Lines::new(file, start, len)?;
@@ -66,7 +66,7 @@ pub(super) fn steps(file: File, len: u64, open: &BTreeSet<u64>, after: u64, limi
     Ok(steps)
 }
 
-/// Steps as they are found, each with the number of damaged lines before it.
+/// Steps found so far, each with the number of damaged lines before it.
 struct Found {
     steps: BTreeMap<u64, (Step, usize)>,
     /// The number of the next one.
@@ -86,7 +86,7 @@ impl Found {
         }
     }
 
-    /// Stands in for steps before `until` that are not there.
+    /// Fills in steps before `until` that are missing.
     fn fill(&mut self, until: u64, like: Option<&Step>) {
         while self.next < until && !self.is_full() {
             let before = self.steps.last_key_value().map(|(_, (step, _))| step);
@@ -96,7 +96,7 @@ impl Found {
     }
 }
 
-/// Begins and ends of sessions, in order.
+/// Starts and ends of sessions, in order.
 pub(super) fn sessions(file: File, len: u64) -> io::Result<Vec<SessionEvent>> {
     const MOST: usize = 10_000;
     let mut lines = Lines::new(file, 0, len)?;
@@ -117,7 +117,7 @@ pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut d
     let mut lines = Lines::new(file, 0, len)?;
     let mut prev = NO_SUM;
     let mut next = 1;
-    // A write that was cut off acknowledged nothing, and the line after it goes on from the one before it.
+    // An incomplete write acknowledged nothing, and the line after it follows the one before it.
     let mut torn = None;
     while let Some((_, line)) = lines.next_line()? {
         found.lines += 1;
@@ -182,14 +182,14 @@ pub(super) fn verify(file: File, len: u64, found: &mut Verification, see: &mut d
     Ok(())
 }
 
-/// The start of a line that no intent of a step after `after` stands before. Intents stand in the order of their numbers,
-/// so it is found by bisection.
+/// The start of a line that comes after no intent of a step beyond `after`. Intents are in the order of their numbers, so
+/// bisection finds it.
 fn search(file: &File, len: u64, after: u64) -> io::Result<u64> {
     let (mut low, mut high) = (0, len);
     while after > 0 && high - low > SEARCH_ABOVE {
         let middle = low + (high - low) / 2;
         let mut lines = Lines::new(file.try_clone()?, middle, high)?;
-        // Most likely it begins within a line.
+        // Most likely it starts within a line.
         lines.next_line()?;
         let mut next = None;
         while let Some((at, line)) = lines.next_line()? {
@@ -217,7 +217,7 @@ pub(super) fn all_logs(dir: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Two reads for each trajectory: its first line and its last.
+/// Summaries of all trajectories. Reads twice for each: its first line and its last.
 pub(super) fn list(dir: &Path) -> Result<Vec<Summary>, TrajectoryError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -289,7 +289,7 @@ fn summary(path: &Path, name: &str) -> io::Result<Option<Summary>> {
     }))
 }
 
-/// What the last line says: the last step's number, and whether the end was noted.
+/// The last step's number, and whether the end was recorded, from the last line.
 pub(super) fn stand(path: &Path) -> io::Result<(u64, bool)> {
     let file = File::open(path)?;
     let mut back = LinesBack::new(&file, file.metadata()?.len());
@@ -301,8 +301,8 @@ pub(super) fn stand(path: &Path) -> io::Result<(u64, bool)> {
     Ok((0, false))
 }
 
-/// Finds what looks like a digest of a body in any line. A body's own text may look like one too, and then a blob is
-/// kept that need not be; never the other way round.
+/// Finds what looks like a digest of a body in any line. A body's own text may look like one too. Then a blob is kept
+/// unnecessarily, but none is removed wrongly.
 pub(super) fn digests(dir: &Path, see: &mut dyn FnMut(&str)) -> Result<(), TrajectoryError> {
     const MARK: &str = "\"blake3\":\"";
     for path in all_logs(dir) {

@@ -1,4 +1,4 @@
-//! What a log's last lines tell after a restart.
+//! Recovers a log's state from its last lines after a restart.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,11 +16,11 @@ pub(super) struct Past {
     pub(super) torn: bool,
     /// Steps with an intent and no outcome.
     pub(super) interrupted: Vec<u64>,
-    /// Of the last line that has one.
+    /// Of the last line that has a sum.
     pub(super) sum: Sum,
 }
 
-/// Reads one line from the end when no step was under way, else back to the intent of the oldest that was.
+/// Reads one line from the end if no step was open, otherwise back to the intent of the oldest open one.
 pub(super) fn past(file: &File, len: u64) -> io::Result<Past> {
     let mut lines = LinesBack::new(file, len);
     let torn = lines.next_line()?.is_some_and(|rest| !rest.is_empty());

@@ -11,12 +11,12 @@ const SHORT: usize = 160;
 /// Deeper bodies are compared as text.
 const DEEPEST: usize = 100;
 
-/// Where two answers part first.
+/// The first difference between two answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
-    /// `status`, `body`, or the place of a field as JSON pointers have it.
+    /// `status`, `body`, or a field as a JSON pointer.
     pub field: String,
-    /// Both values, shortened to where they differ.
+    /// Both values, shortened around the difference.
     pub recorded: String,
     pub now: String,
 }
@@ -28,7 +28,7 @@ impl Divergence {
     }
 }
 
-/// Compares an answer as it was recorded with one of now. Statuses are HTTP's; bodies are whole.
+/// Compares a recorded answer with a current one. Statuses are HTTP's; bodies are whole.
 pub fn compare(rule: &Rule, ids: &Ids, recorded: (Option<u16>, &[u8]), now: (Option<u16>, &[u8])) -> Option<Divergence> {
     if recorded.0 != now.0 {
         let told = |status: Option<u16>| status.map_or("none".to_owned(), |status| status.to_string());
@@ -60,7 +60,7 @@ pub fn compare(rule: &Rule, ids: &Ids, recorded: (Option<u16>, &[u8]), now: (Opt
     }
 }
 
-/// Of an envelope only whether it went well.
+/// Of an envelope, compares only whether it succeeded.
 fn status(old: &Value, new: &Value) -> Option<Divergence> {
     if !is_envelope(old) && !is_envelope(new) {
         return None;
@@ -86,7 +86,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// `place` is where the two stand, `field` the name of the nearest field around them.
+    /// `place` is the position of the two, `field` the name of the nearest field around them.
     fn differ(&self, old: &Value, new: &Value, place: &mut String, field: &str, depth: usize) -> Option<Divergence> {
         if depth > DEEPEST {
             return texts(self.ids, place, &old.to_string(), &new.to_string());
@@ -140,12 +140,12 @@ impl Walk<'_> {
     }
 }
 
-/// Of what is passed over: whether it is there.
+/// For a field that is not compared: whether it exists in both.
 fn presence(old: &Value, new: &Value, place: &str) -> Option<Divergence> {
     (old.is_null() != new.is_null()).then(|| Divergence::new(place, &old.to_string(), &new.to_string()))
 }
 
-/// Goes one field down, and answers how long the place was before.
+/// Goes one field down, and returns the previous length of the place.
 fn push(place: &mut String, name: &str) -> usize {
     let length = place.len();
     place.push('/');
@@ -153,7 +153,7 @@ fn push(place: &mut String, name: &str) -> usize {
     length
 }
 
-/// Both texts from shortly before they part.
+/// Both texts, from shortly before their difference.
 fn around(old: &str, new: &str) -> (String, String) {
     let same = old.chars().zip(new.chars()).take_while(|(a, b)| a == b).count();
     let from = if old.chars().count().max(new.chars().count()) <= SHORT { 0 } else { same.saturating_sub(SHORT / 4) };

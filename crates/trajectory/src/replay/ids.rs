@@ -6,25 +6,25 @@ use super::text::{made_up, masked};
 
 /// The most pairs that are kept; later ones are not learned.
 const MOST: usize = 10_000;
-/// Shorter ids are only replaced where they are the whole of a value: within a text they could be anything.
+/// Shorter ids are only replaced if they are a whole value: within a text they could be anything.
 const LONG: usize = 8;
-/// Fields of an answer that name something which later steps may use.
+/// Fields of an answer that name something that later steps may use.
 const NAMING: [&str; 9] =
     ["session_id", "session_name", "command_id", "watcher_id", "report_id", "worker_id", "id", "file_id", "target_id"];
 
-/// What the first run called something, and what the replay calls it.
+/// Maps names of the first run to those of the replay.
 #[derive(Debug, Default)]
 pub struct Ids {
     pairs: HashMap<String, String>,
-    /// Long ones by how they begin, so that a text is searched for all of them at once; the longest first.
+    /// Long ones by their first bytes, so that a text is searched for all of them at once; the longest first.
     long: HashMap<[u8; LONG], Vec<String>>,
 }
 
 impl Ids {
-    /// Learns one pair. What is called the same in both needs none.
+    /// Learns one pair. Equal names need none.
     pub fn learn(&mut self, old: &str, new: &str) {
         let known = self.pairs.contains_key(old);
-        // The same again is a pair too when the first run called something else so before.
+        // An equal pair is learned too if the first run had another pair for this name.
         if old.is_empty() || (!known && (old == new || self.pairs.len() >= MOST)) {
             return;
         }
@@ -36,8 +36,8 @@ impl Ids {
         }
     }
 
-    /// Learns from two answers to the same step: where both have a naming field at the same place, its values are a pair; and
-    /// names that were made up are, in texts that are the same but for them.
+    /// Learns from two answers to the same step. If both have a naming field at the same place, its values are a pair. Generated
+    /// names are pairs too, in texts that are otherwise equal.
     pub fn learn_from(&mut self, recorded: &Value, now: &Value) {
         match (recorded, now) {
             (Value::Object(recorded), Value::Object(now)) => {
@@ -68,19 +68,19 @@ impl Ids {
         }
     }
 
-    /// A text with every known id replaced by the new one.
+    /// The text with every known id replaced by the new one.
     pub fn text(&self, text: &str) -> String {
         if let Some(new) = self.pairs.get(text) {
             return new.clone();
         }
-        // Ids are text, and begin and end where characters do: what comes out is text again.
+        // Ids are text, and start and end at character boundaries, so the result is text again.
         String::from_utf8(self.bytes(text.as_bytes())).unwrap_or_else(|_| text.to_owned())
     }
 
     /// The same for a body of any kind, such as a form with files.
     pub fn bytes(&self, body: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(body.len());
-        // In one pass: what a replacement says is never replaced again.
+        // In one pass: replacements are never replaced again.
         let (mut written, mut at) = (0, 0);
         while let Some(head) = body[at..].first_chunk::<LONG>().filter(|_| !self.long.is_empty()) {
             let found = self.long.get(head).and_then(|alike| alike.iter().find(|old| body[at..].starts_with(old.as_bytes())));
@@ -114,7 +114,7 @@ impl Ids {
         }
     }
 
-    /// A path and query, segment by segment and value by value.
+    /// Replaces ids in a path and query, segment by segment and value by value.
     pub fn path(&self, path_and_query: &str) -> String {
         path_and_query
             .split_inclusive(['/', '?', '&', '='])
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(ids.value(&json!({"session_id": "11112222-a"})), json!({"session_id": "33334444-b"}));
         assert_eq!(ids.value(&json!({"a": ["see 11112222-a."], "w1": 1})), json!({"a": ["see 33334444-b."], "w2": 1}));
         assert_eq!(ids.path("/v1/bash/sessions/11112222-a/close?id=w1&x=w11"), "/v1/bash/sessions/33334444-b/close?id=w2&x=w11");
-        // Only whole: a short one may be part of any word. And only fields that name something.
+        // Only whole: a short one may be part of any word. And only in fields that name something.
         assert_eq!(ids.text("w1 w1"), "w1 w1");
         assert_eq!(ids.text("x"), "x");
     }

@@ -1,8 +1,8 @@
-//! What a step answered, against what the same step answers when it is run again.
+//! Compares a step's recorded answer with the answer of the same step when it runs again.
 //!
-//! Pure: bodies go in, a difference comes out. Who runs steps again, and where, is no business of this crate. [`rules`] is the
-//! one table of what is not compared, [`text`] says which words in a text are passed over, [`ids`] translates what the first
-//! run called a session, a command or a sandbox.
+//! Pure: takes bodies and returns a difference. Another crate runs the steps. [`rules`] is the only table of what is not
+//! compared, [`text`] defines which words in a text are ignored, [`ids`] translates the first run's names of sessions, commands
+//! and sandboxes.
 
 mod compare;
 mod ids;
@@ -16,7 +16,7 @@ pub use rules::{Near, RULES, Rule, Treat, VOLATILE, rule};
 
 use crate::{OutcomeKind, Step};
 
-/// Why a step can't be run again; none when it can.
+/// Why a step can't run again; none if it can.
 pub fn skipped(step: &Step) -> Option<&'static str> {
     match step.outcome {
         None => return Some("it was still under way"),

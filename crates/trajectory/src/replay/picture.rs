@@ -1,7 +1,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// A picture's kind, and its size in pixels where that kind tells it.
+/// A picture's kind, and its size in pixels if that kind states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Picture {
     kind: &'static str,
@@ -31,13 +31,13 @@ impl Picture {
         Some(Self { kind, size })
     }
 
-    /// Of Base64, alone or in a `data:` URL.
+    /// Parses Base64, alone or in a `data:` URL.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let encoded = match text.strip_prefix("data:image/") {
             Some(rest) => rest.split_once(";base64,")?.1,
             None => text,
         };
-        // Its first bytes tell whether decoding the rest is worth it.
+        // The first bytes show whether the rest is worth decoding.
         crate::export::picture(&STANDARD.decode(encoded.get(..16)?).ok()?)?;
         let clean: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
         Self::of_bytes(&STANDARD.decode(clean).ok()?)
@@ -50,7 +50,7 @@ fn png(bytes: &[u8]) -> Option<(u32, u32)> {
     Some((number(16)?, number(20)?))
 }
 
-/// The size stands in the frame's header, behind others of known length.
+/// The size is in the frame's header, after segments of known length.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let two = |at: usize| bytes.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes);
     let mut at = 2;

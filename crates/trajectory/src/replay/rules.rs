@@ -1,24 +1,24 @@
-//! The one table of how answers of each tool are compared.
+//! The table of how answers of each tool are compared.
 
 use crate::export::tool;
 
 /// How a tool's answers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treat {
-    /// Field by field. Pictures by their kind and size alone, here as everywhere.
+    /// Field by field. Pictures only by their kind and size, here as everywhere.
     Compare,
-    /// Only whether it went well: the status and, of an envelope, its code.
+    /// Only success: the status and, of an envelope, its code.
     Status,
     /// Not run again, for this reason.
     Skip(&'static str),
 }
 
-/// How far two numbers may be apart.
+/// The allowed difference of two numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Near {
-    /// So much at most.
+    /// At most this much.
     Within(f64),
-    /// A part of the recorded one at most.
+    /// At most this share of the recorded number.
     Share(f64),
 }
 
@@ -32,15 +32,15 @@ impl Near {
     }
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug)]
 pub struct Rule {
-    /// A tool's name as exports have it, such as `bash:run` or `bash_exec`; one `*` stands for anything.
+    /// A tool's name as in exports, such as `bash:run` or `bash_exec`; one `*` matches anything.
     pub tool: &'static str,
     pub treat: Treat,
-    /// Fields that are passed over beside [`VOLATILE`], at any depth.
+    /// Fields that are ignored besides [`VOLATILE`], at any depth.
     pub masked: &'static [&'static str],
-    /// Numbers that may differ a little, by their field.
+    /// Numbers that may differ slightly, by their field.
     pub near: &'static [(&'static str, Near)],
 }
 
@@ -72,7 +72,7 @@ pub const VOLATILE: &[&str] = &[
     "age_seconds",
     "uptime",
     "uptime_seconds",
-    // ids that the server makes up
+    // ids that the server generates
     "trace_id",
     "request_id",
     "session_id",
@@ -85,7 +85,7 @@ pub const VOLATILE: &[&str] = &[
     "message_id",
     "worker_id",
     "ps1",
-    // what the kernel and the host give out
+    // what the kernel and the host assign
     "pid",
     "ppid",
     "pids",
@@ -123,7 +123,7 @@ const STREAM: &str = "it is a stream";
 const INTERNET: &str = "it goes to the internet";
 const ANYBODY: &str = "its answer depends on who else uses the server";
 
-/// The first line that fits counts; the last fits everything.
+/// The first matching row applies; the last matches everything.
 pub const RULES: &[Rule] = &[
     // AgentFlow's tools
     skip("web:*", INTERNET),
@@ -138,7 +138,7 @@ pub const RULES: &[Rule] = &[
     compared("vm:*", &["accessibility_tree"]),
     compared("rag:stats", &["batcher"]),
     compared("code:execute", &[]),
-    // life of the sandbox
+    // lifecycle of the sandbox
     skip("api_v*", LIFE),
     skip("delete_api_v*", LIFE),
     skip("get_api_v*", LIFE),
@@ -152,7 +152,7 @@ pub const RULES: &[Rule] = &[
     skip("get_jupyter_api*", "it is a WebSocket"),
     skip("*_events", STREAM),
     skip("get_sandbox_observe_live", STREAM),
-    // answers that are of their time
+    // answers that depend on the time
     status("file_watch_*"),
     status("*_record"),
     status("*_sessions_stats"),
@@ -166,7 +166,7 @@ pub const RULES: &[Rule] = &[
     compared("get_display_windows", &["id"]),
     compared("get_browser_tabs", &["id", "target_id"]),
     compared("get_sandbox", &["detail"]),
-    // a directory's own size is its file system's; an extension is part of the name beside it, which may be made up
+    // a directory's own size depends on its file system; an extension is part of the name beside it, which may be generated
     Rule { tool: "file_list", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
     Rule { tool: "file_find", treat: Treat::Compare, masked: &["extension"], near: &[("size", Near::Within(8192.0))] },
     compared("file_glob", &["extension"]),
@@ -184,7 +184,7 @@ pub const RULES: &[Rule] = &[
 /// The rule of an action.
 pub fn rule(action: &str) -> &'static Rule {
     let name = tool(action);
-    // The table's last line fits everything.
+    // The table's last row matches everything.
     RULES.iter().find(|rule| fits(rule.tool, &name)).unwrap_or(&RULES[RULES.len() - 1])
 }
 

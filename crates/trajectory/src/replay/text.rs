@@ -1,14 +1,14 @@
-//! Words of a text that differ from run to run, replaced by what they are.
+//! Replaces words of a text that differ from run to run by placeholders.
 //!
 //! | word | stands for |
 //! | --- | --- |
 //! | `<uuid>` | 8-4-4-4-12 hexadecimal digits |
-//! | `<time>` | a date, a time of day, or both, as ISO 8601 has them; a month and a day as `ls` has them |
-//! | `<took>` | a number right before `s`, `ms`, `us`, `ns`, and what `time` prints |
-//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits; 16 digits after `.arenite-`; what is made up in `arenite-cp.…` and `screenshot-….png` |
+//! | `<time>` | a date, a time of day, or both, as in ISO 8601; a month and a day as in `ls` |
+//! | `<took>` | a number right before `s`, `ms`, `us`, `ns`, and the output of `time` |
+//! | `<tmp>` | what comes after `/tmp/tmp` in a word; `tmp.` and ten letters and digits; 16 digits after `.arenite-`; the generated part of `arenite-cp.…` and `screenshot-….png` |
 //! | `<address>` | `0x` and at least six hexadecimal digits |
 //! | `<port>` | a port of 32768 and above behind a host or an address |
-//! | `<pid>` | the number that a shell tells of a job |
+//! | `<pid>` | the number that a shell prints for a job |
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -17,8 +17,7 @@ pub(super) fn masked(text: &str) -> String {
     read(text, &mut |_| {})
 }
 
-/// Names that were made up for this run alone, in their order: of temporary files, and what looks like a UUID. Later steps may
-/// use them.
+/// Names generated for this run alone, in their order: of temporary files, and what looks like a UUID. Later steps may use them.
 pub(super) fn made_up(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     read(text, &mut |name| names.push(name));
@@ -28,7 +27,7 @@ pub(super) fn made_up(text: &str) -> Vec<&str> {
 fn read<'a>(text: &'a str, made_up: &mut dyn FnMut(&'a str)) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    // The word before, and whether nothing but spaces stands between.
+    // The word before, and whether only spaces are between.
     let mut before = "";
     while !rest.is_empty() {
         let end = rest.find(is_gap).unwrap_or(rest.len());
@@ -38,7 +37,7 @@ fn read<'a>(text: &'a str, made_up: &mut dyn FnMut(&'a str)) -> String {
                 before = "";
             }
             let of_day = MONTHS.contains(&before);
-            // `Mar  1` and `Mar 11` are as wide as each other in a listing only with their spaces.
+            // `Mar  1` and `Mar 11` have the same width in a listing only with their spaces.
             out.push_str(if of_day { " " } else { &rest[..gap] });
             rest = &rest[gap..];
             continue;
@@ -100,7 +99,7 @@ fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) ->
         made_up(&bare[start..start + "tmp".len() + name]);
         return Some(format!("{head}/tmp/<tmp>{}{tail}", &rest[name..]));
     }
-    // As `mktemp` makes it, alone.
+    // The format of `mktemp`, alone.
     if bare.strip_prefix("tmp.").is_some_and(|name| name.len() == 10 && name.bytes().all(|b| b.is_ascii_alphanumeric())) {
         made_up(bare);
         return Some("<tmp>".to_owned() + tail);
@@ -114,8 +113,8 @@ fn of_word<'a>(word: &'a str, before: &str, made_up: &mut dyn FnMut(&'a str)) ->
     of_port(word)
 }
 
-/// Names that this program makes up: `arenite-cp.` and eight letters and digits, `screenshot-` and hexadecimal digits before
-/// `.png`. What stands before, the whole name, and what stands after.
+/// Names that this program generates: `arenite-cp.` and eight letters and digits, `screenshot-` and hexadecimal digits before
+/// `.png`. Returns the text before, the whole name, and the text after.
 fn numbered(word: &str) -> Option<(&str, &str, &str)> {
     const NAMES: [(&str, &str); 2] = [("arenite-cp.", ""), ("screenshot-", ".png")];
     NAMES.into_iter().find_map(|(first, last)| {
