@@ -1,6 +1,6 @@
-//! Puts the pages' scripts and styles, which `cargo xtask web` builds, where they are included from.
+//! Copies the pages' scripts and styles, which `cargo xtask web` builds, to where they are included from.
 //!
-//! Without them the program builds all the same, and its pages say what to do: who works on something else needs no Node.js.
+//! Without them, the program still builds, and its pages say what to do. So work on other parts needs no Node.js.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -12,7 +12,7 @@ fn main() -> io::Result<()> {
     let of_cargo = |name| env::var_os(name).ok_or_else(|| io::Error::other("cargo runs this"));
     let web = Path::new(&of_cargo("CARGO_MANIFEST_DIR")?).join("../../web");
     let (built, out) = (web.join("dist"), of_cargo("OUT_DIR")?);
-    // A file that is not there would have everything rebuilt each time.
+    // A watched file that does not exist would cause a rebuild each time.
     let watched = if built.is_dir() { &built } else { &web };
     println!("cargo:rerun-if-changed={}", watched.display());
     for page in ["console", "dashboard", "viewer"] {

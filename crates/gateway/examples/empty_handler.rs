@@ -1,5 +1,5 @@
-//! The floor of `cargo xtask bench --only agentflow`: an empty handler that reads the request's body and answers with a constant of
-//! the same shape. Prints its port, and ends when its standard input does.
+//! The floor of `cargo xtask bench --only agentflow`: an empty handler that reads the request's body and answers with a constant
+//! of the same shape. Prints its port, and exits when its standard input ends.
 
 use axum::Router;
 use axum::body::Bytes;

@@ -1,4 +1,4 @@
-//! `/api/v2`: Arenite's own control API. Used by the `arenite` command and the console.
+//! `/api/v2`: Arenite's own control API, for the `arenite` command and the console.
 //!
 //! ```text
 //! GET    /api/v2/info                      {name, version, engine, uptime_seconds, capacity, warnings}
@@ -10,13 +10,13 @@
 //! POST   /api/v2/sandboxes                 Create → 201 Sandbox, with Location
 //! GET    /api/v2/sandboxes/{name}          Sandbox
 //! DELETE /api/v2/sandboxes/{name}          {name, id, deleted: true}
-//! POST   /api/v2/sandboxes/{name}/pause    Sandbox; fine for a paused one
-//! POST   /api/v2/sandboxes/{name}/resume   Sandbox; fine for a running one
-//! POST   /api/v2/sandboxes/{name}/start    Sandbox; a failed or lost one runs again on its disk; fine for a running one
+//! POST   /api/v2/sandboxes/{name}/pause    Sandbox; succeeds for a paused one
+//! POST   /api/v2/sandboxes/{name}/resume   Sandbox; succeeds for a running one
+//! POST   /api/v2/sandboxes/{name}/start    Sandbox; runs a failed or lost one again on its disk; succeeds for a running one
 //! GET    /api/v2/sandboxes/{name}/usage    {memory_bytes, cpu_nanoseconds, pids, disk_bytes?, oom_kills?, limits}
 //! GET    /api/v2/sandboxes/{name}/steps    as a trajectory's, below
-//! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it is gone
-//! GET    /api/v2/sandboxes/{name}/logs     text: what the main command wrote, empty without one
+//! GET    /api/v2/sandboxes?follow=true     events: `change` {name, id, state}, state null when it was deleted
+//! GET    /api/v2/sandboxes/{name}/logs     text: the main command's output, empty without one
 //! GET    /api/v2/quarantine                {quarantine: [{id, name, reason, since, processes, has_disk, disk_bytes, has_record}]}
 //! POST   /api/v2/quarantine/{id}/adopt     {name?} → Sandbox: lost when it has no usable record; see [`crate::quarantine`]
 //! DELETE /api/v2/quarantine/{id}           {id, deleted: true}
@@ -31,9 +31,8 @@
 //! refusals {code, message, hint}, 429 with Retry-After
 //! ```
 //!
-//! Without a name a sandbox is called like its id. A create of a name that is there is refused (409), so a client that
-//! repeats one makes no second sandbox; a delete of one that is not there is refused (404). Fields that are not listed
-//! are refused.
+//! Without a name, a sandbox is named by its id. A create of an existing name is refused (409), so a client that repeats one
+//! creates no second sandbox. A delete of a missing one is refused (404). Fields that are not listed are refused.
 //!
 //! `/api/v1/trajectories` belongs to the same API, see [`crate::trajectories`]:
 //!
@@ -46,7 +45,7 @@
 //! GET /api/v1/trajectories/{id}/verify            [`arenite_trajectory::Verification`]
 //! GET /api/v1/trajectories/{id}?format=jsonl      one Step a line; with bodies=inline also large bodies
 //! GET /api/v1/trajectories/{id}/blobs/{blake3}    the bytes of a large body
-//! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are kept
+//! GET /api/v1/trajectories/{id}/steps/{n}/observation, …/arguments    the bytes, wherever they are stored
 //! GET /api/v1/trajectories/{id}?follow=true&after=&tail=    events, see [`crate::follow`]; `tail`: at most this many past steps
 //! GET /steps, /sandbox/{name}/steps, and on a sandbox's own host    the same of that sandbox
 //! ```
@@ -75,15 +74,15 @@ use crate::{corpora, follow, quarantine, trajectories};
 
 pub(crate) const PATH: &str = "/api/v2";
 pub(crate) const DIALECT: &str = "api";
-/// The largest body, in bytes: far above what a spec's own bounds admit.
+/// Largest body, in bytes: far above what a spec's own limits allow.
 pub(crate) const MAX_BODY: usize = 1 << 20;
-/// The guest's route to what the main command wrote.
+/// The guest's route to the main command's output.
 const MAIN_LOG: &str = "/v1/file/download?path=/var/log/arenite/main.log";
-/// Labels of one sandbox, and the bytes of one's key and value together.
+/// Labels of one sandbox, and the bytes of a label's key and value together.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
 
-/// A request for a sandbox, as it stands above.
+/// A request for a sandbox, as described above.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Create {
@@ -139,7 +138,7 @@ impl Create {
     }
 }
 
-/// A body that takes no fields.
+/// A body without fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Nothing {}
@@ -226,7 +225,7 @@ fn sandbox_name(text: &str) -> Result<SandboxName, Refusal> {
     text.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
 }
 
-/// Reads a JSON body; an empty one stands for an object without fields. What is wrong is said with its place.
+/// Reads a JSON body; an empty one means an object without fields. Errors name the position.
 pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Result<(T, Value), Refusal> {
     let bytes = read(body).await?;
     if bytes.trim_ascii().is_empty() {
@@ -243,7 +242,7 @@ pub(crate) async fn read_json<T: DeserializeOwned + Default>(body: Body) -> Resu
     Ok((read, value))
 }
 
-/// Reads a whole body within its bound.
+/// Reads a whole body up to its limit.
 pub(crate) async fn read(body: Body) -> Result<bytes::Bytes, Refusal> {
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(read) => Ok(read.to_bytes()),
@@ -272,7 +271,7 @@ async fn info(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     ))
 }
 
-/// Reads files, so away from the threads that serve.
+/// Reads files, so it runs off the async threads.
 async fn images(gateway: &Arc<Gateway>) -> Result<Response<Body>, Refusal> {
     let Some(catalog) = gateway.config.images.clone() else {
         return Err(Refusal::new(ErrorCode::Unsupported, "this server's engine keeps no list of images"));
@@ -348,9 +347,9 @@ async fn usage(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> 
     ))
 }
 
-/// The main command's output, as the guest keeps it. A paused sandbox is woken: its guest is who reads.
+/// The main command's output, as the guest keeps it. Resumes a paused sandbox, because its guest reads the file.
 async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> Result<Response<Body>, Refusal> {
-    // A lease would make the sandbox called default.
+    // A lease would create the sandbox `default`.
     gateway.control.get(&context.tenant, &name).await?;
     let lease = gateway.control.lease(&context.tenant, &name).await?;
     let (link, answer) = proxy::internal_get(gateway, &lease.sandbox.id, MAIN_LOG).await?;
@@ -372,14 +371,14 @@ async fn logs(gateway: &Arc<Gateway>, context: &Context, name: SandboxName) -> R
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    // Whatever a sandbox wrote, it must not become a page of ours.
+    // Output of a sandbox must not become a page of this server.
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     Ok(response)
 }
 
-/// A sandbox as this API tells of it.
+/// A sandbox in the form of this API.
 pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     let stages: Vec<Value> = sandbox.stages.iter().map(|(name, ms)| json!({ "name": name, "ms": ms })).collect();
     let urls = urls(gateway, context, &sandbox);
@@ -402,7 +401,7 @@ pub(crate) fn shape(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> V
     })
 }
 
-/// Where its services are: `path` below this server's own address, `host` on its own origin.
+/// The addresses of its services: `path` below this server's own address, `host` on its own origin.
 pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> Value {
     let base = context.base_url.as_str();
     json!({
@@ -411,10 +410,10 @@ pub(crate) fn urls(gateway: &Gateway, context: &Context, sandbox: &Sandbox) -> V
     })
 }
 
-/// A client on this machine gets a name that resolves there whatever the domain.
+/// The sandbox's own host. A client on this machine gets a name that resolves there whatever the domain is.
 fn own_host(base: &str, domain: Option<&str>, id: &str) -> String {
     let (scheme, authority) = base.split_once("://").unwrap_or(("http", base));
-    // A bracketed address's colons are no port.
+    // The colons of a bracketed address don't separate a port.
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, format!(":{port}")),
         _ => (authority, String::new()),
@@ -475,7 +474,7 @@ mod tests {
         assert_eq!((gone.status, &gone.json["code"]), (404, &json!("not_found")));
         assert!(gone.json["message"].is_string() && gone.json["hint"].is_string());
 
-        // All of it is in the sandbox's own trajectory, which has ended.
+        // Everything is in the sandbox's own trajectory, which has ended.
         let list = server.call("GET", "/api/v1/trajectories", Value::Null).await.json;
         assert_eq!((&list["trajectories"][0]["trajectory"], &list["trajectories"][0]["ended"]), (&json!(id), &json!(true)));
         let page = server.call("GET", &format!("/api/v1/trajectories/{id}"), Value::Null).await.json;
@@ -526,7 +525,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_server_says_when_to_come_back() {
         let server = Harness::with(|control, _| control.limits.max_sandboxes = 1).await;
-        // Nothing but the name: it is called like its id.
+        // Without a name, it is named by its id.
         let first = server.bytes("POST", "/api/v2/sandboxes", Vec::new()).await;
         assert_eq!((first.status, &first.json["name"]), (201, &first.json["id"]));
         let full = server.call("POST", "/api/v2/sandboxes", json!({})).await;

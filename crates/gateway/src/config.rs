@@ -1,4 +1,4 @@
-//! How the gateway is set up.
+//! Configuration of the gateway.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,39 +12,39 @@ use serde::Serialize;
 use crate::auth::Authentication;
 use crate::connections::ConnectionLimits;
 
-/// How the gateway is set up.
+/// Configuration of the gateway.
 #[derive(Clone)]
 pub struct GatewayConfig {
     pub listen: Vec<SocketAddr>,
-    /// Host names that requests may carry besides loopback names and the addresses listened on; `*.example.org` for all below one.
+    /// Host names that requests may have besides loopback names and the listening addresses; `*.example.org` for all below one.
     pub allowed_hosts: Vec<String>,
     /// Origins of other sites with pages that may call this server, such as `https://app.example.org`.
     pub allowed_origins: Vec<String>,
-    /// What callers have to show.
+    /// The credentials that callers must present.
     pub auth: Authentication,
-    /// Where sandboxes' own hosts are: `{id}.{domain}`, and their ports' `{port}-{id}.{domain}`; `localhost` always works.
+    /// Domain of the sandboxes' own hosts: `{id}.{domain}`, and `{port}-{id}.{domain}` for their ports; `localhost` always works.
     pub domain: Option<String>,
     /// Peers with a trusted `X-Forwarded-{For,Host,Proto}`.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Agent-Sandbox's original answers every failure with HTTP 200 and code 500.
+    /// Answers every failure of Agent-Sandbox's API with HTTP 200 and code 500, as the original does.
     pub agent_sandbox_always_200: bool,
-    /// How long requests under way may take to end at a graceful stop.
+    /// Time for requests in progress to end at a graceful stop.
     pub drain: Duration,
-    /// How many connections there may be, and how long those of nobody in particular.
+    /// Limits on the number of connections, and on the time of unauthenticated ones.
     pub connections: ConnectionLimits,
-    /// How long one call to a guest may take until its answer begins.
+    /// Time for one call to a guest until its answer starts.
     pub call_limit: Duration,
-    /// After this time without an answer a guest is asked whether it lives, and has as long to show it; and so on.
+    /// After this time without an answer, a guest is pinged, and has the same time to answer. This repeats.
     pub late: Duration,
-    /// How long the next piece of a request's body may take to come.
+    /// Time for the next piece of a request's body to arrive.
     pub next_piece: Duration,
     /// AgentFlow's backends; none: no workers.
     pub workers: Option<Workers>,
-    /// What images there are, to be listed.
+    /// Lists the available images.
     pub images: Option<Arc<dyn ImageCatalog>>,
-    /// Corpora that are served; none: there is nowhere to look for them.
+    /// Corpora that are served; none: no folder for them.
     pub corpora: Option<Arc<Library>>,
-    /// The engine's name and what it said at the start, for `/api/v2/info`.
+    /// Warnings from the start of the server, for `/api/v2/info`.
     pub warnings: Vec<String>,
     /// The commit that the program was built from, for `/metrics`.
     pub commit: &'static str,
@@ -74,13 +74,13 @@ impl Default for GatewayConfig {
     }
 }
 
-/// Lists images. The gateway does not know where they are kept.
+/// Lists images. The gateway does not know where they are stored.
 pub trait ImageCatalog: Send + Sync {
     /// All images; may read files. The error is for the log and the caller.
     fn list(&self) -> Result<Vec<ImageEntry>, String>;
 }
 
-/// An image, as it is listed.
+/// An image in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct ImageEntry {
     pub name: String,

@@ -1,7 +1,7 @@
-//! Connections, from the accept to their end.
+//! Connections, from accept to close.
 //!
 //! ```text
-//!  accepted ──► waiting ──first call that is let in──► admitted ──► ended: no call for too long
+//!  accepted ──► waiting ──first authorized call──► admitted ──► ended: no call for too long
 //!                  │
 //!                  └──► ended: no head in time, too old, or evicted by newer ones
 //! ```
@@ -31,21 +31,21 @@ use tokio_util::sync::CancellationToken;
 use crate::descriptors::{Lent, Shortage};
 use crate::refusal::Refusal;
 
-/// The most that wait to be admitted while descriptors are short.
+/// The most that wait for admission while descriptors are short.
 const WAITING_AT_SHORTAGE: usize = 8;
 
-/// Bounds of connections. The defaults are in docs/LIMITS.md.
+/// Limits on connections. The defaults are in docs/LIMITS.md.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
     /// The most that are admitted at once; a call on a further one is refused with 503.
     pub admitted: usize,
-    /// The most that wait to be admitted, in all.
+    /// The most that wait for admission, in total.
     pub waiting: usize,
-    /// The most of these of one peer: an IPv4 address, or an IPv6 network of 64 bits. Trusted proxies have no such bound.
+    /// The most waiting ones of one peer: an IPv4 address, or an IPv6 /64 network. Trusted proxies have no such limit.
     pub waiting_per_peer: usize,
-    /// From the accept to the end of the first head, and from then on how long the rest of a closing connection may take.
+    /// Time from the accept to the end of the first head. Also the time that the rest of a closing connection may take.
     pub head: Duration,
-    /// The whole time of a connection that is never admitted.
+    /// The total time of a connection that is never admitted.
     pub unadmitted: Duration,
     /// How long an admitted connection may be without a call.
     pub idle: Duration,
@@ -71,7 +71,7 @@ pub(crate) struct Connections {
     waiting: Mutex<Waiting>,
 }
 
-/// Those that wait, by age and by peer. The key grows with each.
+/// Waiting connections, by age and by peer. The key grows with each.
 #[derive(Default)]
 struct Waiting {
     next: u64,
@@ -103,7 +103,7 @@ impl Connections {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection, for which the oldest ones make way. `peer`: none for a trusted proxy.
+    /// Registers a new connection, and evicts the oldest ones if needed. `peer`: none for a trusted proxy.
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: Option<IpAddr>,
@@ -143,14 +143,14 @@ impl Connections {
         })
     }
 
-    /// Makes room when the process has no descriptors left.
+    /// Frees a descriptor when the process has none left.
     pub(crate) fn evict_oldest(&self) {
         let mut waiting = self.waiting();
         let oldest = waiting.all.keys().next().copied();
         oldest.and_then(|key| waiting.remove(key)).inspect(CancellationToken::cancel);
     }
 
-    /// Waiting, and admitted.
+    /// The numbers of waiting and of admitted connections.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.waiting().all.len(), self.limits.admitted - self.admitted.available_permits())
     }
@@ -164,25 +164,25 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// One connection. Whatever uses it, a WebSocket too, holds it.
+/// One connection. Everything that uses it holds it, including a WebSocket.
 pub(crate) struct Connection {
     all: Arc<Connections>,
     key: u64,
     evicted: CancellationToken,
     accepted: Instant,
-    /// A first head has come.
+    /// A first head has arrived.
     has_head: AtomicBool,
     /// Cancelled by the first head.
     asked: CancellationToken,
     changed: Notify,
     calls: Mutex<Calls>,
-    /// It was accepted when few descriptors were left, so it is for one call.
+    /// It was accepted when few descriptors were left, so it may make only one call.
     shortage: Option<Shortage>,
     _lent: Option<Lent>,
 }
 
 struct Calls {
-    /// Its place among the admitted ones.
+    /// Its slot among the admitted ones.
     slot: Option<OwnedSemaphorePermit>,
     under_way: usize,
     /// When the last call ended.
@@ -200,7 +200,7 @@ impl Connection {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins: its head is there.
+    /// Starts a call: its head has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         self.has_head.store(true, Ordering::Relaxed);
         self.asked.cancel();
@@ -213,8 +213,8 @@ impl Connection {
         self.shortage.is_some()
     }
 
-    /// Its caller is known, so it need not make way for others any more. `is_frugal`: the call needs no further descriptor
-    /// for long, or frees some.
+    /// Admits the connection of an identified caller, so that it is no longer evicted for others. `is_frugal`: the call needs no
+    /// further descriptor for long, or frees some.
     pub(crate) fn admit(&self, is_frugal: bool) -> Result<(), Refusal> {
         if let Some(Shortage { limit }) = self.shortage
             && !is_frugal
@@ -241,7 +241,7 @@ impl Connection {
         Ok(())
     }
 
-    /// When it ends unless something happens. None: a call of someone who was let in is under way.
+    /// When it ends unless something happens. None: an admitted call is in progress.
     fn end(&self) -> Option<Instant> {
         let limits = &self.all.limits;
         let calls = self.calls();
@@ -254,7 +254,7 @@ impl Connection {
         }
     }
 
-    /// Comes when the connection's time is up.
+    /// Completes when the connection's time is over.
     async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
@@ -268,8 +268,8 @@ impl Connection {
         }
     }
 
-    /// Drives the connection to its end. It is closed gracefully when the server stops or its time is up; when it then takes
-    /// longer than a head may, and when it is evicted, it is cut off.
+    /// Drives the connection to its end. Closes it gracefully when the server stops or its time is over. Cuts it off if that
+    /// takes longer than a head may, or if it is evicted.
     pub(crate) async fn drive<C: GracefulConnection>(&self, connection: C, stopping: &CancellationToken) -> Result<(), C::Error> {
         let mut connection = pin!(connection);
         let is_expired = tokio::select! {
@@ -288,15 +288,16 @@ impl Connection {
         }
     }
 
-    /// Comes when the server stops. A client that had just connected is answered: it can't know that it was too late.
+    /// Completes when the server stops. A client that has just connected still gets an answer: it can't know that it was too
+    /// late.
     async fn stopped(&self, stopping: &CancellationToken) {
-        /// How long a connection on which nothing came yet is waited for.
+        /// How long to wait for the first byte of a connection.
         const FIRST_REQUEST: Duration = Duration::from_secs(1);
         stopping.cancelled().await;
         let _ = tokio::time::timeout(FIRST_REQUEST, self.asked.cancelled()).await;
     }
 
-    /// Comes when what a closing connection still does takes too long. A call that came at the last moment may take its time.
+    /// Completes when the rest of a closing connection takes too long. A call that came at the last moment may take its time.
     async fn overdue(&self) {
         loop {
             tokio::time::sleep(self.all.limits.head).await;

@@ -27,7 +27,7 @@ use crate::gateway::Gateway;
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 
-/// Passages of an answer, unless asked otherwise.
+/// Default number of passages of an answer.
 const TOP_K: usize = 5;
 /// The most queries of one call.
 const MAX_QUERIES: usize = 1000;
@@ -53,7 +53,7 @@ fn refused(error: &Error) -> Refusal {
     }
 }
 
-/// Opens files, so away from the threads that serve.
+/// Opens files, so it runs off the async threads.
 async fn open(library: Arc<Library>, name: &str) -> Result<Arc<Served>, Refusal> {
     let wanted = name.to_owned();
     let opened = tokio::task::spawn_blocking(move || library.get(&wanted)).await;

@@ -1,8 +1,8 @@
-//! What the server does when its descriptors run out.
+//! Handles a shortage of file descriptors.
 //!
 //! ```text
-//!  available ──► few left: new connections get health routes and what deletes, else 503 ──► none left: a spare one is
-//!                                                                                          closed for one connection
+//!  available ──► few left: new connections get health routes and deletes, else 503 ──► none left: a spare one is
+//!                                                                                     closed for one connection
 //! ```
 
 use std::fs::File;
@@ -11,24 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arenite_engine::descriptors::DescriptorCount;
 
-/// Descriptors that are held for nothing else: connections accepted at once when none is left.
+/// Descriptors held in reserve: the number of connections that can be accepted when none is left.
 const SPARES: usize = 4;
 
 /// The server's last descriptors.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     spares: Mutex<Vec<File>>,
-    /// The log says that they are few.
+    /// Whether the shortage was logged.
     is_logged: AtomicBool,
 }
 
-/// Few descriptors are left, and for how many of how many.
+/// Few descriptors are left of this limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shortage {
     pub(crate) limit: u64,
 }
 
-/// A spare descriptor that is in use for a connection. It becomes spare again when this is dropped.
+/// A spare descriptor in use for a connection. Dropping this makes it spare again.
 pub(crate) struct Lent(Arc<Descriptors>);
 
 impl Drop for Lent {
@@ -51,13 +51,13 @@ impl Descriptors {
     fn refill(&self) {
         let mut spares = self.spares();
         while spares.len() < SPARES {
-            // Somebody else took it; the next look tries again.
+            // Another thread took it; the next check tries again.
             let Ok(file) = File::open("/dev/null") else { return };
             spares.push(file);
         }
     }
 
-    /// Whether few are left. Says in the log when that begins and when it is over.
+    /// Whether few are left. Logs the start and the end of a shortage.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         let count = DescriptorCount::now()?;
         let is_logged = self.is_logged.load(Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Descriptors {
         }
     }
 
-    /// Closes a spare one, so that a connection can be accepted in its place.
+    /// Closes a spare one, so that a connection can be accepted instead.
     pub(crate) fn lend(self: &Arc<Self>) -> Option<(Lent, Shortage)> {
         let limit = DescriptorCount::now().map_or(0, |count| count.limit);
         self.log(limit);

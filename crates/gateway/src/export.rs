@@ -1,4 +1,4 @@
-//! `/api/v1/trajectories/{id}/export` and steps as JSON lines: files that are written while they are sent.
+//! `/api/v1/trajectories/{id}/export` and steps as JSON lines: files that are generated while they are sent.
 
 use std::io::{self, Write};
 
@@ -16,9 +16,9 @@ use crate::path::query_value;
 use crate::refusal::Refusal;
 use crate::trajectories::{filter, refused};
 
-/// The most steps that one read answers.
+/// The most steps that one read returns.
 const PAGE: usize = 1000;
-/// One piece of an export on its way, and how many wait for a slow reader.
+/// Size of one piece of an export, and how many wait for a slow reader.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
 
@@ -37,14 +37,14 @@ pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, part
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // An id has no sign that a header could take amiss.
+    // An id contains no character that is special in a header.
     if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
         headers.insert(CONTENT_DISPOSITION, value);
     }
     Ok(response)
 }
 
-/// All steps, one a line, as they are read. `inline` puts bodies in place of their references.
+/// All steps, one a line, streamed while they are read. `inline` replaces references by bodies.
 pub(crate) async fn lines(
     recorder: Recorder,
     tenant: TenantId,
@@ -64,8 +64,8 @@ pub(crate) async fn lines(
     Ok(response)
 }
 
-/// An answer that `write` writes, away from the threads that serve. What fails before the first piece is a refusal; later the
-/// answer breaks off.
+/// An answer that `write` generates off the async threads. A failure before the first piece is a refusal; after it, the answer is
+/// cut off.
 async fn streamed(
     write: impl FnOnce(&mut Pieces) -> Result<(), TrajectoryError> + Send + 'static,
 ) -> Result<Response<Body>, Refusal> {
@@ -73,7 +73,7 @@ async fn streamed(
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces { sender, piece: Vec::with_capacity(PIECE_BYTES) };
         match write(&mut out) {
-            // A reader who left is nobody to tell.
+            // The reader left, so there is nothing to report.
             Ok(()) => drop(out.flush()),
             Err(error) => drop(out.sender.blocking_send(Err(error))),
         }

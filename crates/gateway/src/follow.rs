@@ -1,14 +1,14 @@
-//! What happens, told as it happens: the steps of a trajectory, the states of sandboxes. As `text/event-stream`.
+//! Live events as `text/event-stream`: the steps of a trajectory, the states of sandboxes.
 //!
 //! | event | data |
 //! | --- | --- |
-//! | `step` | a step, when it begins and again when it has ended; `id` is the number up to which all steps were sent with their ends |
-//! | `change` | `{name, id, state}` of a sandbox; `state` is null when it is gone |
-//! | `behind` | `{message}`: the reader was too slow; the stream ends, and goes on for one who asks with `Last-Event-ID` |
-//! | `end` | `{}`: the sandbox is gone; nothing comes any more |
+//! | `step` | a step, when it starts and again when it has ended; `id` is the number up to which all steps were sent with their ends |
+//! | `change` | `{name, id, state}` of a sandbox; `state` is null when it was deleted |
+//! | `behind` | `{message}`: the reader was too slow; the stream ends; reconnect with `Last-Event-ID` to continue |
+//! | `end` | `{}`: the sandbox was deleted; no event follows |
 //! | `server_stopping` | `{reason}`: the stream ends; connect again |
 //!
-//! A comment every 15 s shows that the connection lives.
+//! A comment every 15 s shows that the connection is alive.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -29,26 +29,26 @@ use crate::gateway::Gateway;
 use crate::path::query_value;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Reads of steps, or changes, on their way to one reader.
+/// Reads of steps, or changes, queued for one reader.
 const PIECES: usize = 4;
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// Whether a request asks for it.
+/// Whether a request asks for events.
 pub(crate) fn is_wanted(parts: &Parts) -> bool {
     query_value(parts.uri.query(), "follow").as_deref() == Some("true")
 }
 
-/// What the reader had last, as a browser that connects again says it.
+/// The last event that the reader received, as a browser sends it when it reconnects.
 pub(crate) fn last_event(parts: &Parts) -> Option<u64> {
     parts.headers.get(LAST_EVENT_ID)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Steps as they are recorded.
+/// Streams steps as they are recorded.
 pub(crate) fn steps(gateway: &Gateway, follow: Follow) -> Response<Body> {
     stream(gateway, |sender| tell_steps(follow, sender))
 }
 
-/// Sandboxes as they come, change and go.
+/// Streams the creation, changes and deletion of sandboxes.
 pub(crate) fn changes(gateway: &Gateway, tenant: TenantId) -> Response<Body> {
     let mut changes = gateway.control.subscribe();
     stream(gateway, |sender| async move {
@@ -96,8 +96,8 @@ async fn tell_steps(mut follow: Follow, sender: mpsc::Sender<String>) {
                     Ok(steps) if steps.is_empty() => continue,
                     Ok(steps) => {
                         let mut piece: String = steps.iter().map(|step| event("step", step)).collect();
-                        // With the last event of the read, before the empty line that ends it: one who got no more than a
-                        // part of it gets all of it again.
+                        // With the last event of the read, before the empty line that ends it: a reader that got only a part of
+                        // the read gets all of it again.
                         piece.pop();
                         piece.push_str(&format!("id: {}\n\n", follow.complete()));
                         piece
@@ -130,7 +130,7 @@ fn beat() -> Interval {
 }
 
 fn event(name: &str, data: &impl serde::Serialize) -> String {
-    // Steps were read from JSON, without line breaks between tokens.
+    // Steps were parsed from JSON without line breaks between tokens.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n")
 }
@@ -139,7 +139,7 @@ fn behind() -> String {
     event("behind", &json!({ "message": "more happened than was read: ask again with Last-Event-ID to go on" }))
 }
 
-/// An answer that `tell` writes, until it returns, the reader leaves, or the server stops.
+/// An answer that `tell` generates, until it returns, the reader leaves, or the server stops.
 fn stream<T>(gateway: &Gateway, tell: impl FnOnce(mpsc::Sender<String>) -> T) -> Response<Body>
 where
     T: Future<Output = ()> + Send + 'static,
@@ -153,7 +153,7 @@ where
             () = left.closed() => return,
             () = stopping.cancelled() => {}
         }
-        // One who does not read is not waited for.
+        // Does not wait for a reader that does not read.
         let _ =
             left.try_send(event("server_stopping", &json!({ "reason": "the server is stopping or restarting; connect again" })));
     });
@@ -236,7 +236,7 @@ mod tests {
         let gateway = &harness.gateway;
         let tenant = TenantId::default_tenant();
         let follow = gateway.recorder.follow(&tenant, "one", 0, None).unwrap();
-        // Before the stream runs: as if its reader stood still.
+        // Before the stream runs: like a stalled reader.
         for _ in 0..1500 {
             finish(begin(gateway));
         }

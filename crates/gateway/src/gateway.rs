@@ -1,4 +1,4 @@
-//! What all requests share, and what is known of one request.
+//! State shared by all requests, and the context of one request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,10 +21,10 @@ use crate::proxy::{Commands, Pools};
 use crate::refusal::Refusal;
 use crate::{GatewayConfig, dialect};
 
-/// KiB of JSON bodies over 64 KiB that are held at once; further ones wait.
+/// KiB of JSON bodies over 64 KiB that are held at once; further bodies wait.
 pub(crate) const HELD_KIB: usize = 512 << 10;
 
-/// What all requests share. Handlers get `&Gateway` or an `Arc` of it.
+/// State shared by all requests. Handlers get `&Gateway` or an `Arc` of it.
 pub(crate) struct Gateway {
     pub(crate) config: GatewayConfig,
     pub(crate) connections: Arc<Connections>,
@@ -33,28 +33,28 @@ pub(crate) struct Gateway {
     pub(crate) recorder: Recorder,
     pub(crate) started: Instant,
     pub(crate) metrics: Arc<Metrics>,
-    /// Connections to guests that wait for their next call.
+    /// Idle connections to guests.
     pub(crate) pools: Pools,
-    /// Whatever runs beside the requests: readers of inside steps, tunnels.
+    /// Tasks beside the requests: readers of inside steps, tunnels.
     pub(crate) tasks: TaskTracker,
-    /// Cancelled when a stop begins.
+    /// Cancelled when a stop starts.
     pub(crate) stopping: CancellationToken,
     /// Cancelled when the time to drain is over.
     pub(crate) cut: CancellationToken,
-    /// Cancelled when a client ends the server.
+    /// Cancelled when a client stops the server.
     pub(crate) shutdown: CancellationToken,
     /// Set before the server serves, if it has workers.
     pub(crate) synthesis: OnceLock<Arc<Synthesis>>,
     /// Shares of [`HELD_KIB`].
     pub(crate) held: Arc<Semaphore>,
     pub(crate) tickets: Grants,
-    /// Words in addresses of sandboxes' hosts that this server leads a browser to: with one it signs in there.
+    /// Secrets in addresses of sandbox hosts to which this server redirects a browser: the browser signs in there with one.
     pub(crate) handovers: Grants,
-    /// Commands of the command line that are under way.
+    /// Commands of the command line in progress.
     pub(crate) commands: Arc<Commands>,
-    /// MCP's sessions, and what they can do.
+    /// MCP's sessions and tools.
     pub(crate) mcp: arenite_mcp::Server<dialect::mcp::Hub>,
-    /// Browsers that signed in.
+    /// Sessions of signed-in browsers.
     pub(crate) sessions: Grants,
     /// Makes request ids differ between starts.
     epoch: u64,
@@ -106,20 +106,20 @@ impl Gateway {
     }
 }
 
-/// What is known of one request before it is answered.
+/// Context of one request, known before it is answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) tenant: TenantId,
     /// The dialect of a call to a sandbox, for its step.
     pub(crate) dialect: &'static str,
-    /// Ours, in `x-request-id` of the answer and in the step.
+    /// Arenite's id, in `x-request-id` of the answer and in the step.
     pub(crate) request_id: String,
     /// The client's address, without its port; none for the server itself.
     pub(crate) client: Option<String>,
-    /// Who causes what the request does, for its steps.
+    /// The cause of the request, for its steps.
     pub(crate) origin: Origin,
-    /// How the client names this server: `http://host:port`, from its own Host header (checked) or a trusted proxy's.
-    /// With the path under which a trusted proxy serves us.
+    /// The server's address as the client sees it: `http://host:port`, from the client's Host header (checked) or a trusted
+    /// proxy's, with the path under which a trusted proxy serves this server.
     pub(crate) base_url: String,
 }
 
@@ -129,7 +129,7 @@ impl Context {
         &self.base_url[..self.base_url.len() - self.outer_path().len()]
     }
 
-    /// The path under which a trusted proxy serves us; mostly none.
+    /// The path under which a trusted proxy serves this server; usually empty.
     pub(crate) fn outer_path(&self) -> &str {
         let authority = self.base_url.split_once("://").map_or("", |(_, rest)| rest);
         authority.find('/').map_or("", |at| &authority[at..])

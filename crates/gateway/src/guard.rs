@@ -14,10 +14,10 @@ use http::{HeaderValue, Method};
 use crate::GatewayConfig;
 use crate::refusal::Refusal;
 
-/// The host that a request was sent to, checked.
+/// The checked host of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// In lower case, with the port where one was given.
+    /// In lower case, with the port if one was given.
     pub(crate) authority: String,
     pub(crate) kind: HostKind,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Host {
 pub(crate) enum HostKind {
     /// One of the server's own names: every route.
     Server,
-    /// `{id}.localhost` or `{id}.{domain}`: that sandbox's routes and no others.
+    /// `{id}.localhost` or `{id}.{domain}`: only that sandbox's routes.
     Sandbox(SandboxId),
     /// `{port}-{id}.{domain}`: a port inside that sandbox. `{port}-{domain}`: inside the sandbox `default`.
     Preview { port: u16, id: Option<SandboxId> },
 }
 
-/// Reads and checks the host. `forwarded` is what a trusted proxy says that the client named.
+/// Reads and checks the host. `forwarded` is the client's host according to a trusted proxy.
 pub(crate) fn host(config: &GatewayConfig, parts: &Parts, forwarded: Option<&str>) -> Result<Host, Refusal> {
     let mut named = parts.headers.get_all(HOST).iter();
     let header = match named.next() {
@@ -56,8 +56,8 @@ pub(crate) fn host(config: &GatewayConfig, parts: &Parts, forwarded: Option<&str
     };
     let given = check(config, given)?;
     match forwarded {
-        // Pages can set the header that names it, for requests to their own host: it never makes up for a foreign host,
-        // and never leads from a sandbox's host to the server's.
+        // Pages can set this header for requests to their own host. So it never replaces a foreign host, and never leads from a
+        // sandbox's host to the server's.
         Some(forwarded) if given.kind == HostKind::Server => check(config, forwarded),
         _ => Ok(given),
     }
@@ -115,7 +115,7 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
             return Some(HostKind::Preview { port: port?, id: Some(rest.parse().ok()?) });
         }
         if domain == "localhost" {
-            // Browsers resolve these to the loopback themselves, so nobody can rebind them.
+            // Browsers resolve these to the loopback themselves, so they can't be rebound.
             return Some(HostKind::Server);
         }
     }
@@ -132,14 +132,14 @@ fn kind(config: &GatewayConfig, name: &str) -> Option<HostKind> {
     allowed.then_some(HostKind::Server)
 }
 
-/// `{digits}-{something}`; no port when the digits are none.
+/// `{digits}-{something}`; no port if the digits are not one.
 fn preview(label: &str) -> Option<(Option<u16>, &str)> {
     let (digits, rest) = label.split_once('-')?;
     let is_preview = !digits.is_empty() && !rest.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     is_preview.then(|| (port(digits), rest))
 }
 
-/// A port in digits alone.
+/// A port that consists only of digits.
 pub(crate) fn port(digits: &str) -> Option<u16> {
     if !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -147,7 +147,7 @@ pub(crate) fn port(digits: &str) -> Option<u16> {
     digits.parse().ok().filter(|port| *port != 0)
 }
 
-/// Where a sandbox's own hosts are as this client reaches the server: the domain, with the port that the client named.
+/// The domain of sandbox hosts for this client, with the port that the client named.
 pub(crate) fn domain_of_sandboxes(config: &GatewayConfig, host: &Host) -> Option<String> {
     let (name, port) = split_authority(&host.authority)?;
     let is_loopback = name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
@@ -162,16 +162,16 @@ pub(crate) fn domain_of_sandboxes(config: &GatewayConfig, host: &Host) -> Option
     Some(port.map_or_else(|| domain.to_owned(), |port| format!("{domain}:{port}")))
 }
 
-/// An address as host can't be rebound. It must still be one that is served: of all when listening on all.
+/// An address as host can't be rebound. It must be one that is served: any address if the server listens on all.
 fn is_own_address(listen: &[SocketAddr], address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || listen.iter().any(|own| own.ip().to_canonical() == address || own.ip().is_unspecified())
 }
 
-/// Refuses what a browser sends for a page that is not of this host. `page`: the route is one that people open, so a
-/// link from elsewhere may lead to it.
+/// Refuses requests that a browser sends for a page of another host. `page`: the route is one that people open, so a link from
+/// elsewhere may lead to it.
 ///
-/// Answers the origin to name in CORS headers, when it is another one that the configuration allows.
+/// Returns the origin to name in CORS headers, if it is another one that the configuration allows.
 pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: bool) -> Result<Option<HeaderValue>, Refusal> {
     let headers = &parts.headers;
     let mut origins = headers.get_all(ORIGIN).iter();
@@ -184,7 +184,7 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
             return Ok(Some(origin.clone()));
         }
         if is_sibling(config, text, host) {
-            // The program that listens there says which origins it speaks with.
+            // The program that listens there decides which origins it accepts.
             return Ok(None);
         }
         if !is_of(text, &host.authority) {
@@ -198,8 +198,8 @@ pub(crate) fn origin(config: &GatewayConfig, host: &Host, parts: &Parts, page: b
     }
 }
 
-/// Refuses a script of a sandbox that a page of the server's own host would run beside itself: a service worker answers for
-/// all paths below its own, and no page of ours has any.
+/// Refuses a sandbox's script that a page of the server's own host would run as a service worker, which answers for all paths
+/// below its own. Arenite's pages have none.
 pub(crate) fn worker(host: &Host, parts: &Parts) -> Result<(), Refusal> {
     let is_worker = matches!(word(&parts.headers, "sec-fetch-dest"), Some("serviceworker" | "sharedworker" | "worker"))
         || parts.headers.contains_key("service-worker");
@@ -210,7 +210,7 @@ pub(crate) fn worker(host: &Host, parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A page of a sandbox's port that calls another port of the same sandbox.
+/// Whether it is a page of a sandbox's port that calls another port of the same sandbox.
 fn is_sibling(config: &GatewayConfig, origin: &str, host: &Host) -> bool {
     let HostKind::Preview { id, .. } = &host.kind else { return false };
     let origin = origin.to_ascii_lowercase();
@@ -226,11 +226,11 @@ pub(crate) fn is_navigation(parts: &Parts) -> bool {
 }
 
 fn word<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    // What is no text is no word that passes.
+    // A value that is not text matches no allowed one.
     headers.get(name).map(|v| v.to_str().unwrap_or("?"))
 }
 
-/// Whether an origin (`http://name:port`) is that of the host. The scheme's default port may be left out on either side.
+/// Whether an origin (`http://name:port`) is the host's. The scheme's default port may be left out on either side.
 pub(crate) fn is_of(origin: &str, authority: &str) -> bool {
     let origin = origin.to_ascii_lowercase();
     let (host, default) = match origin.split_once("://") {
@@ -298,7 +298,7 @@ mod tests {
             ("3000-sabcdefghijk.boxes.example:80", preview(3000, Some(id()))),
             ("3000-boxes.example", preview(3000, None)),
             ("3000-localhost:8080", preview(3000, None)),
-            // Digits that are no port, and ids that are none, never lead to the server's own routes.
+            // Digits that are no port, and invalid ids, never lead to the server's own routes.
             ("0-sabcdefghijk.localhost", None),
             ("65536-sabcdefghijk.localhost", None),
             ("3000-demo.localhost", None),
@@ -328,7 +328,7 @@ mod tests {
         let mut both = parts(&[("host", "localhost")]);
         both.uri = "http://127.0.0.1/v1/ping".parse().unwrap();
         assert!(host(&config(), &both, None).is_err());
-        // What a proxy forwards is one of the server's names too, and only adds to a host that passes by itself.
+        // A forwarded host is one of the server's names too, and is only used with a host that passes by itself.
         for (host_header, forwarded, wanted) in [
             ("127.0.0.1:8080", "box.example", Some(Server)),
             ("127.0.0.1:8080", "evil.example", None),
@@ -340,7 +340,7 @@ mod tests {
             let got = host(&config(), &parts(&[("host", host_header)]), Some(forwarded)).ok().map(|h| h.kind);
             assert_eq!(got, wanted, "{host_header} {forwarded}");
         }
-        // All addresses are served, so any address is an own one; a name is not.
+        // The server listens on all addresses, so any address is its own; a name is not.
         let all = GatewayConfig { listen: vec![([0, 0, 0, 0], 1).into()], ..config() };
         assert!(host(&all, &parts(&[("host", "192.0.2.7")]), None).is_ok());
         assert!(host(&all, &parts(&[("host", "evil.example")]), None).is_err());
@@ -402,7 +402,7 @@ mod tests {
         post.method = Method::POST;
         let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
         assert!(origin(&config(), &host, &post, true).is_err());
-        // Ports of one sandbox may speak with each other, if the one that is called agrees.
+        // Ports of one sandbox may call each other, if the called one agrees.
         let of = |kind| Host { authority: "8000-sabcdefghijk.localhost:8080".to_owned(), kind };
         let id: SandboxId = "sabcdefghijk".parse().unwrap();
         let calls = |from: &'static str, to: HostKind| origin(&config(), &of(to), &parts(&[("origin", from)]), false).is_ok();

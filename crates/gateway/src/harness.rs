@@ -1,4 +1,4 @@
-//! A gateway for tests of what stands before the proxy: control is real, the engine below it is not.
+//! A gateway for tests of what comes before the proxy: `control` is real, the engine below it is not.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) text: String,
-    /// Null when it is not JSON.
+    /// Null if the body is not JSON.
     pub(crate) json: Value,
 }
 

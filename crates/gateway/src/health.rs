@@ -1,4 +1,4 @@
-//! `/healthz`, `/health` and `/ready`: Agent-Sandbox's and AgentFlow's bodies; what is ours comes after theirs.
+//! `/healthz`, `/health` and `/ready`: Agent-Sandbox's and AgentFlow's bodies, followed by Arenite's fields.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Health {
     version: &'static str,
 }
 
-/// AgentFlow's first four.
+/// The first four fields are AgentFlow's.
 #[derive(Serialize)]
 struct Ready {
     status: &'static str,
@@ -57,7 +57,7 @@ pub(crate) async fn serve(
         return Ok(answer);
     }
     if parts.method != Method::GET {
-        // In AgentFlow's words, which has no HEAD either.
+        // AgentFlow's format, which has no HEAD either.
         let mut answer = json_response(StatusCode::METHOD_NOT_ALLOWED, &serde_json::json!({ "detail": "Method Not Allowed" }));
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return Ok(answer);
@@ -94,7 +94,7 @@ pub(crate) async fn serve(
     ))
 }
 
-/// `/v1/ping` for callers who show no key: that the server is there. No sandbox is asked, or made.
+/// `/v1/ping` for unauthenticated callers: shows that the server runs. Calls or creates no sandbox.
 pub(crate) fn ping(parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let body = serde_json::json!({ "success": true, "message": "Operation successful", "data": "pong", "hint": null });

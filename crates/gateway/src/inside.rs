@@ -23,12 +23,12 @@ use crate::gateway::Gateway;
 use crate::proxy::{self, InternalAnswer};
 use crate::steps;
 
-/// The longest line: two bodies of 64 KiB, in which every byte may be escaped to six.
+/// Longest line, in bytes: two bodies of 64 KiB, with every byte escaped to six.
 const MAX_LINE_BYTES: usize = 1 << 20;
-/// Steps of one sandbox a second, over [`RATE_WINDOW`]; beyond, reading pauses, and the guest drops and counts.
+/// Steps of one sandbox per second, over [`RATE_WINDOW`]; beyond this, reading pauses, and the guest drops and counts.
 const MAX_RATE: u32 = 100;
 const RATE_WINDOW: Duration = Duration::from_secs(10);
-/// Pauses before a broken stream is opened again: from the first to the last, doubling.
+/// Pauses before a broken stream is reopened: from the first to the last, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,7 @@ struct Whose {
     name: SandboxName,
 }
 
-/// Follows control's changes: starts and ends readers, and closes connections to sandboxes that stopped.
+/// Follows control's changes: starts and ends readers, and closes connections to stopped sandboxes.
 pub(crate) async fn follow(gateway: Arc<Gateway>) {
     let mut readers: HashMap<SandboxId, CancellationToken> = HashMap::new();
     let mut changes = gateway.control.subscribe();
@@ -50,7 +50,7 @@ pub(crate) async fn follow(gateway: Arc<Gateway>) {
         };
         match change {
             Ok(change) => apply(&gateway, &mut readers, change),
-            // Changes were missed: look at everything again.
+            // Changes were missed: check everything again.
             Err(RecvError::Lagged(_)) => reconcile(&gateway, &mut readers).await,
             Err(RecvError::Closed) => return,
         }
@@ -65,7 +65,7 @@ fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationTo
                 .or_insert_with(|| start(gateway, Whose { tenant: change.tenant, id: change.id, name: change.name }));
         }
         Some(SandboxState::Creating) => {}
-        // A frozen guest says nothing, and goes on where it was.
+        // A frozen guest sends nothing, and later continues where it was.
         Some(SandboxState::Paused) => gateway.pools.retire(&change.id),
         Some(SandboxState::Deleting | SandboxState::Failed | SandboxState::Lost) | None => {
             gateway.pools.retire(&change.id);
@@ -81,7 +81,7 @@ fn apply(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationTo
 }
 
 async fn reconcile(gateway: &Arc<Gateway>, readers: &mut HashMap<SandboxId, CancellationToken>) {
-    // One tenant as long as there is no authentication.
+    // Only one tenant, because there are no others yet.
     let listed = match gateway.control.list(&TenantId::default_tenant()).await {
         Ok(listed) => listed,
         Err(error) => {
@@ -121,7 +121,7 @@ fn start(gateway: &Arc<Gateway>, whose: Whose) -> CancellationToken {
     token
 }
 
-/// Reads, and opens the stream again when it ends, until it is cancelled or the guest has no such stream.
+/// Reads, and reopens the stream when it ends, until it is cancelled or the guest has no such stream.
 async fn read_on(gateway: &Gateway, whose: &Whose) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -140,7 +140,7 @@ async fn read_on(gateway: &Gateway, whose: &Whose) {
     }
 }
 
-/// One stream to its end. True when something was read, false when the guest has no such stream.
+/// Reads one stream to its end. True if something was read, false if the guest has no such stream.
 async fn read(gateway: &Gateway, whose: &Whose) -> Result<bool, String> {
     let (connection, answer) =
         proxy::internal_get(gateway, &whose.id, INSIDE_STEPS_PATH).await.map_err(|refusal| refusal.message)?;
@@ -176,7 +176,7 @@ async fn read(gateway: &Gateway, whose: &Whose) -> Result<bool, String> {
     Ok(any)
 }
 
-/// The guest's router takes paths as they are, so one that is written otherwise reaches nothing that has credentials.
+/// The guest's router matches paths literally, so a path in another spelling reaches no route with credentials.
 fn without_credentials(path: &str, arguments: Option<Value>) -> Option<Value> {
     let arguments = arguments?;
     let path = path.split('?').next().unwrap_or_default();
@@ -204,7 +204,7 @@ fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
         {
             step.response_tap().feed(&bytes);
         }
-        // The record's own times are those of its writing; when it was and how long it took, the guest says.
+        // The record's own times are those of its writing; the guest reports the real start and duration.
         let note = json!({
             "started_at": inside.started_at.chars().take(40).collect::<String>(),
             "duration_ms": inside.duration_ms,
@@ -225,16 +225,16 @@ fn record(gateway: &Gateway, whose: &Whose, inside: InsideStep) {
     };
 }
 
-/// Cuts a stream into lines, none of which is held beyond its bound.
+/// Splits a stream into lines, and holds none beyond its limit.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,
-    /// The line under way is over its bound: skipped to its end.
+    /// The current line is over its limit: skipped to its end.
     skipping: bool,
 }
 
 impl Lines {
-    /// The lines that these bytes complete; `None` for each that was over the bound.
+    /// The lines that these bytes complete; `None` for each that was over the limit.
     fn feed(&mut self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut lines = Vec::new();
         let mut parts = bytes.split(|b| *b == b'\n').peekable();

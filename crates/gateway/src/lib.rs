@@ -1,9 +1,9 @@
-//! The one HTTP server.
+//! The HTTP server.
 //!
-//! Owns authentication, targets, proxying to guests, recording of what passes, the dialects, and the pages. Never does a
-//! dialect's work: that is control's, the engine's or the guest's.
+//! Owns authentication, targets, proxying to guests, recording of calls, the dialects, and the pages. Never does a dialect's
+//! work: control, the engine or the guest does.
 //!
-//! # A request's way
+//! # Path of a request
 //!
 //! ```text
 //! server (connection) ──► guard (host, origin) ──► auth ──► route (path's owner) ──┬──► api, dialects, trajectories, pages …

@@ -1,7 +1,7 @@
-//! Creating, deleting, pausing, resuming and starting again as steps of the sandbox's own trajectory, whichever dialect asks.
+//! Creating, deleting, pausing, resuming and restarting sandboxes as steps of the sandbox's own trajectory, in any dialect.
 //!
-//! Each runs as a separate task: a client that leaves never leaves an act without its record. So a create goes on
-//! without its client, even one that still waits for its turn.
+//! Each runs as a separate task, so that a client that leaves never causes an action without a record. So a create continues
+//! without its client, even if it still waits for its turn.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::gateway::{Context, Gateway};
 use crate::refusal::Refusal;
 
-/// Who asks for it, and in which words.
+/// The caller of a lifecycle change, and its dialect.
 #[derive(Debug, Clone)]
 pub(crate) struct LifecycleCall {
     pub(crate) dialect: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct LifecycleCall {
     pub(crate) arguments: Option<Value>,
 }
 
-/// An answer in the dialect's words; recorded as the step's observation.
+/// An answer in the dialect's format; recorded as the step's observation.
 pub(crate) type LifecycleAnswer = (StatusCode, Value);
 
 /// Creates a sandbox. Its id is known only after the creation, so the step is written then. A sandbox is removed again if its
@@ -53,8 +53,7 @@ pub(crate) async fn create(
     .await
 }
 
-/// Deletes a sandbox, and ends its trajectory. That the records are full is no reason to keep it: of all calls this one
-/// is made without its record.
+/// Deletes a sandbox, and ends its trajectory. Full records don't prevent a delete: it is then made without a record.
 pub(crate) async fn delete(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -86,7 +85,7 @@ pub(crate) async fn delete(
     .await
 }
 
-/// Which way a sandbox goes.
+/// The requested change of state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transition {
     Pause,
@@ -94,7 +93,7 @@ pub(crate) enum Transition {
     Start,
 }
 
-/// Pauses, resumes or starts a sandbox. Fine for one that is so already.
+/// Pauses, resumes or starts a sandbox. Succeeds if it is already in that state.
 pub(crate) async fn transition(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -120,7 +119,7 @@ pub(crate) async fn transition(
     .await
 }
 
-/// Takes a sandbox out of quarantine. It is adopted also when its step can't be written.
+/// Takes a sandbox out of quarantine. Adopts it even if its step can't be written.
 pub(crate) async fn adopt(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -145,7 +144,7 @@ pub(crate) async fn adopt(
     .await
 }
 
-/// Removes a sandbox that is in quarantine, and ends its trajectory.
+/// Removes a quarantined sandbox, and ends its trajectory.
 pub(crate) async fn remove_quarantined(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -202,7 +201,7 @@ fn begin_at(
     })
 }
 
-/// The sandbox's life is nobody's tool call, unless an agent has it as a tool or a person pressed a button.
+/// Lifecycle changes are the system's, unless an agent called a tool for it or a person pressed a button.
 fn cause(context: &Context, dialect: &str) -> Origin {
     match context.origin {
         Origin::Agent if dialect != "mcp" => Origin::System,
@@ -224,7 +223,7 @@ fn failed(step: OpenStep, error: ControlError) -> Refusal {
 
 fn finish(mut step: OpenStep, status: StatusCode, result: OutcomeKind, said: &Value, error: Option<String>) {
     step.response_tap().feed(without_userinfo(said.clone()).to_string().as_bytes());
-    // The act is done; that its outcome could not be written is counted, and the step reads as interrupted.
+    // The change is done. If its outcome can't be written, that is counted, and the step reads as interrupted.
     if let Err(error) = step.finish(Outcome { status: Some(status.as_u16()), result, error }) {
         tracing::error!(%error, "the outcome of a step could not be recorded");
     }

@@ -1,6 +1,6 @@
-//! `/metrics`: what the server does, in Prometheus' text format.
+//! `/metrics`: server metrics in Prometheus' text format.
 //!
-//! Series are bounded: routes are words of the program, statuses a fixed list, and nothing a client sends becomes a label.
+//! Series are bounded: routes are constants of the program, statuses a fixed list, and no client input becomes a label.
 
 mod routes;
 
@@ -48,12 +48,12 @@ const STATUSES: [u16; 28] = [
     101, 200, 201, 202, 204, 206, 304, 307, 400, 401, 403, 404, 405, 408, 409, 411, 413, 415, 416, 421, 422, 424, 429, 431, 500,
     501, 502, 504,
 ];
-/// The most routes counted apart; routes are words of this program, so the bound is a seat belt.
+/// The most routes counted separately. Routes are constants of this program, so this limit is only a safeguard.
 const MAX_ROUTES: usize = 512;
-/// The most sandboxes with separate series: those that were called last.
+/// The most sandboxes with separate series: those that were called most recently.
 const MAX_SANDBOXES: usize = 100;
 
-/// The dialect that a request was answered in, and its route.
+/// The dialect that answered a request, and its route.
 type RouteKey = (&'static str, &'static str);
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ struct Series {
     count: AtomicU64,
 }
 
-/// What the gateway counts. The rest of `/metrics` is asked of control and the recorder.
+/// The gateway's counters. The rest of `/metrics` comes from control and the recorder.
 #[derive(Default)]
 pub(crate) struct Metrics {
     routes: RwLock<BTreeMap<RouteKey, Arc<Series>>>,
@@ -79,7 +79,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// One answered request.
+    /// Counts one answered request.
     pub(crate) fn observe(&self, route: RouteKey, status: u16, took: Duration) {
         let Some(series) = self.series(route) else {
             return;
@@ -132,7 +132,7 @@ impl Metrics {
                 let end = seconds(*end);
                 page.labelled("arenite_http_request_seconds_bucket", &[names[0], names[1], ("le", &end)], below);
             }
-            // Read after the buckets, which may grow meanwhile: no bucket is ever above the whole.
+            // Read after the buckets, which may grow meanwhile, so that no bucket exceeds the total.
             let count = read(&series.count).max(below);
             page.labelled("arenite_http_request_seconds_bucket", &[names[0], names[1], ("le", "+Inf")], count);
             page.labelled("arenite_http_request_seconds_sum", &names, seconds(read(&series.micros)));
@@ -251,7 +251,7 @@ fn recorder(page: &mut Page, counters: &arenite_trajectory::Counters) {
     }
 }
 
-/// What the kernel says of this process; left out where it does not answer.
+/// The kernel's numbers for this process; left out if they are not available.
 fn process(page: &mut Page) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> Option<u64> {
@@ -271,7 +271,7 @@ fn process(page: &mut Page) {
     }
 }
 
-/// The host as a whole.
+/// Numbers for the whole host.
 fn host(page: &mut Page) {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let bytes = |name: &str| -> Option<u64> {
@@ -316,7 +316,7 @@ fn storage(page: &mut Page, capacity: &arenite_engine::HostCapacity) {
     );
 }
 
-/// What single sandboxes use, of those that were called last.
+/// Usage of single sandboxes, those that were called most recently.
 fn sandboxes(page: &mut Page, usages: &[(Sandbox, Usage)], more: usize) {
     type Read = fn(&Usage) -> Option<f64>;
     let families: [(&str, &str, &str, Read); 7] = [
@@ -347,7 +347,7 @@ fn sandboxes(page: &mut Page, usages: &[(Sandbox, Usage)], more: usize) {
     );
 }
 
-/// Microseconds as Prometheus' seconds.
+/// Microseconds as seconds, the unit of Prometheus.
 fn seconds(micros: u64) -> String {
     format!("{}", micros as f64 / 1e6)
 }
@@ -368,7 +368,7 @@ impl Page {
         self.labelled(name, &[], value);
     }
 
-    /// Values of labels are words of this program, or names that have no characters to escape.
+    /// Label values are constants of this program, or names without characters to escape.
     fn labelled(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.text.push_str(name);
         for (at, (label, word)) in labels.iter().enumerate() {
@@ -382,7 +382,7 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// A reader of the text format, strict about what this page may hold.
+    /// Parses the text format, strictly limited to what this page may contain.
     fn parse(text: &str) -> BTreeMap<String, f64> {
         let mut values = BTreeMap::new();
         let mut family = String::new();

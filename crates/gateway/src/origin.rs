@@ -27,7 +27,7 @@ pub(crate) fn classify(host: &Host, parts: &Parts) -> Origin {
     if is_page || signed_in(headers) { Origin::Person } else { Origin::Agent }
 }
 
-/// A link on one of this host's pages was followed.
+/// Whether a link on one of this host's pages was followed.
 fn refers(headers: &HeaderMap, host: &Host) -> bool {
     let Some(address) = headers.get(REFERER).and_then(|value| value.to_str().ok()) else { return false };
     let Some((scheme, rest)) = address.split_once("://") else { return false };
@@ -35,7 +35,7 @@ fn refers(headers: &HeaderMap, host: &Host) -> bool {
     guard::is_of(&format!("{scheme}://{authority}"), &host.authority)
 }
 
-/// A browser that signed in sends its cookie.
+/// A signed-in browser sends its cookie.
 fn signed_in(headers: &HeaderMap) -> bool {
     let values = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(';')).any(|pair| pair.trim().split('=').next() == Some(auth::COOKIE_NAME))

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::target::Target;
 
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
-/// Where the programs of a sandbox begin that are pages of this kind, and what they are called.
+/// Path prefixes of the programs of a sandbox with pages of this kind, and the programs' names.
 const PROGRAMS: [(&str, &str); 2] = [("/code-server", "VS Code"), ("/jupyter", "JupyterLab")];
 
 /// The program that a path of a sandbox belongs to.
@@ -27,16 +27,16 @@ pub(crate) fn program(path: &str) -> Option<&'static str> {
     PROGRAMS.iter().find(|(root, _)| is_under(root)).map(|(_, name)| *name)
 }
 
-/// Where the own hosts of sandboxes are; none where there are no such hosts.
+/// The domain of sandbox hosts; none if such hosts don't exist.
 pub(crate) fn domain(gateway: &Gateway, context: &Context, host: &Host) -> Option<String> {
-    // A path before ours is not kept by a host.
+    // A host can't keep the path of an outer proxy.
     if !context.outer_path().is_empty() {
         return None;
     }
     guard::domain_of_sandboxes(&gateway.config, host)
 }
 
-/// Leads to a path of another host, signed in there for as long as the caller's own credential lasts.
+/// Redirects to a path of another host, and signs in there for as long as the caller's own credential lasts.
 pub(crate) fn lead(
     gateway: &Gateway,
     context: &Context,
@@ -47,7 +47,7 @@ pub(crate) fn lead(
 ) -> Result<Option<Response<Body>>, Refusal> {
     let mut query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
     if gateway.config.auth.is_required() {
-        // The server's cookie doesn't go there.
+        // The server's cookie is not sent there.
         let until = std::time::Instant::now() + crate::auth::TICKET_TTL;
         let until = who.until.map_or(until, |end| until.min(end));
         let (tenant, scope) = (who.tenant.clone(), Scope::Host(authority.to_owned()));
@@ -64,8 +64,8 @@ pub(crate) fn lead(
     Ok(Some(answer))
 }
 
-/// A browser opens VS Code or JupyterLab on the server's host: leads to the sandbox's own, or says that there is none. None
-/// for everything else.
+/// For a browser that opens VS Code or JupyterLab on the server's host: redirects to the sandbox's own, or reports that it has
+/// none. None for everything else.
 pub(crate) fn of_program(
     gateway: &Gateway,
     context: &Context,
@@ -87,7 +87,7 @@ pub(crate) fn of_program(
     pages::preview::message(program, &refusal).map(Some)
 }
 
-/// Whether a browser opens it as a page. Without encryption, hosts but localhost are not told so in `Sec-Fetch-Mode`.
+/// Whether a browser opens it as a page. Without encryption, browsers send `Sec-Fetch-Mode` only to localhost.
 pub(crate) fn is_opened(parts: &Parts) -> bool {
     let accepts = || parts.headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|v| v.contains("text/html")));
     let is_plain = !parts.headers.contains_key(&FETCH_MODE) && accepts();

@@ -2,12 +2,12 @@
 
 use crate::refusal::Refusal;
 
-/// A request's path, checked: nothing in it means one thing here and another thing further on.
+/// A checked request path. Every later component interprets it in the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// As it is forwarded: still encoded, runs of slashes made one.
+    /// The path as it is forwarded: still encoded, with repeated slashes merged.
     pub(crate) raw: String,
-    /// What routes are matched on.
+    /// The path for matching routes.
     pub(crate) decoded: String,
 }
 
@@ -16,7 +16,7 @@ impl Path {
         Self { raw: "/".to_owned(), decoded: "/".to_owned() }
     }
 
-    /// Refuses dot segments, encoded separators, control characters and what is not UTF-8.
+    /// Refuses dot segments, encoded separators, control characters and text that is not UTF-8.
     pub(crate) fn parse(path: &str) -> Result<Self, Refusal> {
         let refuse = |why: &str| {
             Err(Refusal::bad_request(format!("the path has {why}"))
@@ -28,7 +28,7 @@ impl Path {
         let mut raw = String::with_capacity(path.len());
         let mut decoded = String::with_capacity(path.len());
         for segment in path.split('/') {
-            // The one before the leading slash, and those between slashes that stand together.
+            // The one before the leading slash, and those between adjacent slashes.
             if segment.is_empty() {
                 continue;
             }
@@ -38,7 +38,7 @@ impl Path {
             if plain == "." || plain == ".." {
                 return refuse("a dot segment");
             }
-            // All that stands below is one name there, with the slashes that it has.
+            // Everything below it is one name there, including its slashes.
             let in_name = raw.ends_with("/v1/proxy/mappings") && !plain.split('/').any(|part| part == "." || part == "..");
             if plain.contains('\\') || plain.contains('/') && !in_name {
                 return refuse("an encoded separator or a backslash");
@@ -69,7 +69,7 @@ impl Path {
     }
 }
 
-/// All pairs of a query, decoded; what can't be decoded stays as it is.
+/// All pairs of a query, decoded; text that can't be decoded stays unchanged.
 pub(crate) fn query_pairs(query: &str) -> impl Iterator<Item = (String, String)> {
     let word = |text: &str| decode(text).unwrap_or_else(|| text.to_owned());
     query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {
@@ -87,12 +87,12 @@ pub(crate) fn query_value(query: Option<&str>, key: &str) -> Option<String> {
         .find_map(|(k, v)| (decode(k).as_deref() == Some(key)).then(|| decode(v)).flatten())
 }
 
-/// Percent-decodes a query's word, `+` being a space. None when it is not UTF-8 in the end.
+/// Percent-decodes a part of a query, with `+` as space. None if the result is not UTF-8.
 fn decode(text: &str) -> Option<String> {
     percent_decode(text, true)
 }
 
-/// One segment of a path, decoded; none when it is not plain: not UTF-8, or with separators or control characters in it.
+/// Decodes one segment of a path; none if it is not UTF-8, or contains separators or control characters.
 pub(crate) fn decode_segment(text: &str) -> Option<String> {
     percent_decode(text, false).filter(|plain| !plain.contains(|c: char| c == '/' || c == '\\' || c.is_control()))
 }

@@ -1,14 +1,14 @@
-//! Ports inside sandboxes, as previews of what runs there. Which port of which sandbox a request is for.
+//! Previews: ports inside sandboxes. Finds which port of which sandbox a request is for.
 //!
-//! | way | path that the program sees |
+//! | route | path that the program sees |
 //! | --- | --- |
 //! | host `{port}-{id}.{domain}`; `{port}-{domain}` for the sandbox `default` | all of it |
 //! | header `x-aio-proxy-port: {port}` | all of it |
 //! | `/proxy/{port}/…` | what comes after the port |
 //! | `/absproxy/{port}/…` | all of it |
 //!
-//! The last three also below `/sandbox/{name}`, which the program never sees. Of the rest of a path nothing is decoded or
-//! changed: what `%2F` means is the program's business.
+//! The last three also work below `/sandbox/{name}`, which the program never sees. The rest of a path is neither decoded nor
+//! changed: the program decides what `%2F` means.
 
 use arenite_model::protocol::INTERNAL_PORTS;
 use arenite_model::{ErrorCode, SandboxName};
@@ -32,9 +32,9 @@ pub(crate) const PORT_HEADER: HeaderName = HeaderName::from_static("x-aio-proxy-
 pub(crate) struct Preview {
     pub(crate) port: u16,
     pub(crate) sandbox_ref: SandboxRef,
-    /// As the program gets it, still encoded.
+    /// The path for the program, still encoded.
     pub(crate) path: String,
-    /// What was taken off the path.
+    /// The prefix that was removed from the path.
     pub(crate) prefix: String,
     pub(crate) origin: PreviewOrigin,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Preview {
 /// The origin of a preview's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PreviewOrigin {
-    /// The port's alone: the program's cookies and policies are its own.
+    /// The port's own: the program has its own cookies and policies.
     Port,
     /// The sandbox's.
     Sandbox,
@@ -50,18 +50,18 @@ pub(crate) enum PreviewOrigin {
     Server,
 }
 
-/// What a request's leading segments say, and what comes after them.
+/// The leading segments of a request, and what comes after them.
 struct Leading<'a> {
     /// `/sandbox/{name}`.
     name: Option<SandboxName>,
-    /// Raw, and with its slash; without the sandbox.
+    /// Raw, with its slash, and without the sandbox.
     rest: &'a str,
 }
 
 /// None: the request is not for a port.
 pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Option<Preview>, Refusal> {
     if let HostKind::Preview { port, id } = host {
-        // Without an id it is always `default`: a page there could name any other sandbox in a header.
+        // Without an id, it is always `default`: a page there could name any other sandbox in a header.
         let sandbox_ref = match id {
             Some(id) => SandboxRef::Id(id.clone()),
             None => target::named(&HeaderMap::new())?,
@@ -97,8 +97,8 @@ pub(crate) fn find(raw: &str, headers: &HeaderMap, host: &HostKind) -> Result<Op
     Ok(Some(Preview { port, sandbox_ref: sandbox_ref()?, path: path.to_owned(), prefix, origin }))
 }
 
-/// The next segment, decoded, and what comes after it; slashes that stand together are one. None: it can't be read, or there
-/// is none.
+/// The next segment, decoded, and what comes after it; adjacent slashes count as one. None: it can't be decoded, or does not
+/// exist.
 fn segment(path: &str) -> Option<(String, &str)> {
     let trimmed = path.trim_start_matches('/');
     if trimmed.len() == path.len() {
@@ -108,7 +108,7 @@ fn segment(path: &str) -> Option<(String, &str)> {
     Some((decode_segment(&trimmed[..end])?, &trimmed[end..]))
 }
 
-/// None: it is no path of a sandbox, or its name can't be read. Who answers such paths says so.
+/// None: it is no path of a sandbox, or its name is invalid. The owner of such paths reports that.
 fn leading(path: &str, named: bool) -> Option<Leading<'_>> {
     let plain = Leading { name: None, rest: path };
     if !named {
@@ -133,7 +133,7 @@ fn in_header(headers: &HeaderMap) -> Result<Option<u16>, Refusal> {
 }
 
 impl Preview {
-    /// Refuses ports that are Arenite's own.
+    /// Refuses ports that Arenite uses.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         if INTERNAL_PORTS.contains(&self.port) {
             let message = format!("port {} is the sandbox's own API and no preview", self.port);
@@ -150,8 +150,8 @@ impl Preview {
         lead(StatusCode::PERMANENT_REDIRECT, &format!("{}{}/{}", context.outer_path(), self.prefix, query(parts)))
     }
 
-    /// A page is opened by a path: leads to the port's own host, where it has its own origin, and all that
-    /// pages may have with it. None where there are no such hosts, and for programs.
+    /// For a page that is opened by a path: redirects to the port's own host, where it has its own origin, with everything that
+    /// pages may have with it. None without such hosts, and for programs.
     pub(crate) fn to_own_host(
         &self,
         gateway: &Gateway,
@@ -164,7 +164,7 @@ impl Preview {
         if self.origin == PreviewOrigin::Port || parts.method != Method::GET || !guard::is_navigation(parts) {
             return Ok(None);
         }
-        // A header is not kept by a host.
+        // A host can't keep a header.
         if parts.headers.contains_key(&PORT_HEADER) {
             return Ok(None);
         }
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(found("/", &[("x-arenite-sandbox", "b")], &of_default).unwrap().1, "default");
         let of_sandbox = HostKind::Sandbox(id.clone());
         assert_eq!(found("/proxy/1/x", &[], &of_sandbox).unwrap().1, id.as_str());
-        // A sandbox's host has that sandbox alone.
+        // A sandbox's host serves only that sandbox.
         assert_eq!(found("/sandbox/victim/proxy/1/x", &[], &of_sandbox), None);
     }
 
@@ -265,7 +265,7 @@ mod tests {
         }
         for header in ["", "x", "80x", "+80", "0", "65536", "80,81", " 80"] {
             let refused = find_at("/", &[("x-aio-proxy-port", header)], &HostKind::Server);
-            // The client's library trims spaces before they come here.
+            // The client library trims spaces before they arrive here.
             assert!(refused.is_err() || header.starts_with(' '), "{header:?}");
         }
         let twice = [("x-aio-proxy-port", "80"), ("x-aio-proxy-port", "80")];

@@ -1,6 +1,6 @@
-//! `/api/v2/quarantine`: sandboxes that a start could not explain.
+//! `/api/v2/quarantine`: sandboxes that could not be explained when the server started.
 //!
-//! They are the operator's: like the server's end they ask for a key or a session, and not for a ticket.
+//! Only the operator may manage them: like shutdown, these routes need a key or a session, and tickets can't use them.
 
 use std::sync::Arc;
 

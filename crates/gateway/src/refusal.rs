@@ -1,4 +1,4 @@
-//! Answers that refuse, in the words of each dialect.
+//! Refusals, in the format of each dialect.
 
 use arenite_control::ControlError;
 use arenite_model::ErrorCode;
@@ -9,15 +9,15 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-/// Why a request is refused.
+/// The reason for a refused request.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) code: ErrorCode,
-    /// The code's own, unless HTTP has a more exact one.
+    /// The code's own status, unless HTTP has a more exact one.
     pub(crate) status: StatusCode,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
-    /// Seconds.
+    /// In seconds.
     pub(crate) retry_after: Option<u64>,
     pub(crate) allow: Option<String>,
 }
@@ -57,13 +57,13 @@ impl Refusal {
         self
     }
 
-    /// As AIO's clients read it: the envelope.
+    /// The envelope for AIO's clients.
     pub(crate) fn envelope(&self) -> Response<Body> {
         let body = json!({ "success": false, "message": self.message, "data": null, "hint": self.hint, "code": self.code });
         self.finish(json_response(self.status, &body))
     }
 
-    /// As our own API's clients read it.
+    /// The format of Arenite's own API.
     pub(crate) fn api(&self) -> Response<Body> {
         let body = json!({ "code": self.code, "message": self.message, "hint": self.hint });
         self.finish(json_response(self.status, &body))
@@ -78,7 +78,7 @@ impl Refusal {
             answer.headers_mut().insert(ALLOW, allow);
         }
         if self.code == ErrorCode::Unauthorized {
-            // Not Basic, for which browsers would ask a person.
+            // Not Basic, because browsers would open a password dialog.
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer

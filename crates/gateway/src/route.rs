@@ -1,4 +1,4 @@
-//! Who answers which path.
+//! Routing: finds the owner of each path.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) enum Owner {
     Steps,
     /// The page of one sandbox.
     Dashboard,
-    /// The page of one trajectory, and that of all.
+    /// The page of one trajectory, and the list of all.
     Viewer,
     Api,
     Health,
@@ -62,10 +62,10 @@ pub(crate) enum Owner {
     Terminal,
     /// The desktop's page.
     Desktop,
-    /// Files of our pages.
+    /// Files of Arenite's pages.
     Static,
     Manual,
-    /// Part of the design, not there yet; with its name.
+    /// Planned but not implemented; with its name.
     Missing(&'static str),
     /// Never answered from outside.
     Internal,
@@ -73,7 +73,7 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// For metrics.
+    /// The owner's name, for metrics.
     fn name(self) -> &'static str {
         match self {
             Self::Guest => "aio",
@@ -98,18 +98,18 @@ impl Owner {
     }
 }
 
-/// `path` itself, or what is below it.
+/// Whether a path is `root` itself or below it.
 fn is_under(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Paths of AIO that are a sandbox's, at the root and again under `/sandbox/{name}`.
+/// Paths of AIO that belong to a sandbox, at the root and again under `/sandbox/{name}`.
 const OF_GUESTS: [&str; 10] =
     ["/v1", "/cdp", "/json", "/websockify", "/code-server", "/jupyter", "/proxy", "/absproxy", "/opencode", "/codex"];
-/// Paths of dialects that are not there yet, at the root.
+/// Paths of dialects that are not implemented yet, at the root.
 const MISSING: [(&str, &str); 3] = [("/sandboxes", "E2B's API"), ("/v2/sandboxes", "E2B's API"), ("/templates", "E2B's API")];
 
-/// Who owns a path of the server's own hosts.
+/// The owner of a path on the server's own hosts.
 pub(crate) fn owner(path: &str) -> Owner {
     let at_root = match path {
         "/" => Some(Owner::Console),
@@ -148,7 +148,7 @@ pub(crate) fn owner(path: &str) -> Owner {
     }
 }
 
-/// What this server answers itself, wherever a sandbox has it: at the root, under its prefix, or on its own host.
+/// Paths that this server answers itself wherever a sandbox has them: at the root, under its prefix, or on its own host.
 fn page_of_sandbox(path: &str) -> Option<Owner> {
     Some(match path {
         "/v1/docs" => Owner::Docs,
@@ -160,14 +160,14 @@ fn page_of_sandbox(path: &str) -> Option<Owner> {
         "/llms.txt" => Owner::Manual,
         "/index.html" => Owner::Dashboard,
         _ if is_under(path, "/steps") => Owner::Steps,
-        // The routes below /v1/mcp are the guest's.
+        // The routes below /v1/mcp belong to the guest.
         _ if dialect::mcp::endpoint(path).is_some() => Owner::Mcp,
         _ if is_under(path, "/static/sandbox") => Owner::Static,
         _ => return None,
     })
 }
 
-/// Who owns a path of a sandbox: under its prefix, or on its own host. None of the control routes is there.
+/// The owner of a path of a sandbox: under its prefix, or on its own host. Control routes don't exist there.
 pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
     if let Some(owner) = page_of_sandbox(path) {
         owner
@@ -182,7 +182,7 @@ pub(crate) fn owner_in_sandbox(path: &str) -> Owner {
     }
 }
 
-/// Whether people open it in a browser, so that links from elsewhere may lead there.
+/// Whether people open it in a browser, so that links from elsewhere may lead to it.
 fn is_page(owner: Owner, path: &str) -> bool {
     match owner {
         Owner::Console
@@ -199,12 +199,12 @@ fn is_page(owner: Owner, path: &str) -> bool {
     }
 }
 
-/// Whether it is for everybody, or asks for credentials itself.
+/// Whether it is public, or checks credentials itself.
 fn asks_for_nothing(owner: Owner) -> bool {
     matches!(owner, Owner::Health | Owner::Static | Owner::SignIn | Owner::SignOut | Owner::Auth)
 }
 
-/// Answers one request, whatever it is.
+/// Answers any request.
 pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
     let mut timing = Timing::start();
     let in_flight = InFlight::begin(&gateway);
@@ -222,7 +222,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
                 Owner::Api | Owner::AgentSandbox | Owner::Trajectories | Owner::Steps | Owner::Metrics => refusal.api(),
                 _ => refusal.envelope(),
             };
-            // It may repeat what the caller, or a sandbox, made up.
+            // It may repeat text from the caller or from a sandbox.
             answer.headers_mut().append(CONTENT_SECURITY_POLICY, proxy::SANDBOXED);
             answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             answer
@@ -244,7 +244,7 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, peer: IpAddr, request: Request
     answer
 }
 
-/// Counts a request until its answer begins, or until its client leaves.
+/// Counts a request until its answer starts, or until its client leaves.
 struct InFlight<'a>(&'a Gateway);
 
 impl<'a> InFlight<'a> {
@@ -260,17 +260,17 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Who calls, as far as it can be believed.
+/// The client of a request, as far as its address can be trusted.
 struct Caller {
     address: IpAddr,
     scheme: &'static str,
     host: Option<String>,
-    /// The path under which a trusted proxy serves us.
+    /// The path under which a trusted proxy serves this server.
     prefix: String,
 }
 
 impl Caller {
-    /// The peer, or what a trusted proxy says: the last of the addresses that it added itself.
+    /// The peer, or the address from a trusted proxy: the last one that it added itself.
     fn from_headers(config: &GatewayConfig, peer: IpAddr, headers: &HeaderMap) -> Self {
         let peer = peer.to_canonical();
         let mut caller = Self { address: peer, scheme: "http", host: None, prefix: String::new() };
@@ -314,7 +314,7 @@ async fn dispatch(
     let host = guard::host(&gateway.config, parts, caller.host.as_deref())?;
     let preview = preview::find(parts.uri.path(), &parts.headers, &host.kind)?;
     let (path, owner) = match (&preview, &host.kind) {
-        // Its path is the program's, whatever is in it.
+        // Its path belongs to the program, whatever it contains.
         (Some(_), _) => (Path::root(), Owner::Preview),
         (None, kind) => {
             let path = Path::parse(parts.uri.path())?;
@@ -340,7 +340,7 @@ async fn dispatch(
     };
     let who = match auth::identify(gateway, &host, parts) {
         Some(who) => who,
-        // They ask for nothing, or ask themselves.
+        // They are public, or check credentials themselves.
         None if asks_for_nothing(owner) => Identity::nobody(),
         None if owner == Owner::Guest && host.kind == HostKind::Server && path.decoded == "/v1/ping" => {
             return health::ping(parts);
@@ -351,7 +351,7 @@ async fn dispatch(
         }
     };
     context.tenant = who.tenant.clone();
-    // What asks for nothing is answered even when all places are taken.
+    // Public routes are answered even when all slots are taken.
     if !asks_for_nothing(owner)
         && let Some(connection) = parts.extensions.get::<Arc<Connection>>()
     {
@@ -414,7 +414,7 @@ async fn dispatch(
         Owner::Missing(what) => {
             Err(Refusal::new(ErrorCode::Unsupported, format!("{what} is not there yet")).hint("GET /v1/docs shows what is"))
         }
-        // Both were answered above.
+        // All of them were answered above.
         Owner::Preview | Owner::Auth | Owner::Internal => Err(Refusal::not_found("there is nothing at this path")),
         Owner::Unknown => Err(unknown(at, &host.kind)),
     }
@@ -447,7 +447,7 @@ fn with_slash(path: &Path, parts: &Parts) -> Option<Response<Body>> {
     Some(answer)
 }
 
-/// For the pages of an origin that the configuration allows.
+/// Answers preflights of pages from an origin that the configuration allows.
 fn preflight(headers: &HeaderMap) -> Response<Body> {
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::NO_CONTENT;

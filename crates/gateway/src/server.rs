@@ -1,4 +1,4 @@
-//! Listeners and connections, and their end.
+//! Listeners and connections, and the graceful stop.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,27 +27,27 @@ use crate::gateway::Gateway;
 use crate::workers::WorkerSandboxes;
 use crate::{GatewayConfig, inside, route};
 
-/// Time for a request's head, and for the next request on a connection that is kept.
+/// Time for a request's head, and for the next request on a kept connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// The most bytes of a request's head; more is answered with 431. Also the most that is read at once.
+/// Largest request head, in bytes; a larger one is answered with 431. Also the most that is read at once.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// HTTP/2: calls at once on one connection.
+/// HTTP/2: concurrent calls on one connection.
 const MAX_STREAMS: u32 = 256;
-/// HTTP/2: what may be sent without having been read yet, of one stream and of all.
+/// HTTP/2: unread bytes that may be in flight, of one stream and of all.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// HTTP/2: a peer that answers no ping for this long is gone.
+/// HTTP/2: a peer that answers no ping for this time has left.
 const PING: Duration = Duration::from_secs(30);
-/// A connection on which nothing comes for so long is probed, and closed when no probe is answered.
+/// A connection that receives nothing for this time is probed, and closed if it answers no probe.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
-/// Connections that wait in the kernel to be accepted, of each address; the kernel's `somaxconn` may lower it.
+/// Connections that wait in the kernel's accept queue of each address; the kernel's `somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
-/// Before accepting is tried again when the process has no descriptors left.
+/// Pause before the next accept when the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the gateway does not serve.
+/// Why the gateway can't serve.
 #[derive(Debug, Error)]
 pub enum GatewayError {
     #[error("could not listen on {address}: {source}; is another server there? --listen names another address")]
@@ -60,8 +60,8 @@ pub enum GatewayError {
     Workers(String),
 }
 
-/// Serves until `stop`, then lets requests end for [`GatewayConfig::drain`], and cuts what is left.
-/// The listeners' addresses become [`GatewayConfig::listen`].
+/// Serves until `stop`, then waits [`GatewayConfig::drain`] for requests to end, and cuts off the rest. The listeners' addresses
+/// become [`GatewayConfig::listen`].
 pub async fn serve(
     config: GatewayConfig,
     listeners: Vec<std::net::TcpListener>,
@@ -90,14 +90,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on all addresses of the configuration. Port 0 takes a free one.
+    /// Listens on all addresses of the configuration. Port 0 selects a free one.
     pub async fn bind(config: GatewayConfig, control: Arc<Control>, recorder: Recorder) -> Result<Self, GatewayError> {
         let listen = |&address: &SocketAddr| listen_on(address).map_err(|source| GatewayError::Listen { address, source });
         let listeners = config.listen.iter().map(listen).collect::<Result<_, _>>()?;
         Self::on(config, listeners, control, recorder).await
     }
 
-    /// Takes sockets that listen already.
+    /// Uses sockets that already listen.
     pub async fn on(
         mut config: GatewayConfig,
         given: Vec<std::net::TcpListener>,
@@ -121,12 +121,12 @@ impl Server {
         Ok(Self { gateway, listeners, addresses })
     }
 
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Answers until `stop`.
+    /// Serves until `stop`.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let Self { gateway, listeners, .. } = self;
         gateway.tasks.spawn(inside::follow(Arc::clone(&gateway)));
@@ -165,12 +165,12 @@ impl Server {
         for connections in &mut open {
             connections.shutdown().await;
         }
-        // Tunnels see the cut, and write their outcomes.
+        // Tunnels react to the cut, and write their outcomes.
         gateway.tasks.wait().await;
     }
 }
 
-/// Takes the workers' sessions over, and warms up what has to be warm.
+/// Resumes the workers' sessions, and warms up what is configured.
 async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
     let Some(workers) = gateway.config.workers.clone() else { return Ok(()) };
     let warmup = workers.warmup.clone();
@@ -193,7 +193,7 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
         sandbox_request: workers.sandbox_request,
     };
     let synthesis = Synthesis::start(setup).map_err(GatewayError::Workers)?;
-    // What discovers its tools does so in the background, and lists of tools name what fails.
+    // Backends that discover their tools do so in the background, and lists of tools name failures.
     let warmup: Vec<String> = warmup.into_iter().filter(|name| !synthesis.discovers(name)).collect();
     if !warmup.is_empty() {
         for (name, warmed) in synthesis.warm_up(Some(&warmup)).await {
@@ -202,17 +202,17 @@ async fn start_workers(gateway: &Arc<Gateway>) -> Result<(), GatewayError> {
     }
     let (discovering, stopping) = (Arc::clone(&synthesis), gateway.stopping.clone());
     gateway.tasks.spawn(async move { stopping.run_until_cancelled(discovering.discover()).await });
-    // Nobody else sets it.
+    // It is set only here.
     let _ = gateway.synthesis.set(synthesis);
     Ok(())
 }
 
-/// Accepts until the stop, and answers with the connections that are open then.
+/// Accepts until the stop, and returns the connections that are open then.
 async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
     let mut open = JoinSet::new();
     let builder = builder();
     loop {
-        // Those that ended are released.
+        // Ended connections are removed.
         while open.try_join_next().is_some() {}
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -243,7 +243,7 @@ async fn accept(gateway: Arc<Gateway>, listener: TcpListener) -> JoinSet<()> {
     }
 }
 
-/// The peer went away before it was accepted; the listener is fine.
+/// Whether the peer left before the accept; the listener still works.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -273,8 +273,8 @@ fn connect(
     shortage: Option<Shortage>,
     lent: Option<Lent>,
 ) {
-    // Small answers must not wait for acknowledgements, and a client that vanished must not keep its place for ever: a
-    // WebSocket may be silent for long. A connection that is gone already fails later anyway.
+    // Small answers must not wait for acknowledgements. A client that vanished must not keep its slot forever, because a
+    // WebSocket may be silent for long. On a connection that is already closed, later calls fail anyway.
     let _ = stream.set_nodelay(true);
     let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&probes);
@@ -285,7 +285,7 @@ fn connect(
     let service = service_fn(move |mut request: Request<Incoming>| {
         let gateway = Arc::clone(&shared);
         let call = of_calls.begin();
-        // A WebSocket outlives what serves the connection.
+        // A WebSocket outlives the task that serves the connection.
         request.extensions_mut().insert(Arc::clone(&of_calls));
         let closes = of_calls.is_for_one_call() && request.version() <= Version::HTTP_11;
         async move {

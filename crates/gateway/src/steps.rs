@@ -1,4 +1,4 @@
-//! Which calls are steps, and what of them is recorded before they are made.
+//! Defines which calls are steps, and what is recorded of them before they are made.
 
 use arenite_trajectory::{Intent, Origin, redact};
 use http::Method;
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 use crate::gateway::Context;
 use crate::path::query_pairs;
 
-/// Paths of a sandbox that do nothing for an agent: not recorded.
+/// Paths of a sandbox without effect for an agent: not recorded.
 const NOT_STEPS: [&str; 4] = ["/v1/ping", "/v1/openapi.json", "/v1/docs", "/v1/mcp/hub/tools"];
 
-/// What our pages call to show a sandbox to a person, who does nothing by that.
+/// Calls by which Arenite's pages show a sandbox to a person, who does not act.
 const VIEWING: [(Method, &str); 9] = [
     (Method::GET, "/v1/sandbox"),
     (Method::GET, "/v1/browser/info"),
@@ -23,8 +23,8 @@ const VIEWING: [(Method, &str); 9] = [
     (Method::POST, "/v1/file/read"),
 ];
 
-/// Whether a person only looks at a sandbox by this call. WebSockets are looked into, see [`crate::proxy`]; what VS Code and
-/// JupyterLab send by theirs can't be told from looking.
+/// Whether a person only views a sandbox by this call. WebSockets are inspected, see [`crate::proxy`]; for those of VS Code and
+/// JupyterLab, acting can't be distinguished from viewing.
 pub(crate) fn is_viewing(origin: Origin, method: &Method, path: &str, upgrade: bool) -> bool {
     if origin != Origin::Person {
         return false;
@@ -38,11 +38,11 @@ pub(crate) fn is_viewing(origin: Origin, method: &Method, path: &str, upgrade: b
 
 /// | call | step |
 /// | --- | --- |
-/// | `/v1/*` but for [`NOT_STEPS`] | one each |
+/// | `/v1/*` except [`NOT_STEPS`] | one each |
 /// | a WebSocket, on any path of a sandbox | one, from its handshake to its end |
-/// | what a page calls to show something to a person | none |
+/// | calls of a page to show something to a person | none |
 /// | pages and their files, `/tickets`, `/auth` | none |
-/// | `OPTIONS`, `HEAD` | none: they change nothing and tell nothing that a step would keep |
+/// | `OPTIONS`, `HEAD` | none: they change nothing and return nothing that a step would keep |
 pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
     if upgrade {
         return true;
@@ -51,7 +51,7 @@ pub(crate) fn is_step(method: &Method, path: &str, upgrade: bool) -> bool {
     path.starts_with("/v1/") && !NOT_STEPS.contains(&path) && !matches!(*method, Method::OPTIONS | Method::HEAD)
 }
 
-/// The intent of a call to a sandbox's own API. `path_and_query` is as the sandbox knows it.
+/// The intent of a call to a sandbox's own API. `path_and_query` is as the sandbox sees it.
 pub(crate) fn intent(
     context: &Context,
     sandbox: &arenite_control::Sandbox,
@@ -81,8 +81,8 @@ pub(crate) fn of_query(path_and_query: &str) -> Option<Value> {
     (!pairs.is_empty()).then_some(Value::Object(pairs))
 }
 
-/// What is recorded of a body that carries credentials; none for any other. They stand where the contract puts them: in the
-/// address of the upstream proxy, and in the command that tells them.
+/// The recorded form of a body with credentials; none for other bodies. The API has credentials only in the address of the
+/// upstream proxy, and in the command that sets them.
 pub(crate) fn without_credentials(decoded_path: &str, body: &[u8]) -> Option<Value> {
     if decoded_path.strip_suffix('/').unwrap_or(decoded_path) != "/v1/proxy/upstream" || body.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Which sandbox a request is for, and what of its path is the sandbox's.
+//! Finds the sandbox of a request, and the part of the path that belongs to it.
 
 use arenite_control::{Control, ControlError, Lease, Sandbox};
 use arenite_model::{SandboxId, SandboxName, TenantId};
@@ -13,7 +13,7 @@ use crate::{own_host, preview};
 const HEADER: &str = "x-arenite-sandbox";
 const PREFIX: &str = "/sandbox/";
 
-/// What names the sandbox.
+/// A reference to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SandboxRef {
     Name(SandboxName),
@@ -23,11 +23,11 @@ pub(crate) enum SandboxRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) sandbox_ref: SandboxRef,
-    /// The path as the sandbox knows it.
+    /// The path as the sandbox sees it.
     pub(crate) path: Path,
-    /// What was taken off the path: `/sandbox/{name}`, or nothing.
+    /// The prefix that was removed from the path: `/sandbox/{name}`, or nothing.
     pub(crate) prefix: String,
-    /// Served on the sandbox's own host, so what it serves shares an origin with nobody.
+    /// Served on the sandbox's own host, so it shares its origin with no other content.
     pub(crate) own_host: bool,
 }
 
@@ -38,7 +38,7 @@ impl Target {
     }
 }
 
-/// First match wins: the path, the header, the host, `default`.
+/// The first match applies: the path, the header, the host, `default`.
 pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<Target, Refusal> {
     if let HostKind::Sandbox(id) = host {
         return Ok(Target { sandbox_ref: SandboxRef::Id(id.clone()), path: path.clone(), prefix: String::new(), own_host: true });
@@ -55,18 +55,18 @@ pub(crate) fn find(path: &Path, headers: &HeaderMap, host: &HostKind) -> Result<
     Ok(Target { sandbox_ref: named(headers)?, path: path.clone(), prefix: String::new(), own_host: false })
 }
 
-/// Whether a path of the server's own host leads into this sandbox, for a request with these headers, and to nothing else.
+/// Whether a path of the server's own host leads only into this sandbox, for a request with these headers.
 pub(crate) fn is_path_of(sandbox_ref: &SandboxRef, path: &str, headers: &HeaderMap) -> bool {
     if let Ok(Some(preview)) = preview::find(path, headers, &HostKind::Server) {
         return preview.sandbox_ref == *sandbox_ref;
     }
     let Ok(path) = Path::parse(path) else { return false };
-    // The terminal's page is the gateway's, and sandboxes lead there: an agent's page starts its program and opens it.
+    // The terminal's page is the gateway's, and sandboxes may redirect to it: an agent's page starts its program and opens it.
     matches!(route::owner(&path.decoded), Owner::Guest | Owner::Terminal)
         && find(&path, headers, &HostKind::Server).is_ok_and(|of| of.sandbox_ref == *sandbox_ref)
 }
 
-/// The sandbox that the header names, else `default`.
+/// The sandbox that the header names, otherwise `default`.
 pub(crate) fn named(headers: &HeaderMap) -> Result<SandboxRef, Refusal> {
     let name = match headers.get(HEADER) {
         Some(value) => {
@@ -82,7 +82,7 @@ fn parse(name: &str) -> Result<SandboxName, Refusal> {
     name.parse().map_err(|error: arenite_model::IdError| Refusal::bad_request(error.to_string()))
 }
 
-/// Holds the sandbox for the call, woken or made if need be.
+/// Holds the sandbox for the call. Resumes or creates it if needed.
 pub(crate) async fn lease(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Lease, Refusal> {
     match sandbox_ref {
         SandboxRef::Name(name) => Ok(control.lease(tenant, name).await?),
@@ -90,7 +90,7 @@ pub(crate) async fn lease(control: &Control, tenant: &TenantId, sandbox_ref: &Sa
     }
 }
 
-/// The sandbox as it is: neither woken nor made.
+/// The sandbox in its current state: neither resumed nor created.
 pub(crate) async fn look_up(control: &Control, tenant: &TenantId, sandbox_ref: &SandboxRef) -> Result<Sandbox, Refusal> {
     match sandbox_ref {
         SandboxRef::Name(name) => Ok(control.get(tenant, name).await?),

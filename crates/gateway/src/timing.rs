@@ -1,11 +1,11 @@
-//! Where a request's time went, for `Server-Timing`.
+//! Durations of a request's stages, for `Server-Timing`.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 
-/// Stages in their order, each from the end of the one before.
+/// Stages in order, each from the end of the one before.
 pub(crate) struct Timing {
     begun: Instant,
     last: Instant,
@@ -18,7 +18,7 @@ impl Timing {
         Self { begun: now, last: now, stages: Vec::with_capacity(6) }
     }
 
-    /// The stage ends here.
+    /// Ends the current stage.
     pub(crate) fn mark(&mut self, stage: &'static str) {
         let now = Instant::now();
         self.stages.push((stage, now - self.last));
@@ -29,7 +29,7 @@ impl Timing {
         self.begun.elapsed()
     }
 
-    /// Milliseconds to the microsecond: `target;dur=0.012, …, total;dur=1.034`.
+    /// Milliseconds with microsecond precision: `target;dur=0.012, …, total;dur=1.034`.
     pub(crate) fn header(&self) -> HeaderValue {
         let mut text = String::with_capacity(128);
         let total = ("total", self.total());

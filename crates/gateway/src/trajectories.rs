@@ -1,5 +1,5 @@
-//! `/api/v1/trajectories`: what was recorded, for reading, following and export; and `/steps` of a sandbox, the same of that
-//! sandbox alone. Shapes are in [`crate::api`].
+//! `/api/v1/trajectories`: reads, follows and exports recorded steps; `/steps` of a sandbox does the same for that sandbox.
+//! Formats are in [`crate::api`].
 
 use arenite_model::{ErrorCode, TenantId};
 use arenite_trajectory::{Body as Recorded, Filter, Recorder, TrajectoryError};
@@ -19,7 +19,7 @@ use crate::{export, follow, target};
 const PATH: &str = "/api/v1/trajectories";
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
-/// One piece of a body on its way.
+/// Size of one piece of a body, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
@@ -39,20 +39,20 @@ pub(crate) async fn serve(gateway: &Gateway, context: &Context, path: &str, part
     }
 }
 
-/// Begins and ends of the sessions in which its steps were done.
+/// Starts and ends of the sessions of its steps.
 async fn sessions(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
     let trajectory = id.clone();
     let sessions = blocking(move || recorder.sessions(&tenant, &id)).await?;
     Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "sessions": sessions })))
 }
 
-/// What of it is not as it was written.
+/// Checks it, and lists what was altered.
 async fn verify(recorder: Recorder, tenant: TenantId, id: String) -> Result<Response<Body>, Refusal> {
     let found = blocking(move || recorder.verify(&tenant, &id)).await?;
     Ok(json_response(StatusCode::OK, &found))
 }
 
-/// The steps that `origin` and `result` ask for; of `origin`, `usual` unless it is given.
+/// The filter that `origin` and `result` request; `usual` is the default for `origin`.
 pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
     let mut filter = match query_value(parts.uri.query(), "origin") {
         Some(origins) => Filter::of_origins(&origins).map_err(refused)?,
@@ -67,7 +67,7 @@ pub(crate) fn filter(parts: &Parts, usual: Filter) -> Result<Filter, Refusal> {
     Ok(filter)
 }
 
-/// All of them, or those of a worker and of a task.
+/// All trajectories, or those of a worker and of a task.
 async fn list(recorder: Recorder, tenant: TenantId, parts: &Parts) -> Result<Response<Body>, Refusal> {
     let [worker, task] = ["worker", "task"].map(|key| query_value(parts.uri.query(), key));
     let mut listed = blocking(move || recorder.list(&tenant)).await?;
@@ -76,8 +76,8 @@ async fn list(recorder: Recorder, tenant: TenantId, parts: &Parts) -> Result<Res
     Ok(json_response(StatusCode::OK, &json!({ "trajectories": listed })))
 }
 
-/// `/steps` of a sandbox: under its prefix, or on its own host, where nothing tells of other sandboxes. What stands there was
-/// the sandbox's to see anyway, so a page of it that reads this learns nothing.
+/// `/steps` of a sandbox: under its prefix, or on its own host, where no route reveals other sandboxes. It contains only what the
+/// sandbox could see anyway, so a page of it that reads this learns nothing.
 pub(crate) async fn serve_steps(
     gateway: &Gateway,
     context: &Context,
@@ -91,7 +91,7 @@ pub(crate) async fn serve_steps(
     of_sandbox(gateway, context, sandbox.id.to_string(), &rest, parts).await
 }
 
-/// The same for a sandbox that is known to be there. It may not have been called yet: then there are no steps.
+/// The same for a sandbox that exists. It may not have been called yet: then it has no steps.
 pub(crate) async fn of_sandbox(
     gateway: &Gateway,
     context: &Context,
@@ -142,7 +142,7 @@ async fn begin_to_follow(gateway: &Gateway, tenant: TenantId, id: String, parts:
     Ok(follow::steps(gateway, begun))
 }
 
-/// Reads files away from the threads that serve.
+/// Reads files off the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, TrajectoryError> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -152,7 +152,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(refused)
 }
 
-/// What went wrong, without what is the server's own business.
+/// The error, without the server's internals.
 pub(crate) fn refused(error: TrajectoryError) -> Refusal {
     let is_told = matches!(error, TrajectoryError::DamagedBlob { .. });
     let mut refusal = Refusal::from(error);
@@ -188,7 +188,7 @@ async fn steps(recorder: Recorder, tenant: TenantId, id: String, parts: &Parts) 
     Ok(json_response(StatusCode::OK, &json!({ "trajectory": trajectory, "steps": steps, "next_after": next_after })))
 }
 
-/// What was sent or what came back, wherever it is kept.
+/// The arguments or the answer of a step, wherever they are stored.
 async fn step_body(
     recorder: Recorder,
     tenant: TenantId,
@@ -214,7 +214,7 @@ async fn step_body(
 /// A kept body, sent as bytes: content from a sandbox must not become a page of this server.
 async fn blob(recorder: Recorder, tenant: TenantId, id: String, digest: String) -> Result<Response<Body>, Refusal> {
     let (file, length) = blocking(move || {
-        // The trajectory must be the tenant's; a digest can't be guessed, only known.
+        // The trajectory must belong to the tenant. A digest can't be guessed, only known.
         recorder.steps(&tenant, &id, 0, 1)?;
         let file = recorder.read_blob(&digest)?;
         let length = file.metadata().map(|m| m.len()).ok();

@@ -1,4 +1,4 @@
-//! The sandboxes of AgentFlow's workers: made, called and removed as everyone's are, and recorded so.
+//! The sandboxes of AgentFlow's workers: created, called and removed like all others, and recorded in the same way.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,16 +27,16 @@ use crate::target::{SandboxRef, Target};
 use crate::timing::Timing;
 
 const DIALECT: &str = "agentflow";
-/// Bytes of a sandbox's answer to a tool.
+/// Largest answer of a sandbox to a tool, in bytes.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Images of workers that name none, the first that is built: they hold what all backends need, and nothing of it runs before
-/// it is used.
+/// Images for workers that name none; the first that is built is used. They contain what all backends need, and nothing in them
+/// runs before it is used.
 const FULLEST: [&str; 3] = ["aio", "browser", "code"];
-/// For how long it is believed which of them are built.
+/// How long the list of built images is cached.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// Holds the gateway weakly: the gateway holds the workers.
+/// Holds the gateway weakly, because the gateway holds the workers.
 pub(crate) struct WorkerSandboxes {
     gateway: Weak<Gateway>,
     image: Mutex<Option<(Instant, Option<&'static str>)>>,
@@ -51,7 +51,7 @@ impl WorkerSandboxes {
         self.gateway.upgrade().ok_or_else(|| "the server is stopping".to_owned())
     }
 
-    /// The fullest image; none: the server's default.
+    /// The most complete image that is built; none: the server's default.
     async fn image(&self, gateway: &Gateway) -> Option<String> {
         let known = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, image)) = known.filter(|(at, _)| at.elapsed() < BELIEVED) {
@@ -110,7 +110,7 @@ fn request(sandbox_request: &SandboxRequest, labels: BTreeMap<String, String>) -
                 disk_bytes: bytes(sandbox_request.disk_mb),
                 ..ResourcesOverlay::default()
             },
-            // It lives as long as its sessions do.
+            // It lives as long as its sessions.
             timeout_seconds: Some(0),
             idle_timeout_seconds: Some(0),
             labels: Some(labels),
@@ -125,13 +125,13 @@ fn sandbox_ref(name: &str) -> Result<SandboxRef, String> {
     name.parse().map(SandboxRef::Name).map_err(|error: arenite_model::IdError| error.to_string())
 }
 
-/// Where and as which caller a worker's calls are made.
+/// The host and the caller of a worker's calls.
 fn asks(caller: &Caller) -> (Host, Identity) {
     let host = Host { authority: "localhost".to_owned(), kind: HostKind::Server };
     (host, Identity { tenant: caller.tenant.clone(), ..Identity::nobody() })
 }
 
-/// The status of an answer and all of its body.
+/// The status and the whole body of an answer.
 async fn whole(answer: Response<Body>) -> Result<(u16, Vec<u8>), String> {
     let (head, body) = answer.into_parts();
     let read = Limited::new(body, MAX_ANSWER).collect().await;
@@ -215,7 +215,7 @@ impl Sandboxes for WorkerSandboxes {
             head = head.header(CONTENT_TYPE, kind);
         }
         let (mut parts, ()) = head.body(()).map_err(|error| error.to_string())?.into_parts();
-        // The program is spoken to as on a separate host: nothing is redirected or put into its pages.
+        // The program is called as on a separate host: nothing is redirected or inserted into its pages.
         let (path, prefix) = (request.path.to_owned(), String::new());
         let preview = Preview { port: request.port, sandbox_ref, path, prefix, origin: preview::PreviewOrigin::Port };
         let (host, who) = asks(caller);

@@ -1,8 +1,9 @@
-//! `/v1/openapi.json` against AIO Sandbox's own document of 1.9.4: what a client made from that one relies on must hold here.
+//! Compares `/v1/openapi.json` with AIO Sandbox's own document of 1.9.4: what a client generated from that one relies on must
+//! hold here.
 //!
-//! Both documents are flattened into facts, one a line, such as
-//! `POST /v1/shell/exec: body.timeout type number|null`. A fact of theirs that ours lacks is a difference. Every difference
-//! stands in `contract/differences.txt` with its reason; any other fails, and so does a line there that no difference needs.
+//! Both documents are flattened into facts, one a line, such as `POST /v1/shell/exec: body.timeout type number|null`. A fact of
+//! AIO's document that is missing here is a difference. Every difference must be in `contract/differences.txt` with its reason.
+//! Any other fails, and so does a line there that matches no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ fn every_difference_from_aio_has_its_reason() {
         if found == Some(value) || accepted(fact, value, found) {
             continue;
         }
-        // An operation that is not there is one difference and not a hundred.
+        // A missing operation is one difference and not a hundred.
         let operation = fact.split(": ").next().unwrap_or(fact);
         if !ours.contains_key(operation) && fact != operation {
             continue;
@@ -37,7 +38,7 @@ fn every_difference_from_aio_has_its_reason() {
             None => unexplained.push(format!("{fact} {value}; here: {}", found.map_or("absent", String::as_str))),
         }
     }
-    // Nor may anything be required here that a client does not send.
+    // Fields that a client does not send must not be required here.
     for (fact, value) in ours.iter().filter(|(fact, value)| fact.ends_with(" required") && *value == "true") {
         let operation = fact.split(": ").next().unwrap_or(fact);
         let asked = !fact.contains(": response") && theirs.contains_key(operation);
@@ -50,7 +51,7 @@ fn every_difference_from_aio_has_its_reason() {
     assert!(unused.is_empty(), "reasons without a difference: {unused:#?}");
 }
 
-/// Facts are theirs, words are ours.
+/// Facts are AIO's, descriptions are Arenite's.
 #[test]
 fn descriptions_are_our_own() {
     fn descriptions<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
@@ -75,7 +76,7 @@ fn descriptions_are_our_own() {
     assert!(same.is_empty(), "{same:#?}");
 }
 
-/// What is wider in what it takes, or narrower in what it answers, breaks no client.
+/// Wider input or narrower output breaks no client.
 fn accepted(fact: &str, theirs: &str, ours: Option<&String>) -> bool {
     if fact.ends_with(" required") && !fact.contains(": response") {
         return true;
@@ -174,7 +175,7 @@ impl Document {
         }
     }
 
-    /// The alternatives of a schema, each resolved; null ones among them.
+    /// The alternatives of a schema, each resolved, including null ones.
     fn alternatives<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
         let schema = self.resolve(schema);
         for several in ["anyOf", "oneOf"] {
@@ -193,7 +194,7 @@ impl Document {
             return;
         }
         let default = [schema, self.resolve(schema)].into_iter().find_map(|s| s.get("default"));
-        // Of an answer, clients rely on what is required, and of what type.
+        // In an answer, clients rely on required fields and on types.
         let answer = place.contains(": response");
         if let Some(default) = default.filter(|d| !answer && !d.is_null()) {
             facts.insert(format!("{place} default"), canonical(default));
@@ -232,7 +233,7 @@ impl Document {
             }
         }
         if place.contains(": query.") {
-            // An address can't say null: what is not given is absent.
+            // An address can't contain null: a missing value is absent.
             types.remove("null");
         }
         facts.insert(format!("{place} type"), types.into_iter().collect::<Vec<_>>().join("|"));

@@ -1,4 +1,5 @@
-//! Tickets and sessions: random words that stand for someone for a while. They are in memory alone: a new server knows none.
+//! Tickets and sessions: random secrets that replace credentials for a limited time. They are only in memory: a new server
+//! knows none.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use super::digest;
 use crate::guard::{Host, HostKind};
 use crate::refusal::Refusal;
 
-/// The most of a kind at a time; then the one that would end first ends.
+/// The most of a kind at a time; beyond this, the one that expires first is removed.
 const MOST: usize = 10_000;
 
 #[derive(Debug, Clone)]
@@ -20,14 +21,14 @@ pub(crate) struct Grant {
     pub(crate) tenant: TenantId,
     pub(crate) until: Instant,
     pub(crate) scope: Scope,
-    /// When the credential ends that it was made from; none: never. Nothing made from the grant lasts longer.
+    /// When the credential behind the grant expires; none: never. Nothing derived from the grant lasts longer.
     pub(crate) maker_until: Option<Instant>,
 }
 
 /// The hosts on which a grant is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All names of the server itself, which have the same routes. No host of a sandbox is among them.
+    /// All names of the server itself, which have the same routes. No sandbox host is among them.
     Server,
     /// One host, with its port.
     Host(String),
@@ -50,7 +51,7 @@ impl Scope {
     }
 }
 
-/// Those of one kind, found by their digests.
+/// Grants of one kind, by their digests.
 #[derive(Default)]
 pub(crate) struct Grants {
     held: Mutex<HashMap<[u8; 32], Grant>>,
@@ -61,7 +62,7 @@ impl Grants {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new word that stands for the grant.
+    /// Issues a new secret for the grant.
     pub(crate) fn issue(&self, grant: Grant) -> Result<String, Refusal> {
         let mut random = [0; 32];
         getrandom::fill(&mut random)
@@ -80,7 +81,7 @@ impl Grants {
         Ok(word)
     }
 
-    /// What the word stands for on this host. May be asked as often as wanted.
+    /// The grant of a secret on this host. A secret can be used any number of times.
     pub(crate) fn find(&self, word: &str, host: &Host) -> Option<Grant> {
         let held = self.held();
         held.get(&digest(word)).filter(|grant| grant.until > Instant::now() && grant.scope.covers(host)).cloned()

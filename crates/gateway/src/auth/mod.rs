@@ -1,11 +1,11 @@
-//! Who may call: an API key, a signed token, a ticket, or a browser's session.
+//! Authentication: an API key, a signed token, a ticket, or a browser's session.
 //!
 //! ```text
 //!  host and origin checked ──► identify ──┬── allowed: credentials are taken off the request ──► owner of the path
 //!                                         └── refused: 401, or the page to sign in on
 //! ```
 //!
-//! Nothing is asked for as long as neither a key nor a token's key is configured.
+//! While neither a key nor a token's key is configured, no credentials are required.
 
 mod grants;
 mod presented;
@@ -27,14 +27,14 @@ pub(crate) use presented::{COOKIE_NAME, Credential, Identity, identify, take_off
 pub(crate) use sign_in::{enter, page, sign_in, sign_out};
 pub(crate) use tickets::{AuthApi, authenticate, create_ticket};
 
-/// How long a ticket is good for unless told otherwise.
+/// Default lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
-/// How long a browser that signed in stays so.
+/// How long a browser stays signed in.
 pub(crate) const SESSION_TTL: Duration = Duration::from_secs(12 * 3600);
-/// A key must fit into a header beside others.
+/// Longest key, in bytes: it must fit into a header beside others.
 const MAX_KEY_BYTES: usize = 1024;
 
-/// Why credentials could not be configured.
+/// An error in the configured credentials.
 #[derive(Debug, Error)]
 pub enum AuthError {
     #[error("the API key is empty")]
@@ -47,10 +47,10 @@ pub enum AuthError {
     TokenKey(String),
 }
 
-/// What callers have to show. The default asks for nothing.
+/// The credentials that callers must present. The default requires none.
 #[derive(Clone, Default)]
 pub struct Authentication {
-    /// SHA-256 of the key: of equal length whatever the key, so that a comparison tells nothing.
+    /// SHA-256 of the key. All digests have the same length, so a comparison reveals nothing.
     key: Option<[u8; 32]>,
     token: Option<TokenKey>,
     ticket_ttl: Option<Duration>,
@@ -78,7 +78,7 @@ impl Authentication {
         Ok(Self { key: api_key.map(digest), token, ticket_ttl: Some(ticket_ttl) })
     }
 
-    /// Whether callers are asked for anything.
+    /// Whether callers need credentials.
     pub fn is_required(&self) -> bool {
         self.key.is_some() || self.token.is_some()
     }
@@ -87,7 +87,7 @@ impl Authentication {
         self.ticket_ttl.unwrap_or(TICKET_TTL)
     }
 
-    /// Takes as long for a wrong key as for the right one.
+    /// Takes the same time for a wrong key as for the right one.
     fn is_key(&self, given: &str) -> bool {
         self.key.is_some_and(|key| key.ct_eq(&digest(given)).into())
     }

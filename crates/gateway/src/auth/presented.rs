@@ -1,4 +1,4 @@
-//! The credentials that a request carries: found, judged, and taken off before it goes on.
+//! The credentials in a request: finds them, checks them, and removes them before the request goes on.
 
 use std::time::{Duration, Instant};
 
@@ -19,37 +19,37 @@ pub(crate) const COOKIE_NAME: &str = "arenite_session";
 const KEY_HEADERS: [HeaderName; 2] = [HeaderName::from_static("x-aio-api-key"), HeaderName::from_static("x-api-key")];
 const KEY_IN_QUERY: &str = "api_key";
 const TICKET_IN_QUERY: &str = "ticket";
-/// Further ones in a request are not looked at.
+/// Further ones in a request are ignored.
 const MAX_TRIED: usize = 8;
 
-/// Who calls.
+/// An identified caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) tenant: TenantId,
-    /// When what was shown ends; none: never.
+    /// When the presented credential expires; none: never.
     pub(crate) until: Option<Instant>,
     pub(crate) shown: Credential,
 }
 
-/// By what a caller is known.
+/// How a caller is identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// Nothing; what is called asks for nothing.
+    /// Without a credential, on a route that needs none.
     Nothing,
-    /// Nothing, and the server asks nobody for anything.
+    /// Without a credential, on a server that requires none.
     Open,
-    /// A key or a token in a header, which many clients send along when they follow a redirect, whatever the host.
+    /// A key or a token in a header. Many clients send it again when they follow a redirect, whatever the host.
     Header,
     /// A key or a token in the query, or in the body of a sign-in.
     Key,
     Ticket,
-    /// A word of [`Gateway::handovers`], in an address that a browser opens.
+    /// A secret of [`Gateway::handovers`], in an address that a browser opens.
     Handover,
     Session,
 }
 
 impl Identity {
-    /// For what everybody may have.
+    /// For public routes.
     pub(crate) fn nobody() -> Self {
         Self { tenant: TenantId::default_tenant(), until: None, shown: Credential::Nothing }
     }
@@ -63,12 +63,12 @@ impl Identity {
         Self { tenant: grant.tenant, until: Some(grant.until), shown }
     }
 
-    /// Whether it is more than a ticket. Only then may tickets be made with it, and the server be ended.
+    /// Whether it is more than a ticket. Only then may it create tickets and stop the server.
     pub(crate) fn is_lasting(&self) -> bool {
         matches!(self.shown, Credential::Open | Credential::Header | Credential::Key | Credential::Session)
     }
 
-    /// When something ends that is made with it, and may last so long.
+    /// The expiry of something that is created with it and lasts at most this long.
     pub(super) fn end_of(&self, most: Duration) -> Instant {
         let end = Instant::now() + most;
         self.until.map_or(end, |until| until.min(end))
@@ -81,7 +81,7 @@ pub(crate) fn unauthorized() -> Refusal {
         .hint("send the server's API key as X-AIO-API-Key, x-api-key or Authorization: Bearer, or a ticket as ?ticket=")
 }
 
-/// Finds out who calls. None: nobody who may.
+/// Identifies the caller. None: not authorized.
 pub(crate) fn identify(gateway: &Gateway, host: &Host, parts: &Parts) -> Option<Identity> {
     if !gateway.config.auth.is_required() {
         return Some(Identity::open());
@@ -100,7 +100,7 @@ fn of_headers(gateway: &Gateway, headers: &HeaderMap) -> Option<Identity> {
         .find_map(|given| gateway.config.auth.check(given, Credential::Header))
 }
 
-/// Of what a query, or another's address, carries.
+/// Identifies by a query, which may be another address's.
 pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> Option<Identity> {
     query_pairs(query?).filter(|(name, _)| is_ours(name)).take(MAX_TRIED).find_map(|(name, value)| {
         if name == KEY_IN_QUERY {
@@ -110,7 +110,8 @@ pub(super) fn of_query(gateway: &Gateway, host: &Host, query: Option<&str>) -> O
     })
 }
 
-/// Of the word by which this server led a browser here from another of its hosts. It signs in, and calls nothing.
+/// Identifies by the secret with which this server redirected a browser here from another of its hosts. It only signs in; it
+/// can't make calls.
 pub(super) fn of_handover(gateway: &Gateway, host: &Host, parts: &Parts, query: Option<&str>) -> Option<Identity> {
     if !own_host::is_opened(parts) {
         return None;
@@ -131,7 +132,7 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(given.trim())
 }
 
-/// The words of all our cookies.
+/// The values of all Arenite cookies.
 pub(super) fn sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let ours = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(name, _)| *name == COOKIE_NAME);
@@ -159,7 +160,7 @@ pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreig
     }
     let headers = &mut parts.headers;
     if !foreign {
-        // What else there is does not pass on to a guest anyway.
+        // Nothing else is passed on to a guest anyway.
         return;
     }
     for name in KEY_HEADERS.into_iter().chain([AUTHORIZATION]) {
@@ -174,7 +175,7 @@ pub(crate) fn take_off(gateway: &Gateway, host: &Host, parts: &mut Parts, foreig
     without_session(headers);
 }
 
-/// Leaves the cookies of others.
+/// Removes Arenite's session cookies, and keeps others.
 fn without_session(headers: &mut HeaderMap) {
     if sessions(headers).next().is_none() {
         return;
@@ -197,7 +198,7 @@ fn without_session(headers: &mut HeaderMap) {
 fn set_query(uri: &mut Uri, query: &str) {
     let text = if query.is_empty() { uri.path().to_owned() } else { format!("{}?{query}", uri.path()) };
     let mut parts = uri.clone().into_parts();
-    // A part of what was one already.
+    // A part of a valid path is valid.
     if let Ok(kept) = PathAndQuery::try_from(text) {
         parts.path_and_query = Some(kept);
         if let Ok(without) = Uri::from_parts(parts) {

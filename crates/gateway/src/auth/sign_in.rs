@@ -1,6 +1,6 @@
-//! Browsers: a person shows a key, a token or a ticket once, and a cookie stands for it from then on.
+//! Browser sign-in: a person presents a key, a token or a ticket once, and from then on a cookie replaces it.
 //!
-//! The cookie is one host's, is out of scripts' reach, and never passes on to a sandbox.
+//! The cookie belongs to one host, is not readable by scripts, and is never passed on to a sandbox.
 
 use axum::body::Body;
 use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, SET_COOKIE};
@@ -35,7 +35,7 @@ pub(crate) fn page(host: &Host, parts: &Parts) -> Option<Response<Body>> {
     }
     let mut answer = match host.kind {
         HostKind::Server => pages::sign_in::form(),
-        // Nobody should get used to typing keys where sandboxes show their pages.
+        // People should not get used to typing keys where sandboxes show their pages.
         HostKind::Sandbox(_) | HostKind::Preview { .. } => pages::sign_in::elsewhere(),
     };
     *answer.status_mut() = StatusCode::UNAUTHORIZED;
@@ -52,7 +52,7 @@ pub(crate) async fn sign_in(
     body: Body,
 ) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::POST])?;
-    // Nobody is known yet.
+    // The caller is not authenticated yet.
     let body = tokio::time::timeout(gateway.config.connections.head, Limited::new(body, MAX_BODY_BYTES).collect()).await;
     let body = body
         .map_err(|_| proxy::late_body())?
@@ -81,8 +81,9 @@ pub(crate) fn sign_out(gateway: &Gateway, parts: &Parts) -> Result<Response<Body
     Ok(answer)
 }
 
-/// A person opened a page by an address with a key or a ticket in it: keeps it as a cookie, and leads to the same address
-/// without it, so that it stays in no bar and no history. `query`: as it came; the request's own has lost it already.
+/// Handles a page that a person opened with a key or a ticket in its address: stores it as a cookie, and redirects to the same
+/// address without it, so that it stays in no address bar and no history. `query`: as received; the request's own has already
+/// lost it.
 pub(crate) fn enter(
     gateway: &Gateway,
     context: &Context,
@@ -109,13 +110,13 @@ pub(crate) fn enter(
     Ok(Some(answer))
 }
 
-/// A new session of this host, which ends with the credential that it is made from.
+/// Creates a session of this host, which expires with the credential behind it.
 fn cookie(gateway: &Gateway, context: &Context, host: &Host, who: &Identity) -> Result<HeaderValue, Refusal> {
     let until = who.end_of(SESSION_TTL);
     let scope = Scope::Host(host.authority.clone());
     let word = gateway.sessions.issue(Grant { tenant: who.tenant.clone(), until, scope, maker_until: who.until })?;
     let seconds = until.saturating_duration_since(std::time::Instant::now()).as_secs();
-    // People come to a sandbox's host by a link of the server's, which is another site to browsers.
+    // People come to a sandbox's host by a link on the server's, which is another site to browsers.
     let same_site = if host.kind == HostKind::Server { "Strict" } else { "Lax" };
     let secure = if context.base_url.starts_with("https:") { "; Secure" } else { "" };
     let text = format!("{COOKIE_NAME}={word}; Path=/; HttpOnly; SameSite={same_site}; Max-Age={seconds}{secure}");

@@ -1,4 +1,4 @@
-//! `POST /tickets` and `GET /auth`: bodies are bare maps, as AIO has them.
+//! `POST /tickets` and `GET /auth`: bodies are bare maps, as in AIO.
 
 use std::time::Instant;
 
@@ -19,12 +19,12 @@ use crate::request::require;
 
 const ORIGINAL_URI: &str = "x-original-uri";
 
-/// Their part of the OpenAPI document.
+/// These routes' part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(paths(create_ticket, authenticate))]
 pub(crate) struct AuthApi;
 
-/// Makes a ticket, which stands for its maker in `?ticket=` for a short time and for as many calls as wanted.
+/// Creates a ticket, which replaces the caller's credential in `?ticket=` for a short time and for any number of calls.
 #[utoipa::path(post, path = "/tickets", tag = "auth", operation_id = "create_ticket_tickets_post",
     responses((status = 200, body = BTreeMap<String, serde_json::Value>)))]
 pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, parts: &Parts) -> Result<Response<Body>, Refusal> {
@@ -43,8 +43,7 @@ pub(crate) fn create_ticket(gateway: &Gateway, host: &Host, who: &Identity, part
     Ok(answer)
 }
 
-/// Says whether a request may pass, to a proxy that asks before it passes it on: by the credentials of this call, or by those
-/// of the address in `x-original-uri`.
+/// Checks for a proxy whether a request may pass: by the credentials of this call, or of the address in `x-original-uri`.
 #[utoipa::path(get, path = "/auth", tag = "auth", operation_id = "authenticate_request_auth_get",
     responses((status = 200, body = BTreeMap<String, String>)))]
 pub(crate) fn authenticate(gateway: &Gateway, host: &Host, parts: &Parts) -> Result<Response<Body>, Refusal> {

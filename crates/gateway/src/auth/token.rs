@@ -1,4 +1,4 @@
-//! Signed tokens: JWT, RS256 and nothing else, never without an end.
+//! Signed tokens: JWT with RS256 only, always with an expiry.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde::Deserialize;
 
-/// Longer ones are not looked at: a signature costs time.
+/// Longer tokens are rejected unread: checking a signature takes time.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 
 #[derive(Deserialize)]
@@ -17,15 +17,15 @@ struct Claims {
     exp: f64,
 }
 
-/// Whether the header names extensions that have to be understood (RFC 7515, 4.1.11). None is understood here.
+/// Whether the header names extensions that must be understood (RFC 7515, 4.1.11). Arenite understands none.
 fn has_critical_extensions(token: &str) -> bool {
     let header = token.split('.').next().and_then(|header| URL_SAFE_NO_PAD.decode(header).ok());
     let header = header.and_then(|bytes| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&bytes).ok());
-    // What can't be read is refused, too.
+    // An unreadable header is rejected, too.
     header.is_none_or(|fields| fields.contains_key("crit"))
 }
 
-/// Verifies tokens; makes none.
+/// Verifies tokens; it can't sign any.
 #[derive(Clone)]
 pub(super) struct TokenKey {
     inner: Arc<(DecodingKey, Validation)>,
@@ -41,13 +41,13 @@ impl TokenKey {
         let key = DecodingKey::from_rsa_pem(&pem).map_err(|error| error.to_string())?;
         let mut validation = Validation::new(Algorithm::RS256);
         validation.validate_nbf = true;
-        // There is no audience to compare with: the key is this server's own.
+        // There is no audience to check: the key belongs to this server.
         validation.validate_aud = false;
         validation.leeway = 0;
         Ok(Self { inner: Arc::new((key, validation)) })
     }
 
-    /// How long a valid token is good for.
+    /// The remaining lifetime of a valid token.
     pub(super) fn check(&self, token: &str) -> Option<Duration> {
         if token.len() > MAX_TOKEN_BYTES || token.bytes().filter(|b| *b == b'.').count() != 2 {
             return None;
@@ -58,7 +58,7 @@ impl TokenKey {
         let (key, validation) = &*self.inner;
         let claims = decode::<Claims>(token, key, validation).ok()?.claims;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
-        // An end in millions of years is no error, and no session lasts as long.
+        // An expiry in millions of years is valid, but no session lasts that long.
         let left = (claims.exp - now).clamp(0.0, 1e9);
         Some(Duration::from_secs_f64(left))
     }

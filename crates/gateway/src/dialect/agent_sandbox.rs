@@ -1,11 +1,11 @@
 //! `/api/v1/sandbox`: Agent-Sandbox 0.1.0's REST surface.
 //!
 //! Bodies are the original's: `{"code":"0","data":…}`, and `{"code":"404","error":"…"}` with the real HTTP status; with
-//! [`crate::GatewayConfig::agent_sandbox_always_200`] failures are HTTP 200 and code 500 as in the original. Known
-//! differences: every field has its effect or is refused; an empty list is `[]` where the original failed; times of 0
-//! mean the default; fields that the original does not have are refused; sandboxes tell `id`, `state` and `url` too.
+//! [`crate::GatewayConfig::agent_sandbox_always_200`], failures are HTTP 200 and code 500 as in the original. Known differences:
+//! every field has its effect or is refused; an empty list is `[]` where the original failed; times of 0 mean the default; fields
+//! that the original does not have are refused; sandboxes also have `id`, `state` and `url`.
 //!
-//! `app`, and the requests `cpu` and `memory`, are kept for the answer and change nothing else: only limits are enforced.
+//! `app` and the requests `cpu` and `memory` are only kept for the answer: only limits are enforced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,16 +38,16 @@ const TIMEOUT: i64 = 60;
 const MAX_TIMEOUT: i64 = 1440;
 const IDLE_TIMEOUT: i64 = 10;
 const MAX_IDLE_TIMEOUT: i64 = 60;
-/// What a request is said to have that names neither environment nor image (it gets the server's default image, where no
-/// file defines this environment), and one that names only an image.
+/// The reported environment of a request that names neither environment nor image (it gets the server's default image, if no file
+/// defines this environment), and of one that names only an image.
 const AIO: &str = "aio";
 const CUSTOM: &str = "custom";
-/// Characters of `app`.
+/// Longest `app`, in characters.
 const MAX_APP: usize = 256;
-/// Names tried for a sandbox without one: those made in the same second are numbered.
+/// Names tried for a sandbox without one: those created in the same second are numbered.
 const MAX_NAMES: usize = 1000;
 
-/// Where the answer's own words are kept.
+/// Labels that keep the fields of the answer.
 const LABEL_ENVIRONMENT: &str = "agent_sandbox.environment";
 const LABEL_APP: &str = "agent_sandbox.app";
 const LABEL_CPU: &str = "agent_sandbox.cpu";
@@ -55,7 +55,7 @@ const LABEL_MEMORY: &str = "agent_sandbox.memory";
 const LABEL_CPU_LIMIT: &str = "agent_sandbox.cpu_limit";
 const LABEL_MEMORY_LIMIT: &str = "agent_sandbox.memory_limit";
 
-/// A request. Go's decoder leaves a field alone for `null`, and its empty text is no text.
+/// A request. As in Go's decoder, `null` leaves a field unset, and so does empty text.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Create {
@@ -79,7 +79,7 @@ struct Create {
     _status: Option<Value>,
 }
 
-/// A sandbox in an answer: the original's fields, then ours.
+/// A sandbox in an answer: the original's fields, then Arenite's.
 #[derive(Debug, Serialize)]
 struct Stored {
     name: SandboxName,
@@ -158,12 +158,12 @@ fn failure(refusal: &Refusal, always_200: bool) -> Response<Body> {
     refusal.finish(json_response(status, &json!({ "code": code.to_string(), "error": text })))
 }
 
-/// Said as the original says it.
+/// In the original's format.
 fn not_found(name: &str) -> Refusal {
     Refusal::not_found(format!("sandbox {} not found", name.chars().take(80).collect::<String>()))
 }
 
-/// What no sandbox can be called, none is called.
+/// A text that is no valid name names no sandbox.
 fn named(text: &str) -> Result<SandboxName, Refusal> {
     text.parse().map_err(|_| not_found(text))
 }
@@ -178,7 +178,7 @@ pub(super) async fn get(gateway: &Arc<Gateway>, context: &Context, name: &str) -
     Ok(success(stored(gateway, context, found)))
 }
 
-/// Deletes a sandbox; recorded in the words of a dialect.
+/// Deletes a sandbox, and records the call in a dialect.
 pub(super) async fn delete(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -198,7 +198,7 @@ pub(super) async fn delete(
     })
 }
 
-/// A sandbox that is not there, in the original's words.
+/// A missing sandbox, in the original's format.
 fn known(refusal: Refusal, name: &str) -> Refusal {
     if refusal.code == ErrorCode::NotFound { not_found(name) } else { refusal }
 }
@@ -217,7 +217,7 @@ fn created(name: &SandboxName) -> String {
     format!("Sandbox {name} created successfully")
 }
 
-/// Makes a sandbox of a request's fields, and says its name; recorded in the words of a dialect.
+/// Creates a sandbox from a request's fields, and returns its name; records the call in a dialect.
 pub(super) async fn create(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -254,7 +254,7 @@ pub(super) async fn create(
     Err(Refusal::new(ErrorCode::Exhausted, format!("{MAX_NAMES} sandboxes without a name were made in this second")))
 }
 
-/// A template is an environment here; a taken name is hint enough.
+/// In this dialect, a template is called environment, and a taken name needs no hint.
 fn in_its_words(mut refusal: Refusal) -> Refusal {
     refusal.message = refusal.message.replace("there is no template", "there is no environment");
     refusal.hint = match refusal.hint {
@@ -268,12 +268,12 @@ fn refused(error: IdError) -> Refusal {
     Refusal::bad_request(error.to_string())
 }
 
-/// A text that says something.
+/// A text that is not empty.
 fn given(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }
 
-/// `sandbox-{environment}-{unix seconds}`, a number behind it if there are several, fit for a name.
+/// `sandbox-{environment}-{unix seconds}`, numbered if there are several, as a valid name.
 fn made_up(environment: &str, seconds: i64, number: usize) -> String {
     let tail = if number == 1 { format!("-{seconds}") } else { format!("-{seconds}-{number}") };
     let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -282,12 +282,12 @@ fn made_up(environment: &str, seconds: i64, number: usize) -> String {
     name + &tail
 }
 
-/// The request in control's words, and the environment that it comes to. Defaults are this request's own.
+/// Converts the request for `control`, and names its environment. Defaults are this dialect's.
 fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Result<(String, CreateRequest), Refusal> {
     let image = given(&create.image).map(str::parse).transpose().map_err(refused)?;
     let template = given(&create.environment).map(str::to_owned);
     let environment = template.clone().unwrap_or_else(|| if image.is_some() { CUSTOM } else { AIO }.to_owned());
-    // What an environment's file says itself stands over this dialect's defaults. Unknown ones are control's to refuse.
+    // The settings of an environment's file override this dialect's defaults. `control` refuses unknown environments.
     let theirs = gateway.control.templates().into_iter().find(|t| t.name == environment).map(|t| t.spec);
     let untouched = Resources::default();
     let resources = theirs.as_ref().map_or_else(|| untouched.clone(), |spec| spec.resources.clone());
@@ -356,7 +356,7 @@ fn request(gateway: &Gateway, create: Create, name: Option<SandboxName>) -> Resu
         },
         ports: create.ports,
         timeout_seconds: timeout.map(seconds).or(of_file(|t| t.timeout_seconds)).or(Some(seconds(TIMEOUT))),
-        // The sandbox that everyone calls without a name does not end for want of calls.
+        // The default sandbox does not expire when idle.
         idle_timeout_seconds: match idle_timeout {
             Some(minutes) => Some(seconds(minutes)),
             None if is_default => Some(0),
@@ -376,7 +376,7 @@ fn amount(field: &str, text: &Option<String>, read: Reader) -> Result<Option<u64
     text.as_deref().map(read).transpose()
 }
 
-/// What is requested of a resource: never more than its limit. A default is cut to a limit below it.
+/// The request for a resource: never more than its limit. A default is cut to a limit below it.
 fn demand(
     [field, limit_field]: [&str; 2],
     asked: Option<&str>,
@@ -397,7 +397,7 @@ fn demand(
     }
 }
 
-/// Minutes within their cap; 0 is no number, as in Go.
+/// Minutes up to their maximum; 0 means unset, as in Go.
 fn minutes(field: &str, given: Option<i64>, most: i64) -> Result<Option<i64>, Refusal> {
     match given {
         None | Some(0) => Ok(None),
@@ -409,7 +409,7 @@ fn minutes(field: &str, given: Option<i64>, most: i64) -> Result<Option<i64>, Re
 fn stored(gateway: &Gateway, context: &Context, sandbox: Sandbox) -> Value {
     let url = api::urls(gateway, context, &sandbox)["path"].as_str().unwrap_or_default().to_owned();
     let mut spec = sandbox.spec;
-    // Only this dialect's own labels speak for it. Others' sandboxes have no requests, and limits in bytes.
+    // Only this dialect's own labels are used. Other sandboxes have no requests, and limits in bytes.
     let ours = sandbox.origin == DIALECT;
     let mut label = |key: &str| spec.labels.remove(key).filter(|_| ours);
     let environment = label(LABEL_ENVIRONMENT).or(sandbox.template).unwrap_or_else(|| CUSTOM.to_owned());
@@ -459,7 +459,7 @@ mod tests {
         server.call("POST", AT, body).await
     }
 
-    /// The spec of a sandbox as our own API tells it: what the engine was asked for.
+    /// The spec of a sandbox in Arenite's own API: what the engine received.
     async fn spec(server: &Harness, name: &str) -> Value {
         server.call("GET", &format!("/api/v2/sandboxes/{name}"), Value::Null).await.json["spec"].take()
     }
@@ -537,7 +537,7 @@ mod tests {
             let expected = if field == "status" { &json!("running") } else { value };
             assert_eq!(told[field], *expected, "{field}");
         }
-        // Nothing of it stays for the next one.
+        // Nothing of it remains for the next one.
         make(&server, json!({ "name": "next", "image": "base", "timeout": null, "cpu": "" })).await;
         let next = server.call("GET", "/api/v1/sandbox/next", Value::Null).await.json["data"].take();
         assert_eq!(

@@ -1,9 +1,8 @@
-//! MCP: at a sandbox's address the tools of that sandbox; at the server's own, those of the caller's `default` and five
-//! more, by which an agent makes and removes sandboxes itself and works in them. Names, arguments and texts of these are
-//! Agent-Sandbox's.
+//! MCP: at a sandbox's address, the tools of that sandbox; at the server's own, those of the caller's `default` and five more,
+//! with which an agent creates and removes sandboxes and works in them. Names, arguments and texts of these are Agent-Sandbox's.
 //!
-//! Each call of a tool is one request to the sandbox's guest, and so one step of its trajectory; so is each create and
-//! delete. Transports are `arenite_mcp`'s.
+//! Each tool call is one request to the sandbox's guest, and so one step of its trajectory. Each create and delete is a step too.
+//! `arenite_mcp` has the transports.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ use crate::timing::Timing;
 const DIALECT: &str = "mcp";
 const PREFIX: &str = "/sandbox/";
 
-/// Which of MCP's paths it is, as a sandbox knows them.
+/// Which of MCP's endpoints a path is; the path as the sandbox sees it.
 pub(crate) fn endpoint(path: &str) -> Option<Endpoint> {
     Some(match path {
         "/mcp" | "/mcp/" | "/v1/mcp" | "/v1/mcp/" => Endpoint::Streamable,
@@ -41,7 +40,7 @@ pub(crate) fn endpoint(path: &str) -> Option<Endpoint> {
     })
 }
 
-/// Who calls, and where.
+/// The caller and its target.
 #[derive(Clone)]
 pub(crate) struct Caller(Arc<Call>);
 
@@ -54,7 +53,7 @@ struct Call {
 }
 
 impl Call {
-    /// At the server's own address, with no sandbox named in the path.
+    /// At the server's own address, without a sandbox in the path.
     fn is_root(&self) -> bool {
         !self.target.own_host && self.target.prefix.is_empty()
     }
@@ -76,7 +75,7 @@ pub(crate) async fn serve(
     if !is_default {
         target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await?;
     }
-    // Its turn ends here: the call that it makes of it takes its own.
+    // The permit ends here: the request to the guest takes its own.
     let (bytes, _) = match parts.method {
         Method::POST => proxy::read_whole(gateway, &parts, body).await?,
         _ => Default::default(),
@@ -101,13 +100,13 @@ impl Tools for Hub {
             return tools_of(&call, call.target.sandbox_ref.clone(), &call.target.prefix).await;
         }
         let mut tools = lifecycle_tools(&call.gateway);
-        // Looking at the tools makes no sandbox, and wakes none.
+        // Listing tools creates and resumes no sandbox.
         let there = target::look_up(&call.gateway.control, &call.context.tenant, &call.target.sandbox_ref).await;
         let mut theirs = match there {
             Ok(sandbox) if sandbox.state == SandboxState::Running => tools_of(&call, call.target.sandbox_ref.clone(), "").await?,
             _ => arenite_guest::tool_descriptions(),
         };
-        // A sandbox may call its tools what it likes.
+        // A sandbox's tools may have any name.
         theirs.retain(|tool| tools.iter().all(|own| own.name != tool.name));
         tools.append(&mut theirs);
         Ok(tools)
@@ -162,7 +161,7 @@ async fn in_sandbox(
     }
 }
 
-/// A refusal in an agent's words.
+/// A refusal as text for an agent.
 fn said(refusal: &Refusal) -> String {
     match &refusal.hint {
         Some(hint) => format!("{}\nHint: {hint}", refusal.message),
@@ -173,7 +172,7 @@ fn said(refusal: &Refusal) -> String {
 #[derive(Deserialize)]
 struct Create {
     name: Option<String>,
-    /// What newer clients call it.
+    /// The name in newer clients.
     #[serde(alias = "template")]
     environment: Option<String>,
 }
@@ -274,7 +273,7 @@ async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<Stri
     let arguments = match execute.arguments {
         None | Some(Value::Null) => JsonObject::new(),
         Some(Value::Object(arguments)) => arguments,
-        // Models write objects as text at times.
+        // Models sometimes send objects as text.
         Some(Value::String(text)) => match serde_json::from_str(&text) {
             Ok(arguments) => arguments,
             Err(error) => {
@@ -289,7 +288,7 @@ async fn executor(call: &Call, execute: Execute, news: Option<&mpsc::Sender<Stri
     };
     let prefix = format!("{PREFIX}{name}");
     let told = in_sandbox(call, SandboxRef::Name(name), &prefix, &execute.tool_name, &arguments, news).await;
-    // The tool that the protocol knows is there; the one in its arguments is not.
+    // The MCP tool exists; the one in its arguments does not.
     told.or_else(|error| Ok(failed(format!("{}\nHint: getSandbox tells the sandbox's tools", error.message))))
 }
 
@@ -301,7 +300,7 @@ fn text(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text.into())])
 }
 
-/// The five, as they are listed.
+/// Descriptions of the five.
 fn lifecycle_tools(gateway: &Gateway) -> Vec<Tool> {
     let environments = gateway.control.templates().into_iter().map(|t| match t.description.as_str() {
         "" => format!("- {}", t.name),

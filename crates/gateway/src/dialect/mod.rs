@@ -1,4 +1,4 @@
-//! Wire formats of others, one file each: they translate, and control does the work.
+//! Other systems' wire formats, one file each: they translate, and `control` does the work.
 
 pub(crate) mod agent_sandbox;
 pub(crate) mod agentflow;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The longest text: far above any number that makes sense.
+/// Longest text: far above any useful number.
 const MAX_TEXT: usize = 32;
 const MAX_EXPONENT: u32 = 30;
 
@@ -24,7 +24,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, QuantityError> {
     parse(text, 1)
 }
 
-/// How many parts it is, `parts` of which make a unit. Rounded up, as Kubernetes rounds.
+/// The number of parts, of which `parts` are one unit. Rounded up, as Kubernetes rounds.
 fn parse(text: &str, parts: u128) -> Result<u64, QuantityError> {
     let malformed = || QuantityError::Malformed(text.chars().take(MAX_TEXT).collect());
     if text.len() > MAX_TEXT {
@@ -53,7 +53,7 @@ fn parse(text: &str, parts: u128) -> Result<u64, QuantityError> {
     value.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| QuantityError::TooLarge(text.to_owned()))
 }
 
-/// A suffix as a factor and a power of ten.
+/// Parses a suffix to a factor and a power of ten.
 fn suffix_of(suffix: &str) -> Option<(u128, i32)> {
     let decimal = |power| Some((1, power));
     let binary = |power: u32| Some((1 << power, 0));

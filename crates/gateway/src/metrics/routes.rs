@@ -1,4 +1,4 @@
-//! Names of routes, for metrics: a bounded set, whatever paths clients make up.
+//! Names of routes, for metrics: a bounded set, whatever paths clients request.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -7,9 +7,9 @@ use arenite_guest::api;
 
 use crate::dialect::agentflow;
 
-/// What a path without its own name is counted as.
+/// The name of a path without its own route.
 const OTHER: &str = "other";
-/// Routes of this server itself.
+/// Routes of the server itself.
 const OURS: [&str; 30] = [
     "/api/v1/sandbox",
     "/api/v1/sandbox/{name}",
@@ -50,7 +50,7 @@ struct Known {
 }
 
 static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-    // Made once, and kept for the life of the process.
+    // Built once, and kept for the life of the process.
     let of_guest = api::description().paths.paths.into_keys().map(|path| &*path.leak());
     let of_workers = agentflow::routes().map(|path| &*path.leak());
     let (patterns, exact): (Vec<&'static str>, Vec<&'static str>) =
@@ -58,7 +58,7 @@ static KNOWN: LazyLock<Known> = LazyLock::new(|| {
     Known { exact: exact.into_iter().collect(), patterns }
 });
 
-/// The route of a path, the same wherever a sandbox has it: at the root or below `/sandbox/{name}`.
+/// The route of a path, the same at the root and below `/sandbox/{name}`.
 pub(crate) fn route(path: &str) -> &'static str {
     let in_sandbox = path.strip_prefix("/sandbox/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     let path = in_sandbox.unwrap_or(path);

@@ -1,4 +1,4 @@
-//! `/static/sandbox/…`: the terminal's files, by the names that AIO has them under. They are no secret, and need no key.
+//! `/static/sandbox/…`: the terminal's files, under AIO's names. They are public and need no key.
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};

@@ -1,4 +1,4 @@
-//! `/`: the console, the page of the whole installation. It uses the control API as any other client does.
+//! `/`: the console for the whole installation. It uses the control API as any other client does.
 
 use std::sync::Arc;
 

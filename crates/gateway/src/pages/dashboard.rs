@@ -1,8 +1,8 @@
-//! `/index.html` of a sandbox: its dashboard, which shows its pages in frames.
+//! `/index.html` of a sandbox: its dashboard, with the sandbox's pages in frames.
 //!
-//! What it frames is hostile, and some of it bears no foreign frame around it. So the dashboard has the sandbox's own host
-//! with them, where there are no control routes, and a browser that opens it on the server's host is led there. Where there
-//! is no such host the page is the same, but for what the sandbox itself serves.
+//! The framed pages are hostile, and some refuse to be framed by another origin. So the dashboard is on the sandbox's own host
+//! with them, where there are no control routes. A browser that opens it on the server's host is redirected there. Without such a
+//! host, the page is the same, except for what the sandbox itself serves.
 
 use arenite_control::Sandbox;
 use arenite_model::{ErrorCode, IdlePolicy, SandboxName};
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     ]))
 }
 
-/// Looked at, and neither woken nor made, but for the one that every call makes.
+/// Only reads: neither resumes nor creates a sandbox, except `default`, which every call creates.
 async fn find_sandbox(gateway: &Gateway, context: &Context, target: &Target) -> Result<Sandbox, Refusal> {
     match target::look_up(&gateway.control, &context.tenant, &target.sandbox_ref).await {
         Err(refusal) if refusal.code == ErrorCode::NotFound && is_default(&target.sandbox_ref) => {
@@ -72,7 +72,7 @@ fn is_default(sandbox_ref: &SandboxRef) -> bool {
     matches!(sandbox_ref, SandboxRef::Name(name) if name.as_str() == SandboxName::DEFAULT)
 }
 
-/// Where the console is, as this client reaches the server.
+/// The console's address for this client.
 fn console(context: &Context, host: &Host) -> String {
     let Some((scheme, rest)) = context.base_url.split_once("://") else { return "/".to_owned() };
     match &host.kind {

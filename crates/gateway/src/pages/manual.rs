@@ -1,4 +1,4 @@
-//! `/llms.txt`: what this is and how to call it, for agents, with the address at which they reach it.
+//! `/llms.txt`: a short manual for agents, with the address at which they reach the server.
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};

@@ -1,4 +1,4 @@
-//! Pages for people, and the document that describes the API. Everything is in the program: nothing is loaded from
+//! Pages for people, and the document that describes the API. Everything is embedded in the program: nothing is loaded from
 //! elsewhere.
 
 pub(crate) mod assets;
@@ -24,17 +24,17 @@ use http::header::{
 use http::{HeaderValue, Response};
 use sha2::{Digest, Sha256};
 
-/// A page of one file. Its one script and one style are named by their hashes in its policy, so that nothing else can
-/// run in it, whatever data it shows.
+/// A page in one file. Its policy names its only script and style by their hashes, so that nothing else can run in it, whatever
+/// data it shows.
 struct Page {
     html: &'static str,
     css: &'static [&'static str],
     script: &'static [&'static str],
-    /// Its script makes its own styles.
+    /// Its script sets styles itself.
     styled_by_script: bool,
     /// Pages of the same origin may frame it, as the dashboard does.
     framed: bool,
-    /// Directives of its policy on pictures and frames.
+    /// Directives of its policy for pictures and frames.
     may: &'static str,
     made: OnceLock<(String, HeaderValue)>,
 }
@@ -64,7 +64,7 @@ impl Page {
         self.with(&[])
     }
 
-    /// With words of ours put in its markup: names and addresses, which need no escape.
+    /// The page with constants inserted in its markup: names and addresses that need no escaping.
     fn with(&'static self, words: &[(&str, &str)]) -> Response<Body> {
         let (text, policy) = self.made.get_or_init(|| self.make());
         let body = match words {
@@ -98,13 +98,13 @@ impl Page {
             self.may,
             if self.framed { "'self'" } else { "'none'" },
         );
-        // Base64 and words: always a header's value.
+        // Base64 and constants: always a valid header value.
         let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
         (text, policy)
     }
 }
 
-/// As policies name a script or a style.
+/// The form in which policies name a script or a style.
 fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
@@ -127,7 +127,7 @@ mod tests {
                 let hash = STANDARD.encode(Sha256::digest(inside.as_bytes()));
                 assert!(policy.contains(&format!("{directive} 'sha256-{hash}'")), "{open}");
             }
-            // What the policy would block, and what would let data become markup.
+            // What the policy would block, or what would let data become markup.
             for bad in [
                 " style=\"",
                 " onclick",
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_dashboards_words_stand_in_its_markup_alone() {
-        // Else its script would not be the one that the policy names.
+        // Otherwise its script would not match the hash in the policy.
         for mark in ["{NAME}", "{PLACE}", "{CONSOLE}"] {
             assert!(dashboard::PAGE.html.contains(mark));
             for part in dashboard::PAGE.script.iter().chain(dashboard::PAGE.css) {

@@ -1,4 +1,4 @@
-//! `/v1/openapi.json`: what the guest's services say of themselves, in one document. Made at the first request.
+//! `/v1/openapi.json`: the descriptions of the guest's services, in one document. Built at the first request.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +30,7 @@ pub(crate) async fn serve(
     Ok(json_response(StatusCode::OK, &document))
 }
 
-/// `/sandbox/{name}` of a path that begins so: the document then describes that sandbox.
+/// `/sandbox/{name}` of a path that starts with it: the document then describes that sandbox.
 fn prefix(path: &str) -> &str {
     let Some(rest) = path.strip_prefix("/sandbox/") else { return "" };
     match rest.find('/') {
@@ -59,7 +59,7 @@ fn document() -> Value {
     document
 }
 
-/// What has a default may be left out, whatever the derived schema says.
+/// A field with a default may be left out, whatever the derived schema says.
 fn ease(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     let defaulted: Vec<String> = schema
@@ -81,8 +81,8 @@ fn ease(schema: &mut Value) {
     }
 }
 
-/// The body of a failed file call is the error and has the result's fields too, for clients that know only that: it is either
-/// or both, and not exactly one.
+/// The body of a failed file call is the error and also has the result's fields, for clients that know only those. So it matches
+/// either schema or both, and not exactly one.
 fn loosen(schema: &mut Value) {
     if let Some(data) = schema.pointer_mut("/properties/data").and_then(Value::as_object_mut)
         && let Some(either) = data.remove("oneOf")
@@ -91,7 +91,7 @@ fn loosen(schema: &mut Value) {
     }
 }
 
-/// What is malformed is refused by one extractor, so its answer is described once for all operations that take anything.
+/// One extractor refuses malformed input, so its answer is described once for all operations with input.
 fn refusals(document: &mut Value) {
     document["components"]["schemas"]["HTTPValidationError"] = json!({
         "type": "object",
@@ -179,7 +179,7 @@ mod tests {
             (&exec["required"], &exec["properties"]["max_output_length"]["default"]),
             (&json!(["command"]), &json!(50000))
         );
-        // No reference leads nowhere.
+        // Every reference resolves.
         let text = document.to_string();
         for reference in text.split("\"$ref\":\"#").skip(1) {
             let pointer = reference.split('"').next().unwrap();
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// What clients are generated from changes only on purpose: ARENITE_BLESS=1 rewrites it.
+    /// A change of the document, from which clients are generated, must be intended: ARENITE_BLESS=1 rewrites it.
     #[test]
     fn golden_document() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/openapi.json");

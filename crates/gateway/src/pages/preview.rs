@@ -1,4 +1,4 @@
-//! What a person sees in the place of a preview, or of another page, that can't be shown.
+//! The page that a person sees instead of a preview, or of another page, that can't be shown.
 
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -18,7 +18,7 @@ pub(crate) fn failed(port: u16, parts: &Parts, refusal: Refusal) -> Result<Respo
     page(&format!("Port {port}"), &refusal, "<p>Load this page again when it runs.</p>\n")
 }
 
-/// A page that says what a refusal says.
+/// A page with the text of a refusal.
 pub(crate) fn message(title: &str, refusal: &Refusal) -> Result<Response<Body>, Refusal> {
     page(title, refusal, "")
 }
@@ -46,7 +46,7 @@ fn page(title: &str, refusal: &Refusal, last: &str) -> Result<Response<Body>, Re
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // Base64 and words: always a header's value.
+    // Base64 and constants: always a valid header value.
     let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
     headers.insert(CONTENT_SECURITY_POLICY, policy);
     Ok(refusal.finish(answer))

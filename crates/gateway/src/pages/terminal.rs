@@ -1,5 +1,5 @@
-//! `/terminal`: a shell session's terminal for people, over `/v1/shell/ws`. The page comes from the server, and the
-//! sandbox only sends what is drawn in it.
+//! `/terminal`: a shell session's terminal for people, over `/v1/shell/ws`. The page comes from the server; the sandbox only
+//! sends what the terminal draws.
 
 use axum::body::Body;
 use http::request::Parts;

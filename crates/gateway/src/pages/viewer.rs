@@ -19,13 +19,14 @@ pub(super) static PAGE: Page = Page::new(
 )
 .may("img-src data: blob:");
 
-/// Whether a path is one of its two.
+/// Whether a path is one of the two.
 pub(crate) fn is_at(path: &str) -> bool {
     let of_one = path.strip_prefix("/trajectory/").is_some_and(|id| !id.is_empty() && !id.contains('/'));
     of_one || path == "/trajectories" || path == "/trajectory" || path == "/trajectory/"
 }
 
-/// Which trajectory it is, the script reads off the address; one that isn't there is found out by what it asks.
+/// The page of all trajectories or of one. Its script reads the trajectory from the address; its requests show if that does not
+/// exist.
 pub(crate) fn serve(path: &str, parts: &Parts) -> Result<Response<Body>, Refusal> {
     require(parts, &[Method::GET, Method::HEAD])?;
     let to = match path {

@@ -1,5 +1,5 @@
-//! `/vnc/index.html`: the desktop for people, over `/websockify`. The page comes from the server, and the sandbox only sends
-//! what is drawn in it.
+//! `/vnc/index.html`: the desktop for people, over `/websockify`. The page comes from the server; the sandbox only sends what the
+//! page draws.
 
 use axum::body::Body;
 use http::request::Parts;

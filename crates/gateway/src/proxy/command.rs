@@ -1,5 +1,5 @@
-//! Commands of the command line. One `arenite exec` or `arenite cp` makes several calls, which name the command in a header,
-//! and together they are one step: what was asked for, what came of it, and each of the calls.
+//! Commands of the command line. One `arenite exec` or `arenite cp` makes several calls, which name the command in a header.
+//! Together they are one step, with the request, the result, and each of the calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,16 +18,16 @@ const HEADER: &str = "x-arenite-command";
 /// The command's arguments, written as a query; for commands with a first call that does not have them.
 const ARGUMENTS: &str = "x-arenite-arguments";
 const NAMES: [&str; 2] = ["exec", "cp"];
-/// A command line that makes no further call for so long has gone.
+/// A command line without a further call for this time has exited.
 const GONE: Duration = Duration::from_secs(30);
-/// The most of a command's output that is gathered, in bytes.
+/// The most of a command's output that is recorded, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// The most of one answer that is read for output.
+/// The most of one answer that is read for output, in bytes.
 const MAX_ANSWER: usize = 4 << 20;
-/// What of a call to run a command is the command line's own way to follow it.
+/// Fields of a call to run a command that the command line sets to follow it.
 const PLUMBING: [&str; 4] = ["async_mode", "close_stdin", "timeout", "max_output_length"];
 
-/// A call that is one of a command's.
+/// A call that belongs to a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     name: &'static str,
@@ -47,14 +47,14 @@ pub(crate) fn named(headers: &HeaderMap) -> Option<Named> {
     Some(Named { name, id: id.to_owned(), is_last, arguments: arguments.map(Value::Object) })
 }
 
-/// Whether a call may be one of several of a step: those that commands make.
+/// Whether a call may be one of several of a step, as commands make them.
 pub(crate) fn takes(path: &str) -> bool {
     ["/v1/bash/", "/v1/file/"].iter().any(|root| path.starts_with(root))
 }
 
 type Key = (SandboxId, String);
 
-/// Commands under way.
+/// Commands in progress.
 #[derive(Default)]
 pub(crate) struct Commands {
     open: Mutex<HashMap<Key, Command>>,
@@ -64,17 +64,17 @@ struct Command {
     name: &'static str,
     step: OpenStep,
     in_flight: usize,
-    /// Calls so far: tells whether one came while nobody looked.
+    /// Calls so far: shows whether one arrived between two checks.
     calls: u64,
     output: Output,
     status: Option<u16>,
-    /// The first call that did not reach its end.
+    /// The first incomplete call.
     broken: Option<(OutcomeKind, Option<String>)>,
     failed: Option<String>,
     ending: bool,
 }
 
-/// What a command printed, from the answers of several calls.
+/// A command's output, from the answers of several calls.
 #[derive(Default)]
 struct Output {
     stdout: String,
@@ -88,7 +88,7 @@ impl Commands {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins one call of a command, and the command's step with the first of them.
+    /// Starts one call of a command, and with the first of them the command's step.
     pub(super) fn begin(
         self: &Arc<Self>,
         recorder: &arenite_trajectory::Recorder,
@@ -135,7 +135,7 @@ impl Commands {
         Ok(Part { commands: Arc::clone(self), key, part: Some(part), answer: prints.then(Vec::new) })
     }
 
-    /// The command line says that there are no further calls.
+    /// Ends a command, when the command line reports that there are no further calls.
     pub(super) fn end(&self, sandbox: &SandboxId, named: &Named) {
         let key = (sandbox.clone(), named.id.clone());
         let mut open = self.open();
@@ -193,7 +193,7 @@ impl Commands {
     }
 }
 
-/// What was asked for, of the call that runs a command.
+/// The request to run a command, from its call.
 fn asked(body: &[u8]) -> Option<Value> {
     let mut fields: Map<String, Value> = serde_json::from_slice(body).ok()?;
     fields.retain(|name, _| !PLUMBING.contains(&name.as_str()));
@@ -242,12 +242,12 @@ impl Command {
     }
 }
 
-/// One call of a command. Dropped without an outcome it is recorded as aborted.
+/// One call of a command. If dropped without an outcome, it is recorded as aborted.
 pub(super) struct Part {
     commands: Arc<Commands>,
     key: Key,
     part: Option<OpenPart>,
-    /// Its answer, where that says what the command printed.
+    /// Its answer, if that contains the command's output.
     answer: Option<Vec<u8>>,
 }
 

@@ -1,12 +1,12 @@
-//! A `Content-Type` that every reader understands in the same way.
+//! A `Content-Type` that every reader interprets in the same way.
 
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The one media type of an answer, rewritten. Browsers take the last of several types, others the first: so several, by
-/// lines or by commas, and what is malformed become plain bytes.
+/// The only media type of an answer, rewritten. Browsers use the last of several types, other readers the first. So several
+/// types, by lines or by commas, and malformed ones become plain bytes.
 pub(super) fn canonical(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut given = headers.get_all(CONTENT_TYPE).iter();
     let first = given.next()?;
@@ -48,7 +48,7 @@ fn value(text: &str) -> Option<(&str, &str)> {
     };
     let length = quoted.find('"')?;
     let inside = &quoted[..length];
-    // A comma or an escape inside is what readers disagree about.
+    // Readers disagree about a comma or an escape inside.
     let is_plain = inside.bytes().all(|b| (b' '..=b'~').contains(&b) && !b",\\".contains(&b));
     is_plain.then_some(text.split_at(length + 2))
 }

@@ -1,4 +1,4 @@
-//! What of a request's and an answer's head passes.
+//! Filters the heads of requests and answers.
 
 use arenite_model::protocol::{VERSION, VERSION_HEADER};
 use http::header::{
@@ -20,7 +20,7 @@ pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
         || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
 }
 
-/// The names in `Connection`, which end at this hop as well.
+/// The names in `Connection`, which are hop-by-hop as well.
 pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
@@ -31,7 +31,7 @@ pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// What a guest has no business to see, or what only this server may say.
+/// Headers that a guest must not see, or that only this server may set.
 fn is_ours(name: &HeaderName) -> bool {
     // Keys are this server's.
     matches!(*name, AUTHORIZATION | FORWARDED | EXPECT | HOST | CONTENT_LENGTH | ACCESS_CONTROL_REQUEST_HEADERS)
@@ -40,14 +40,14 @@ fn is_ours(name: &HeaderName) -> bool {
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// How the client is shown what a guest answers.
+/// The host on which the client sees a guest's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     /// On the server's host, which has the control routes.
     Server,
     /// On the sandbox's own host.
     OwnHost,
-    /// There, as a website with cookies.
+    /// On the sandbox's own host, as a website with cookies.
     Website,
 }
 
@@ -61,12 +61,12 @@ impl Shown {
     }
 }
 
-/// The head that goes to the guest. `cookies`: they are those of a website on a separate host, and ours is off them.
+/// The head for the guest. `cookies`: they belong to a website on a separate host, and Arenite's cookie is already removed.
 pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str, upgrade: bool, cookies: bool) -> HeaderMap {
     let named = named_in_connection(from_client);
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);
     for (name, value) in from_client {
-        // Cookies of a shared host are for all its ports: these are other programs'.
+        // Cookies of a shared host apply to all its ports: these belong to other programs.
         let of_others = *name == COOKIE && !cookies;
         if !is_hop_by_hop(name) && !is_ours(name) && !of_others && !named.contains(name) {
             headers.append(name, value.clone());
@@ -77,7 +77,7 @@ pub(super) fn to_guest(from_client: &HeaderMap, context: &Context, prefix: &str,
     headers
 }
 
-/// What the server says of itself and of the client. `prefix`: what it took off the path.
+/// Sets the forwarding headers. `prefix`: what was removed from the path.
 pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: &str, upgrade: bool) {
     let (scheme, rest) = context.base_url.split_once("://").unwrap_or(("http", "localhost"));
     let (authority, outer) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -103,13 +103,13 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, context: &Context, prefix: 
     }
 }
 
-/// Whether an answer is JSON of the API, or lines of it, and not a file or a page.
+/// Whether an answer is JSON or JSON lines of the API, and not a file or a page.
 pub(super) fn is_told_as_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.contains("json") && !headers.contains_key(CONTENT_DISPOSITION)
 }
 
-/// What a guest may not say to a browser on its own host, which its pages and the dashboard share.
+/// Headers that a guest may not send to a browser on its own host, which its pages and the dashboard share.
 fn is_stripped(name: &HeaderName, shown: Shown) -> bool {
     matches!(*name, STRICT_TRANSPORT_SECURITY | REFRESH)
         || (*name == SET_COOKIE && shown != Shown::Website)
@@ -130,8 +130,7 @@ fn is_stripped(name: &HeaderName, shown: Shown) -> bool {
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// The head that goes to the client.
-/// `bodiless`: the length is that of a body which is not sent; else the body tells its own.
+/// The head for the client. `bodiless`: the length is that of a body which is not sent; otherwise the body sets it.
 pub(super) fn to_client(from_guest: &HeaderMap, shown: Shown, bodiless: bool, redirected: &Redirected<'_>) -> HeaderMap {
     let named = named_in_connection(from_guest);
     let mut headers = HeaderMap::with_capacity(from_guest.len() + 6);
@@ -161,7 +160,7 @@ pub(super) fn to_client(from_guest: &HeaderMap, shown: Shown, bodiless: bool, re
     headers
 }
 
-/// Refuses an answer in another version of the protocol than this one and the one before.
+/// Refuses an answer in any version of the protocol except this one and the one before.
 pub(super) fn check_protocol(from_guest: &HeaderMap) -> Result<(), Refusal> {
     let Some(value) = from_guest.get(VERSION_HEADER) else { return Ok(()) };
     let version: Option<u32> = value.to_str().ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! The body of a client's request: JSON is read first, since it is recorded before the call; all else passes as it comes.
+//! The body of a client's request. JSON is read first, because it is recorded before the call; other bodies stream through.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
 
-/// The most bytes of a JSON body; more is refused with 413. The guest has the same bound.
+/// Largest JSON body, in bytes; a larger one is refused with 413. The guest has the same limit.
 const MAX_JSON_BYTES: u64 = 32 << 20;
-/// Bodies over this take their share of [`crate::gateway::HELD_KIB`].
+/// Larger bodies, in bytes, take a share of [`crate::gateway::HELD_KIB`].
 const SMALL: usize = 64 << 10;
-/// Time that a large body waits for others to be done with.
+/// Longest wait of a large body for its share.
 const PERMIT_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) enum Given {
     Held {
         bytes: Bytes,
-        /// Its share of what may be held.
+        /// Its share of the memory for bodies.
         permit: Option<OwnedSemaphorePermit>,
     },
     Streamed(Body),
@@ -40,7 +40,7 @@ pub(super) async fn read(gateway: &Gateway, parts: &Parts, body: Body) -> Result
     Ok(Given::Held { bytes, permit })
 }
 
-/// All of a body that is to be known before anything is done.
+/// Reads a whole body, before anything is done.
 pub(crate) async fn read_whole(
     gateway: &Gateway,
     parts: &Parts,
@@ -69,7 +69,7 @@ pub(crate) async fn read_whole(
             permit = Some(wait_for_permit(gateway, declared.unwrap_or(MAX_JSON_BYTES)).await?);
         }
         if first.is_empty() && all.is_empty() {
-            // Most bodies are one piece: not copied.
+            // Most bodies are one piece, which is not copied.
             first = piece;
             continue;
         }
@@ -83,14 +83,14 @@ pub(crate) async fn read_whole(
     }
     let bytes = if all.is_empty() { first } else { all.freeze() };
     if let Some(permit) = &mut permit {
-        // One that did not say its length took the largest share.
+        // A body without a stated length took the largest share.
         let excess = permit.num_permits().saturating_sub(bytes.len().div_ceil(1024));
         drop(permit.split(excess));
     }
     Ok((bytes, permit))
 }
 
-/// JSON, and what does not say what it is, as AIO's clients send with an empty body.
+/// JSON, or no content type, as AIO's clients send with an empty body.
 fn is_read_first(headers: &HeaderMap) -> bool {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return true };
     let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The gateway's own calls to guests: no lease, no step, no connection that is kept.
+//! The gateway's own calls to guests: no lease, no step, no kept connection.
 
 use std::future::poll_fn;
 
@@ -16,7 +16,7 @@ use super::link::Link;
 use super::outgoing::Outgoing;
 use super::{headers, refusal};
 
-/// Asks a running guest for one of its internal paths.
+/// Requests an internal path from a running guest.
 pub(crate) async fn internal_get(
     gateway: &Gateway,
     id: &SandboxId,
@@ -32,7 +32,7 @@ pub(crate) async fn internal_get(
     Ok((link, answer))
 }
 
-/// The body of such an answer. Dropped before its end it closes the connection.
+/// The body of such an answer. Dropping it before its end closes the connection.
 pub(crate) struct InternalAnswer {
     link: Link,
     body: Incoming,

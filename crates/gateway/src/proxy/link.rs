@@ -28,12 +28,12 @@ use super::outgoing::Outgoing;
 use super::wire::{Watch, Wire};
 use super::{silent, unreachable};
 
-/// The most bytes of an answer's head, and of one piece of its body.
+/// Largest head of an answer, and largest piece of its body, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
-/// The engine's listener is there before the guest, so a dial that waits long waits for a full queue.
+/// The engine's listener exists before the guest, so a dial that waits long waits for a full queue.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
-/// For the guest to connect to a port, its own limit included.
+/// Time for the guest to connect to a port, including its own limit.
 const PORT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Link {
@@ -44,18 +44,18 @@ pub(crate) struct Link {
     over: bool,
     /// It has served a call before.
     used: bool,
-    /// It leads to the guest, and not to a port through it.
+    /// It leads to the guest itself, and not to a port in its sandbox.
     to_guest: bool,
 }
 
-/// Why there is no answer.
+/// A failed call, and why it has no answer.
 pub(super) struct NoAnswer {
     pub(super) error: hyper::Error,
-    /// The request, if nothing of it was sent.
+    /// The request, if no part of it was sent.
     pub(super) unsent: Option<Request<Outgoing>>,
-    /// Nothing came back, so a call that may be repeated can be.
+    /// No answer arrived, so a repeatable call can be repeated.
     pub(super) silent: bool,
-    /// The guest did not take all of the request, so it can't have acted on it.
+    /// The guest did not receive the whole request, so it can't have acted on it.
     pub(super) not_taken: bool,
     pub(super) flooded: bool,
     /// The connection had served a call before.
@@ -76,7 +76,7 @@ impl Link {
         Self::over(io, true).await
     }
 
-    /// A connection to a port of the sandbox's loopback, which the guest makes and this one turns into.
+    /// Opens a connection to a port of the sandbox's loopback. The guest connects to it and turns this connection into a tunnel.
     pub(super) async fn open_port(gateway: &Gateway, id: &SandboxId, port: u16) -> Result<Self, Refusal> {
         let connected = async {
             let mut link = Self::open(gateway, id).await?;
@@ -116,7 +116,7 @@ impl Link {
         Ok(Self { sender, connection, watch, over: false, used: false, to_guest })
     }
 
-    /// Whether another call can be made on it. Notices that the guest has closed it.
+    /// Whether another call can be made on it. Detects that the guest has closed it.
     pub(super) async fn is_usable(&mut self) -> bool {
         poll_fn(|cx| {
             self.drive(cx);
@@ -149,7 +149,7 @@ impl Link {
         })
     }
 
-    /// Whether other calls may have it after this one.
+    /// Whether other calls may use it after this one.
     pub(super) fn is_to_guest(&self) -> bool {
         self.to_guest
     }
@@ -184,14 +184,14 @@ impl Link {
     }
 }
 
-/// Lets the connection do what it can. Its errors come out of the answer or of the body.
+/// Lets the connection progress. Its errors surface in the answer or in the body.
 fn drive(connection: &mut http1::Connection<TokioIo<Wire>, Outgoing>, over: &mut bool, cx: &mut Context<'_>) {
     if !*over && connection.poll_without_shutdown(cx).is_ready() {
         *over = true;
     }
 }
 
-/// Why the guest has no connection to a port.
+/// Why the guest could not connect to a port.
 fn no_port(port: u16, status: StatusCode) -> Refusal {
     match status {
         StatusCode::BAD_GATEWAY => unreachable_port(format!("nothing listens on port {port} of the sandbox"))

@@ -1,4 +1,4 @@
-//! Calls passed on to guests.
+//! Proxying of calls to guests.
 //!
 //! ```text
 //!  body read, if it is JSON ──► intent on record ──► connection from the pool, or dialled ──► request ──► head ──► body
@@ -65,21 +65,21 @@ pub(crate) use pool::Pools;
 pub(crate) use preview::forward as forward_to_port;
 pub(crate) use shared_origin::SANDBOXED;
 
-/// From here on writing arguments down is done away from the threads that serve.
+/// Size in bytes from which arguments are recorded off the async threads.
 const LARGE_ARGUMENTS: usize = 256 << 10;
 
-/// The sandbox was not reached, or answered nonsense.
+/// The sandbox could not be reached, or sent an invalid answer.
 fn unreachable(why: impl Into<String>) -> Refusal {
     Refusal::new(ErrorCode::SandboxFailed, format!("the sandbox can't be reached: {}", why.into()))
 }
 
-/// The sandbox took a call and gives no sign of life.
+/// The sandbox accepted a call but shows no sign of life.
 fn silent() -> Refusal {
     Refusal::new(ErrorCode::Timeout, "the sandbox does not answer: its guest gives no sign of life")
         .hint("its root may have stopped the guest, or the host is overloaded; if it stays so, delete the sandbox")
 }
 
-/// The client stopped sending in the middle of its request's body.
+/// The client stopped sending before the end of its request's body.
 pub(crate) fn late_body() -> Refusal {
     Refusal {
         status: StatusCode::REQUEST_TIMEOUT,
@@ -87,7 +87,7 @@ pub(crate) fn late_body() -> Refusal {
     }
 }
 
-/// Passes one call on and answers with what comes back.
+/// Passes one call on and returns its answer.
 #[allow(clippy::too_many_arguments)]
 pub(crate) async fn forward(
     gateway: &Arc<Gateway>,
@@ -134,7 +134,7 @@ pub(crate) async fn forward(
         Record::of_part(part.map_err(unrecorded)?)
     } else {
         let held = match &given {
-            // What a WebSocket brings is streamed, and recorded in its arguments' place.
+            // Input of a WebSocket is streamed, and recorded as its arguments.
             Given::Held { bytes, .. } if !upgrade => Some(bytes.clone()),
             _ => None,
         };
@@ -142,7 +142,7 @@ pub(crate) async fn forward(
     };
     timing.mark("record");
     let progress = Arc::new(Progress::default());
-    // A large body's turn ends when its answer begins: until then it may be held.
+    // A large body releases its permit when its answer starts: until then it may be held.
     let (outgoing, permit) = match given {
         Given::Held { bytes, permit } => {
             progress.sent();
@@ -198,7 +198,7 @@ pub(crate) async fn forward(
     Ok(answer)
 }
 
-/// The path and query as the sandbox knows them.
+/// The path and query for the sandbox.
 fn uri(path: &Path, parts: &Parts) -> Result<Uri, Refusal> {
     let text = match parts.uri.query() {
         Some(query) => format!("{}?{query}", path.raw),
@@ -207,7 +207,7 @@ fn uri(path: &Path, parts: &Parts) -> Result<Uri, Refusal> {
     text.parse().map_err(|_| Refusal::bad_request("the path or the query can't be read"))
 }
 
-/// Writes the intent down.
+/// Records the intent.
 async fn begin(
     gateway: &Arc<Gateway>,
     context: &Context,
@@ -238,7 +238,7 @@ async fn begin(
     begun.map_err(unrecorded)
 }
 
-/// A terminal that runs a command from its start is no terminal that is only looked at.
+/// A terminal that runs a command from its start is more than viewing.
 fn names_command(uri: &Uri) -> bool {
     query_value(uri.query(), "command").is_some()
 }
@@ -258,8 +258,8 @@ fn unrecorded(error: TrajectoryError) -> Refusal {
     refusal
 }
 
-/// Waits for a call's answer to begin. Calls may take long, and most of their time is a command's; so when an answer is late,
-/// the guest is asked for a sign of life beside it.
+/// Waits for the start of a call's answer. Calls may take long, mostly because of a command. So when an answer is late, the guest
+/// is pinged in parallel.
 async fn called<T>(
     gateway: &Gateway,
     sandbox: &arenite_control::Sandbox,
@@ -282,7 +282,7 @@ async fn called<T>(
     }
 }
 
-/// Whether a guest still answers. One that was paused meanwhile has a reason not to.
+/// Whether a guest still answers. A guest that was paused meanwhile need not.
 async fn lives(gateway: &Gateway, sandbox: &arenite_control::Sandbox) -> bool {
     let asked = internal_get(gateway, &sandbox.id, HELLO_PATH);
     if matches!(tokio::time::timeout(gateway.config.late, asked).await, Ok(Ok(_))) {
@@ -292,8 +292,8 @@ async fn lives(gateway: &Gateway, sandbox: &arenite_control::Sandbox) -> bool {
     now.is_ok_and(|now| now.id == sandbox.id && now.state == SandboxState::Paused)
 }
 
-/// Makes the call, on a connection that waits if there is one. A connection that the guest has closed meanwhile is
-/// replaced, as long as the guest can't have acted on the request.
+/// Makes the call, on an idle connection if one exists. A connection that the guest has closed meanwhile is replaced, if the
+/// guest can't have acted on the request.
 async fn call(
     gateway: &Arc<Gateway>,
     id: &SandboxId,
@@ -301,7 +301,7 @@ async fn call(
     upgrade: bool,
     timing: &mut Timing,
 ) -> Result<(Link, Response<Incoming>), Refusal> {
-    // An upgraded connection does not come back, so it is not taken from those that wait.
+    // An upgraded connection does not return to the pool, so it is not taken from it.
     let mut link = if upgrade { Link::open(gateway, id).await? } else { connect(gateway, id).await? };
     timing.mark("dial");
     let copy = copy(&request);
@@ -331,7 +331,7 @@ async fn connect(gateway: &Gateway, id: &SandboxId) -> Result<Link, Refusal> {
     Link::open(gateway, id).await
 }
 
-/// The same request once more, if its body is held.
+/// A copy of the request, if its body is held.
 fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     let Outgoing::Held(bytes) = request.body() else { return None };
     let mut copy = Request::new(Outgoing::Held(bytes.clone()));
@@ -342,8 +342,8 @@ fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
 }
 
 impl NoAnswer {
-    /// The connection had waited and was closed meanwhile, and the guest did nothing: either it did not take the request,
-    /// or doing it twice is the same as once.
+    /// Whether the idle connection was closed meanwhile without effect: either the guest did not receive the request, or a
+    /// repetition of it has the same effect.
     fn reused_and_lost(&self, copy: &Option<Request<Outgoing>>) -> bool {
         let harmless = copy.as_ref().is_some_and(|r| r.method().is_safe());
         self.reused && self.silent && (self.unsent.is_some() || self.not_taken || harmless)

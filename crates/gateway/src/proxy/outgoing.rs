@@ -1,4 +1,4 @@
-//! The body of a request on its way to a guest.
+//! The body of a request to a guest.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::metrics::Metrics;
 
 use super::record::Record;
 
-/// What is sent.
+/// A request body that is sent.
 pub(crate) enum Outgoing {
     /// Held, so the request can be sent again.
     Held(Option<Bytes>),
-    /// Passed on as it comes.
+    /// Passed on as it arrives.
     Streamed(Streamed),
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Streamed {
     metrics: Arc<Metrics>,
     progress: Arc<Progress>,
     next_piece: Duration,
-    /// Runs while the client is waited for, and not while the sandbox is.
+    /// Runs while waiting for the client, and not while waiting for the sandbox.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -40,7 +40,7 @@ impl Streamed {
         Self { body, record, metrics, progress, next_piece, patience: None }
     }
 
-    /// The next piece; an error when the client sends none for too long.
+    /// The next piece; an error if the client sends none for too long.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let next = http_body::Body::poll_frame(Pin::new(&mut self.body), cx);
         if next.is_ready() {
@@ -57,7 +57,7 @@ impl Streamed {
     }
 }
 
-/// How far a request's body has come.
+/// Progress of a request's body.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     sent: AtomicBool,
@@ -70,7 +70,7 @@ impl Progress {
         self.sent.store(true, Ordering::Relaxed);
     }
 
-    /// All of it has gone to the guest.
+    /// The whole body was sent to the guest.
     pub(super) fn is_sent(&self) -> bool {
         self.sent.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl Progress {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// The client broke it off, or was too slow.
+    /// The client aborted it, or was too slow.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl http_body::Body for Outgoing {
                 match &next {
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Some(bytes) = frame.data_ref() {
-                            // Only a WebSocket's first act can fail.
+                            // Only the first action on a WebSocket can fail.
                             let _ = streamed.record.feed_request(bytes);
                             streamed.metrics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                         }

@@ -1,4 +1,4 @@
-//! Connections to guests that wait for their next call.
+//! Idle connections to guests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
 
-/// Beyond these a connection is closed after its call.
+/// The most idle connections per sandbox; further ones are closed after their call.
 const MAX_IDLE_PER_SANDBOX: usize = 16;
 const MAX_IDLE: usize = 4096;
-/// An idle connection is closed after this, and up to a quarter more.
+/// An idle connection is closed after this time, and up to a quarter more.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Pools {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one used last: it is the likeliest to be alive, and the others can grow old.
+    /// Takes the most recently used one: it is the likeliest to be alive, and the others can expire.
     pub(super) fn take(&self, id: &SandboxId) -> Option<Link> {
         let mut idle = self.idle();
         let links = idle.links.get_mut(id)?;
@@ -64,17 +64,17 @@ impl Pools {
         }
     }
 
-    /// The sandbox is gone or paused: closes what waits.
+    /// Closes idle connections to a sandbox that was deleted or paused.
     pub(crate) fn retire(&self, id: &SandboxId) {
         let mut idle = self.idle();
         let gone = idle.links.remove(id);
         idle.count -= gone.as_ref().map_or(0, VecDeque::len);
         drop(idle);
-        // Closing is done outside the lock.
+        // Connections are closed outside the lock.
         drop(gone);
     }
 
-    /// Closes what waits for too long, and sleeps while nothing waits.
+    /// Closes connections that were idle for too long. Sleeps while there are none.
     pub(crate) async fn expire(&self, stop: &CancellationToken) {
         let rounds = async {
             loop {

@@ -1,5 +1,5 @@
-//! Calls passed on to programs that listen on ports of sandboxes. They are no steps: a page loads hundreds of files, and a
-//! person looks at it; what an agent does there it does by calls that are.
+//! Proxying of calls to programs on ports of sandboxes. They are not steps: a page loads hundreds of files for a person to view.
+//! What an agent does there, it does by calls that are steps.
 
 use std::sync::Arc;
 

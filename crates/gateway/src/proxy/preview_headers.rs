@@ -1,7 +1,7 @@
-//! What of a head passes between a client and a program that listens on a port of a sandbox.
+//! Filters heads between a client and a program on a port of a sandbox.
 //!
-//! On a separate host the program is a website like any other: its cookies, its authentication and its policies pass.
-//! Below a path it shares a host with the routes that control sandboxes, and has none of these.
+//! On a separate host, the program is an ordinary website: its cookies, its authentication and its policies pass. Below a path,
+//! it shares a host with the routes that control sandboxes, and has none of these.
 
 use http::header::{
     CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, SET_COOKIE,
@@ -15,7 +15,7 @@ use crate::auth::COOKIE_NAME;
 use crate::gateway::Context;
 use crate::preview::{PORT_HEADER, Preview, PreviewOrigin};
 
-/// What only this server may say.
+/// Headers that only this server may set.
 fn is_ours(name: &HeaderName) -> bool {
     matches!(*name, FORWARDED | EXPECT | HOST | CONTENT_LENGTH)
         || *name == PORT_HEADER
@@ -24,12 +24,12 @@ fn is_ours(name: &HeaderName) -> bool {
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// The head that goes to the program. Our own credentials are off it already.
+/// The head for the program. Arenite's own credentials are already removed.
 pub(super) fn to_program(from_client: &HeaderMap, context: &Context, preview: &Preview, upgrade: bool) -> HeaderMap {
     let named = named_in_connection(from_client);
     let mut headers = HeaderMap::with_capacity(from_client.len() + 8);
     for (name, value) in from_client {
-        // Cookies of a shared host are other programs'.
+        // Cookies of a shared host belong to other programs.
         let of_others = *name == COOKIE && preview.origin != PreviewOrigin::Port;
         if !is_hop_by_hop(name) && !is_ours(name) && !of_others && !named.contains(name) {
             headers.append(name, value.clone());
@@ -39,7 +39,7 @@ pub(super) fn to_program(from_client: &HeaderMap, context: &Context, preview: &P
     headers
 }
 
-/// The head that goes to the client. `bodiless`: the length is that of a body which is not sent.
+/// The head for the client. `bodiless`: the length is that of a body which is not sent.
 pub(super) fn to_client(
     from_program: &HeaderMap,
     context: &Context,
@@ -78,7 +78,7 @@ pub(super) fn to_client(
 }
 
 fn is_stripped(name: &HeaderName, origin: PreviewOrigin) -> bool {
-    // These reach beyond the host they came from.
+    // These have effects beyond the host that sent them.
     let is_far_reaching = *name == STRICT_TRANSPORT_SECURITY
         || matches!(
             name.as_str(),
@@ -93,8 +93,8 @@ fn is_stripped(name: &HeaderName, origin: PreviewOrigin) -> bool {
         || name.as_str().starts_with("x-arenite-")
 }
 
-/// For this host alone; none when it would take our own cookie's place. One without a name is sent as its value alone, which
-/// may look like ours.
+/// Limits a cookie to this host; none if it would replace Arenite's own cookie. A cookie without a name is sent as its value
+/// alone, which may look like Arenite's.
 pub(super) fn host_only(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     let name = bytes.split(|b| *b == b'=' || *b == b';').next().unwrap_or_default().trim_ascii();
@@ -114,14 +114,14 @@ pub(super) fn host_only(value: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&kept).ok()
 }
 
-/// Where the client has to go for what the program calls so; none: it is as good as it stands.
+/// The program's redirect, as an address for the client; none: it needs no change.
 fn location(value: &HeaderValue, context: &Context, preview: &Preview) -> Option<HeaderValue> {
     let text = value.to_str().ok()?;
     let before = format!("{}{}", context.outer_path(), preview.prefix);
     let path = if text.starts_with('/') && !text.starts_with("//") {
         text
     } else {
-        // By its own address, which leads nowhere from outside, or by the one that it was told.
+        // The program's own address, which is not reachable from outside, or the address that it received.
         let (_, rest) = text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))?;
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let own = ["localhost", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"];

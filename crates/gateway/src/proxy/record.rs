@@ -7,7 +7,7 @@ use arenite_trajectory::{Intent, OpenStep, Outcome, OutcomeKind, Recorder, Tap, 
 use super::command::Part;
 use super::watch::Watch;
 
-/// A call's step; none for calls that are not steps. Dropped without an outcome it is recorded as aborted.
+/// A call's step; none for calls that are not steps. If dropped without an outcome, it is recorded as aborted.
 #[derive(Clone, Default)]
 pub(crate) struct Record(Option<Arc<Mutex<State>>>);
 
@@ -15,7 +15,7 @@ enum State {
     Step(OpenStep),
     /// One of the calls of a command of the command line, which is one step.
     Part(Part),
-    /// A WebSocket over which a person has only looked so far. What begins with the first act is a step.
+    /// A WebSocket over which a person has only watched so far. The first action starts a step.
     Looking(Box<Looking>),
     Over,
 }
@@ -48,7 +48,7 @@ impl Record {
     }
 
     /// # Errors
-    /// Why a person's first act can't be recorded; it must not be passed on then.
+    /// Why a person's first action can't be recorded; it must then not be passed on.
     pub(crate) fn feed_request(&self, bytes: &[u8]) -> Result<(), TrajectoryError> {
         let Some(mut state) = self.state() else { return Ok(()) };
         if let State::Looking(looking) = &mut *state
@@ -73,7 +73,7 @@ impl Record {
         }
     }
 
-    /// The answer is a file or a page, which says nothing of how the call went.
+    /// Marks the answer as a file or a page, which does not contain the result of the call.
     pub(crate) fn is_payload(&self) {
         let mut state = self.state();
         let tap: Option<&mut Tap> = match state.as_deref_mut() {
@@ -90,18 +90,18 @@ impl Record {
         self.state().map_or(State::Over, |mut state| std::mem::replace(&mut *state, State::Over))
     }
 
-    /// The answer came to its end.
+    /// Concludes a call with a complete answer.
     pub(crate) fn answered(&self, status: u16) {
         let result = if status >= 400 { OutcomeKind::Error } else { OutcomeKind::Ok };
         self.conclude(Outcome { status: Some(status), result, error: None });
     }
 
-    /// The sandbox could not be reached, or its answer broke off.
+    /// Concludes a call without a complete answer: the sandbox could not be reached, or its answer broke off.
     pub(crate) fn failed(&self, status: Option<u16>, why: impl Into<String>) {
         self.conclude(Outcome { status, result: OutcomeKind::Failed, error: Some(why.into()) });
     }
 
-    /// The client left, or broke its request off.
+    /// Concludes a call that its client left or aborted.
     pub(crate) fn aborted(&self, why: impl Into<String>) {
         let result = OutcomeKind::Aborted;
         self.conclude(Outcome { status: None, result, error: Some(why.into()) });
@@ -115,7 +115,7 @@ impl Record {
         }
     }
 
-    /// For a drop: whatever is still open is concluded now, as aborted, even if the other direction lives on.
+    /// For a drop: concludes a step that is still open as aborted, even if the other direction continues.
     pub(crate) fn abandon(&self) {
         drop(self.take());
     }
@@ -123,7 +123,7 @@ impl Record {
 
 pub(super) fn finish(step: OpenStep, outcome: Outcome) {
     let number = step.id();
-    // The call was made, and its intent is on record: its answer is not kept from the caller.
+    // The call was made, and its intent is recorded, so its answer still goes to the caller.
     if let Err(error) = step.finish(outcome) {
         tracing::error!(step = number, %error, "the outcome of a step could not be recorded");
     }

@@ -1,20 +1,20 @@
-//! Where a sandbox may lead a client by `Location`.
+//! Checks where a sandbox may redirect a client with `Location`.
 //!
-//! A client that follows a redirect sends its method, its body and most of its headers again, a key among them. So a sandbox
-//! may lead within what is its own, and nobody who sends a key in a header to another server.
+//! A client that follows a redirect repeats its method, its body and most of its headers, including a key. So a sandbox may
+//! redirect within its own paths, but never redirect a client that sends a key in a header to another server.
 
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
 
-/// What an answer that redirects answers to.
+/// The request of a redirecting answer.
 pub(super) struct Redirected<'a> {
     /// Of the request, without `outer`.
     pub(super) path: &'a str,
-    /// Scheme and authority by which the client calls this server.
+    /// Scheme and authority of this server, as the client calls it.
     pub(super) origin: &'a str,
-    /// The path under which a trusted proxy serves this server; mostly none.
+    /// The path under which a trusted proxy serves this server; usually empty.
     pub(super) outer: &'a str,
-    /// On a host that all routes share: whether a path is the sandbox's. None on a separate host.
+    /// On a host that all routes share: whether a path belongs to the sandbox. None on a separate host.
     pub(super) owns: Option<&'a dyn Fn(&str) -> bool>,
     /// The client sends a key in a header.
     pub(super) keyed: bool,
@@ -30,7 +30,7 @@ enum Leads {
 }
 
 impl Redirected<'_> {
-    /// Whether the client may be told so.
+    /// Whether the redirect may reach the client.
     pub(super) fn allows(&self, location: &HeaderValue) -> bool {
         if self.owns.is_none() && !self.keyed {
             return true;
@@ -39,14 +39,14 @@ impl Redirected<'_> {
         match leads {
             Leads::Here(path) => self.owns.is_none_or(|owns| path.strip_prefix(self.outer).is_some_and(owns)),
             Leads::Elsewhere if self.keyed => false,
-            // Elsewhere may be another name of this server.
+            // Another address may be another name of this server.
             Leads::Elsewhere => {
                 self.owns.is_none() || matches!(*self.method, Method::GET | Method::HEAD) || self.status == StatusCode::SEE_OTHER
             }
         }
     }
 
-    /// None: readers disagree about it.
+    /// None: readers disagree about its meaning.
     fn resolve(&self, text: &str) -> Option<Leads> {
         if text.bytes().any(|b| b.is_ascii_control() || b == b'\\') {
             return None;
@@ -90,7 +90,7 @@ impl Redirected<'_> {
     }
 }
 
-/// As every reader of URLs walks it.
+/// Resolves dot segments, as every reader of URLs does.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();

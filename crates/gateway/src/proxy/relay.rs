@@ -1,4 +1,4 @@
-//! The body of a guest's answer on its way to the client.
+//! The body of a guest's answer to the client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use super::record::Record;
 const LAST_EVENT: &[u8] =
     b"event: server_stopping\ndata: {\"reason\": \"the server is stopping or restarting; connect again\"}\n\n";
 
-/// Drives the connection, feeds the step, and writes its outcome before it hands out the last piece. Holds the sandbox
-/// until then; dropped before, it closes the connection and the step is aborted.
+/// Drives the connection, feeds the step, and writes its outcome before it returns the last piece. Holds the sandbox until then.
+/// If dropped before, it closes the connection and the step is aborted.
 pub(super) struct Relay {
     gateway: Arc<Gateway>,
     body: Incoming,
-    /// None when the answer is over.
+    /// None when the answer has ended.
     under_way: Option<UnderWay>,
     record: Record,
     status: u16,
-    /// Of an answer that told its length.
+    /// Of an answer with a stated length.
     left: Option<u64>,
     /// Of a stream of events, which may never end by itself.
     events: Option<Events>,
 }
 
-/// Where a stream of events stands.
+/// The state of a stream of events.
 struct Events {
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Its last bytes.
@@ -58,13 +58,13 @@ impl Events {
         self.tail.drain(..self.tail.len().saturating_sub(KEPT));
     }
 
-    /// Whether another event may stand here.
+    /// Whether another event may be inserted here.
     fn is_between(&self) -> bool {
         self.tail.is_empty() || [&b"\n\n"[..], b"\r\r", b"\n\r\n"].iter().any(|end| self.tail.ends_with(end))
     }
 }
 
-/// What a call holds: its connection, the sandbox, and how far its request has come.
+/// The resources of a call: its connection, the sandbox, and the progress of its request.
 type UnderWay = (Link, Lease, Arc<Progress>);
 
 impl Relay {
@@ -78,7 +78,7 @@ impl Relay {
         let left = body.size_hint().exact();
         let events = if left.is_none() { Events::from_head(&gateway, head) } else { None };
         let mut relay = Self { gateway, body, under_way: Some(under_way), record, status, left, events };
-        // Nothing will come, and then nobody may ask for it.
+        // No data follows, so the body may not be polled again.
         if left == Some(0) || relay.body.is_end_stream() {
             relay.end();
         }
@@ -88,7 +88,7 @@ impl Relay {
     fn end(&mut self) {
         self.record.answered(self.status);
         if let Some((link, lease, progress)) = self.under_way.take()
-            // A guest may answer before it has read all; the rest must not wait with the connection.
+            // A guest may answer before it has read the whole request; the rest must not return to the pool with the connection.
             && progress.is_sent()
         {
             self.gateway.pools.put(&lease.sandbox.id, link);
@@ -113,7 +113,7 @@ impl Body for Relay {
         }
         let mut next = link.poll_body(&mut this.body, cx);
         while matches!(&next, Poll::Ready(Some(Ok(frame))) if frame.is_trailers()) {
-            // They are headers that nobody has checked.
+            // Trailers are headers that were not checked.
             next = link.poll_body(&mut this.body, cx);
         }
         match &next {

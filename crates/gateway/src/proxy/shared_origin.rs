@@ -1,7 +1,7 @@
-//! What a sandbox's answer may say on a host that it shares with the routes that control sandboxes.
+//! Filters a sandbox's answers on a host that it shares with the routes that control sandboxes.
 //!
-//! Browsers act on dozens of headers, and learn new ones: cookies, workers, caches, redirects, reports and hints are kept for
-//! the whole origin. So what passes is listed here, whatever the route, and all else is left out.
+//! Browsers act on dozens of headers, and new ones appear: cookies, workers, caches, redirects, reports and hints apply to the
+//! whole origin. So this is an allowlist for all routes, and all other headers are removed.
 
 use http::HeaderMap;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -12,7 +12,7 @@ use super::content_type;
 pub(crate) const SANDBOXED: HeaderValue =
     HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
 
-/// What an answer says of its body and of itself alone.
+/// Headers about an answer's body, and about the answer alone.
 const PASSED: [&str; 28] = [
     "accept-ranges",
     "age",
@@ -50,8 +50,8 @@ pub(super) fn passes(name: &HeaderName) -> bool {
     PASSED.contains(&name.as_str())
 }
 
-/// Keeps an answer out of the origin that it is served on, whatever type it claims to be. Its own policy is left out: it might
-/// have reports sent.
+/// Keeps an answer out of the origin that serves it, whatever type it claims. Removes its own policy, which could request
+/// reports.
 pub(super) fn confine(headers: &mut HeaderMap) {
     if let Some(kind) = content_type::canonical(headers) {
         headers.insert(CONTENT_TYPE, kind);

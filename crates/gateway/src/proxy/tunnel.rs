@@ -1,5 +1,5 @@
-//! WebSockets: after the handshake, bytes both ways. Of the guest's frames the lengths alone are looked at, so that a stop of the
-//! server can say its reason between two of them.
+//! WebSockets: after the handshake, bytes in both directions. Only the lengths of the guest's frames are parsed, so that a
+//! stopping server can send its reason between two of them.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::link::Link;
 use super::record::Record;
 use super::unreachable;
 
-/// Bytes on their way in one direction.
+/// Buffer for one direction, in bytes.
 const BUFFER: usize = 32 << 10;
 /// How long a client may take to close its side after the server has closed a WebSocket.
 const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) fn is_wanted(parts: &Parts) -> bool {
     parts.version == Version::HTTP_11 && parts.method == Method::GET && has(CONNECTION, "upgrade") && has(UPGRADE, "websocket")
 }
 
-/// The other side has agreed: answers the same with this head, and passes bytes once the client's side is there.
+/// Completes an upgrade that the guest accepted: answers with this head, and passes bytes once the client's side is ready.
 pub(super) fn open(
     gateway: &Arc<Gateway>,
     parts: &mut Parts,
@@ -92,21 +92,21 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
     });
     let mut up = std::pin::pin!(up);
     let mut down = std::pin::pin!(down);
-    // The guest's end ends it: nobody answers any more. The client's end is passed on, and the guest has its say.
+    // The guest's end ends it, because no answer can follow. The client's end is passed on, and the guest may still send.
     let ended = tokio::select! {
         ended = &mut down => ended,
         ended = &mut up => match ended {
             Ok(_) => return down.await.map(drop),
-            // What a person does can't be recorded, so it is not done.
+            // An action of a person that can't be recorded is not passed on.
             Err(error) if error.get_ref().is_some_and(|why| why.is::<TrajectoryError>()) => return Err(error),
-            // The client went away without closing.
+            // The client left without closing.
             Err(_) => return Ok(()),
         },
     };
     match ended? {
         End::Eof => Ok(()),
         End::Stopped => {
-            // It closes its side when it has read why; before that, a reset could take the reason from it.
+            // The client closes its side when it has read the reason; an earlier reset could discard the reason.
             let _ = tokio::time::timeout(CLOSE_LIMIT, up).await;
             Err(io::Error::other("the server stopped"))
         }
@@ -116,16 +116,16 @@ async fn pass(gateway: &Gateway, client: OnUpgrade, link: Link, record: &Record)
 /// How a direction ended.
 enum End {
     Eof,
-    /// The server stops, and the receiver was told.
+    /// The server stops, and the receiver was notified.
     Stopped,
 }
 
-/// Where in a stream of WebSocket frames (RFC 6455, 5.2) one is.
+/// Position in a stream of WebSocket frames (RFC 6455, 5.2).
 #[derive(Default)]
 struct Frames {
     /// Of a frame with an incomplete head.
     head: Vec<u8>,
-    /// Bytes that are left of the payload.
+    /// Remaining bytes of the payload.
     left: u64,
 }
 
@@ -152,7 +152,7 @@ impl Frames {
     }
 }
 
-/// The length in a frame's head; none while the head is not complete.
+/// The length in a frame's head; none for an incomplete head.
 fn payload_length(head: &[u8]) -> Option<u64> {
     let second = *head.get(1)?;
     let short = second & 0x7f;
@@ -167,7 +167,7 @@ fn payload_length(head: &[u8]) -> Option<u64> {
     Some(if extended == 0 { short.into() } else { length.iter().fold(0, |n, byte| (n << 8) | u64::from(*byte)) })
 }
 
-/// A close frame: "service restart", and why.
+/// A close frame with the code "service restart" and the reason.
 fn close_frame() -> Vec<u8> {
     const CODE: u16 = 1012;
     const REASON: &[u8] = b"the server is stopping or restarting; connect again";
@@ -214,7 +214,7 @@ async fn copy(
             }
         };
         if n == 0 {
-            // The other side may be gone already.
+            // The other side may have closed already.
             let _ = to.shutdown().await;
             return Ok(End::Eof);
         }

@@ -1,7 +1,7 @@
-//! Whether a person acts over a WebSocket, or only looks.
+//! Detects whether a person acts over a WebSocket, or only watches.
 //!
-//! The pages of the desktop and of the terminal open one as soon as they are shown. Nothing of that is a step, until a key or
-//! a button is pressed or a text is sent. What is not understood counts as an act.
+//! The pages of the desktop and of the terminal open one as soon as they are shown. That is not a step until a key or a button is
+//! pressed or a text is sent. Unknown input counts as an action.
 
 /// One direction of a WebSocket, from its client.
 pub(crate) struct Watch {
@@ -11,12 +11,12 @@ pub(crate) struct Watch {
 
 enum What {
     Desktop(Desktop),
-    /// What the message under way begins with.
+    /// The first bytes of the current message.
     Terminal(Vec<u8>),
 }
 
 impl Watch {
-    /// For a path of a sandbox; none where nothing can be told.
+    /// A watch for a path of a sandbox; none if its messages can't be interpreted.
     pub(super) fn for_path(path: &str) -> Option<Self> {
         let what = match path.strip_suffix('/').unwrap_or(path) {
             "/websockify" => What::Desktop(Desktop::default()),
@@ -26,7 +26,7 @@ impl Watch {
         Some(Self { frames: Frames::default(), what })
     }
 
-    /// Sees the next bytes from the client, after its handshake; true: with them it does something.
+    /// Processes the next bytes from the client, after its handshake. True: they contain an action.
     pub(super) fn is_act(&mut self, bytes: &[u8]) -> bool {
         let what = &mut self.what;
         let mut acts = false;
@@ -40,7 +40,7 @@ impl Watch {
     }
 }
 
-/// Messages of the terminal are JSON with their type first: all but these carry what a person typed.
+/// Messages of the terminal are JSON with their type first: all except these contain typed input.
 fn is_input(message: &mut Vec<u8>, piece: &[u8], is_end: bool) -> bool {
     const SILENT: [&[u8]; 3] = [br#"{"type":"resize""#, br#"{"type":"pong""#, br#"{"type":"ping""#];
     const LONGEST: usize = 16;
@@ -65,7 +65,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Calls `see` with each piece of a message, and whether it is the message's last.
+    /// Calls `see` with each piece of a message, and whether it is the last.
     fn feed(&mut self, mut bytes: &[u8], mut see: impl FnMut(&[u8], bool)) {
         while !bytes.is_empty() {
             if self.left == 0 {
@@ -88,7 +88,7 @@ impl Frames {
         }
     }
 
-    /// Whether the head is whole.
+    /// Whether the head is complete.
     fn read_head(&mut self) -> bool {
         let [first, second, rest @ ..] = &self.head[..] else { return false };
         let wide = match second & 0x7f {
@@ -110,11 +110,11 @@ impl Frames {
     }
 }
 
-/// What a viewer sends to a desktop, as RFB 3.8 has it.
+/// A viewer's messages to a desktop, in the format of RFB 3.8.
 #[derive(Default)]
 struct Desktop {
     held: Vec<u8>,
-    /// Bytes of a message that need not be looked at.
+    /// Bytes of a message that need not be parsed.
     skip: usize,
     phase: Phase,
 }
@@ -126,7 +126,7 @@ enum Phase {
     Security,
     Init,
     Messages,
-    /// Nothing more can be told.
+    /// The rest can't be interpreted.
     Lost,
 }
 
@@ -148,10 +148,10 @@ impl Desktop {
         let held = &self.held[..];
         let at = |index: usize| held.get(index).copied().map_or(0, usize::from);
         let two = |index: usize| at(index) << 8 | at(index + 1);
-        // How long a message is, as far as it is known, and whether it is an act.
+        // The length of the message, as far as it is known, and whether it is an action.
         let (length, acts) = match self.phase {
             Phase::Version => (12, false),
-            // 1 is none.
+            // 1 means no authentication.
             Phase::Security => (1, at(0) != 1),
             Phase::Init => (1, false),
             Phase::Messages => match at(0) {
@@ -159,9 +159,9 @@ impl Desktop {
                 2 if held.len() < 4 => return false,
                 2 => (4 + 4 * two(2), false),
                 3 | 150 => (10, false),
-                // A key, and whether it goes down.
+                // A key, and whether it is pressed.
                 4 => (8, at(1) != 0),
-                // The buttons that are down.
+                // The pressed buttons.
                 5 => (6, at(1) != 0),
                 6 if held.len() < 12 && (held.len() < 8 || at(4) & 0x80 != 0) => return false,
                 6 => clipboard(held),
@@ -230,7 +230,7 @@ mod tests {
             let mut watch = Watch::for_path(path).unwrap();
             frames.iter().map(|frame| watch.is_act(frame)).collect()
         };
-        // Wherever the bytes are cut.
+        // However the bytes are split.
         let mut watch = Watch::for_path(path).unwrap();
         let mut byte_by_byte = |frame: &Vec<u8>| {
             let mut acts = false;
@@ -271,7 +271,7 @@ mod tests {
             binary(&[3, 1, 0, 0, 0, 0, 5, 0, 3, 0]),
             binary(&[5, 0, 0, 9, 0, 9]),
             binary(&[4, 0, 0, 0, 0, 0, 0, 65]),
-            // What the viewer supports of the extended clipboard, and a request for a text that was copied inside.
+            // The viewer's capabilities for the extended clipboard, and a request for a text that was copied inside.
             binary(&[6, 0, 0, 0, 255, 255, 255, 248, 0x1f, 0, 0, 1, 0, 0, 0, 0]),
             binary(&[6, 0, 0, 0, 255, 255, 255, 252, 2, 0, 0, 1]),
             binary(&[5, 1, 0, 9, 0, 9]),
@@ -284,7 +284,7 @@ mod tests {
         ];
         let wanted = [[false; 9].as_slice(), &[true, true, true, true, true, false, true]].concat();
         assert_eq!(acts("/websockify", &frames), wanted);
-        // A password is asked for, or it is no RFB: nothing is taken for looking.
+        // With a password, or without RFB, nothing counts as watching.
         assert_eq!(acts("/websockify", &[binary(b"RFB 003.008\n"), binary(&[2]), binary(&[0; 16])]), [false, true, true]);
         assert!(Watch::for_path("/cdp").is_none());
     }

@@ -1,4 +1,4 @@
-//! The bytes to and from a guest, watched for what hyper does not bound or tell.
+//! The bytes to and from a guest, observed for what hyper neither limits nor reports.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,18 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// 1xx answers that one call may get; a flood of them is a guest that never answers.
 const MAX_INFORMATIONAL: u32 = 16;
 
-/// What is known of a call's bytes; shared with the connection.
+/// State of a call's bytes; shared with the connection.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Something of the answer was read.
+    /// Some of the answer was read.
     read: AtomicBool,
-    /// The guest did not take all of the request.
+    /// The guest did not receive the whole request.
     write_failed: AtomicBool,
     informational: AtomicU32,
 }
 
 impl Watch {
-    /// A new call begins.
+    /// Resets the state for a new call.
     pub(super) fn reset(&self) {
         self.read.store(false, Ordering::Relaxed);
         self.write_failed.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Who may call, and what becomes of their credentials.
+//! Authentication, and what happens to credentials.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 use crate::harness::{Running, TestResponse, echo, read_head};
 
 pub(crate) const KEY: &str = "0123456789abcdef-the-key";
-/// Those who sign, and those who may not.
+/// Valid and invalid signers.
 static SIGNER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
 static OTHER: LazyLock<KeyPair> = LazyLock::new(|| KeyPair::generate(KeySize::Rsa2048).unwrap());
 
@@ -55,7 +55,7 @@ pub(crate) fn signed(claims: &Value) -> String {
     token(Algorithm::RS256, &signing(&SIGNER), claims)
 }
 
-/// A token of the right key, with a header as it stands.
+/// A token signed with the right key, with the given header.
 fn with_header(header: &Value, claims: &Value) -> String {
     let pack = |part: &Value| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(part.to_string());
     let signed = format!("{}.{}", pack(header), pack(claims));
@@ -90,7 +90,7 @@ async fn every_way_to_show_a_key_is_one() {
         (&*format!("/sandbox/a/v1/x?api_key={KEY}"), String::new()),
         (&*format!("/sandbox/a/v1/x?y=1&%61pi_key={KEY}&z=2"), String::new()),
         ("/sandbox/a/v1/x", format!("authorization: Bearer {valid}\r\n")),
-        // As often as wanted.
+        // Any number of times.
         (&*format!("/sandbox/a/v1/x?ticket={ticket}"), String::new()),
         (&*format!("/sandbox/a/v1/x?ticket={ticket}"), String::new()),
         ("/api/v2/sandboxes", format!("x-api-key: {KEY}\r\n")),
@@ -158,7 +158,7 @@ async fn nobody_else_gets_anything() {
         assert_eq!(answer.json()["success"], false);
         assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
     }
-    // Whatever the path looks like, what is matched is what it means.
+    // Routes match the meaning of a path, whatever its spelling.
     for path in [
         "/v1/bash/exec",
         "/v1/%70ing/../bash/exec",
@@ -213,7 +213,7 @@ async fn some_things_need_no_key() {
         }
         assert_eq!(answer.status, 200, "{path}");
     }
-    // It says that the server is there, and makes no sandbox.
+    // It shows that the server runs, and creates no sandbox.
     assert_eq!(running.get("/v1/ping").await.json()["data"], "pong");
     assert!(running.control.list(&arenite_model::TenantId::default_tenant()).await.unwrap().is_empty());
     running.stop().await;
@@ -345,7 +345,7 @@ async fn a_browser_signs_in_once() {
     let seen = running.get_with("/sandbox/a/v1/x", &with).await;
     assert_eq!(seen.status, 200);
     assert!(seen.json()["headers"].get("cookie").is_none());
-    // It is this host's alone, and no other site's page can use it.
+    // It is only valid on this host, and no other site's page can use it.
     assert_eq!(running.get_with("/v1/x", &format!("{with}host: other.localhost\r\n")).await.status, 401);
     for foreign in ["origin: http://evil.example\r\n", "sec-fetch-site: cross-site\r\n"] {
         assert_eq!(running.get_with("/api/v2/sandboxes", &format!("{with}{foreign}")).await.status, 403);
@@ -365,17 +365,17 @@ async fn a_ticket_in_an_opened_address_becomes_a_cookie() {
     assert_eq!((answer.status, answer.header("location")), (303, Some("/terminal?session_id=s")));
     let session = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
     assert_eq!(running.get_with("/terminal", &format!("cookie: {session}\r\n")).await.status, 200);
-    // It leads to this host whatever the path.
+    // It redirects to this host whatever the path.
     let answer = running.get_with(&format!("//index.html?ticket={ticket}"), NAVIGATION).await;
     assert_eq!(answer.header("location"), Some("/index.html"));
-    // Programs get what they asked for.
+    // Programs get what they requested.
     let plain = running.get(&format!("/terminal?ticket={ticket}")).await;
     assert_eq!((plain.status, plain.header("set-cookie")), (200, None));
     running.stop().await;
 }
 
 impl Running {
-    /// Opens an address as a browser does, and answers where it is led to and the cookie that it gets.
+    /// Opens an address as a browser does, and returns the redirect and the cookie.
     async fn open(&self, path: &str, headers: &str) -> (Option<String>, Option<String>) {
         let answer = self.get_with(path, &format!("{NAVIGATION}{headers}")).await;
         let cookie = answer.header("set-cookie").map(|cookie| cookie.split(';').next().unwrap().to_owned());
@@ -403,7 +403,7 @@ async fn a_sandboxs_host_gives_no_more_than_it_has() {
     let (led, _) = running.open("/sandbox/a/", &format!("host: localhost\r\nx-api-key: {KEY}\r\n")).await;
     let (address, word) = led.as_deref().unwrap().split_once("?ticket=").unwrap();
     assert_eq!(address, format!("http://{id}.localhost/index.html"));
-    // The word in the address signs a browser in on that host, and does nothing else.
+    // The secret in the address signs a browser in on that host, and does nothing else.
     for headers in ["host: localhost\r\n", &own, &preview, &format!("{NAVIGATION}host: localhost\r\n")] {
         let answer = running.get_with(&format!("/v1/x?ticket={word}"), headers).await;
         assert_eq!(answer.status, 401, "{headers}: {answer:?}");
@@ -446,7 +446,7 @@ async fn nothing_outlives_what_it_was_made_from() {
         cookies.push(("localhost".to_owned(), answer.header("set-cookie").unwrap().to_owned()));
     }
     for (_, session) in cookies.clone() {
-        // Neither a ticket nor a session on another host is a way around it.
+        // Neither a ticket nor a session on another host circumvents it.
         let with = format!("host: localhost\r\ncookie: {}\r\n", session.split(';').next().unwrap());
         assert!(running.post_with("/tickets", &with, "").await.json()["expires_in"].as_u64().unwrap() <= 4);
         let (led, _) = running.open("/sandbox/a/", &with).await;

@@ -1,4 +1,4 @@
-//! Calls: which sandbox they reach, who may make them, what is recorded.
+//! Calls: their target, their authorization, and their record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,7 +147,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
     stuck.write_all(call).await.unwrap();
     halted.notified().await;
     let steps = loop {
-        // The gateway's own dial, for inside steps, may have been the one that came to the halt.
+        // The gateway's own dial, for inside steps, may have been the one that was blocked.
         let steps = running.steps(&id);
         if !steps.is_empty() {
             break steps;
@@ -172,7 +172,7 @@ async fn the_intent_is_there_before_the_dial_and_the_outcome_before_the_last_byt
     while !seen.ends_with(b"}") {
         seen.push(client.read_u8().await.unwrap());
     }
-    // Not a moment later.
+    // Immediately.
     let step = running.steps(&id).pop().unwrap();
     assert_eq!((step.outcome, step.status, step.bytes_out), (Some(OutcomeKind::Ok), Some(200), 8));
     assert_eq!(serde_json::to_value(&step).unwrap()["observation"]["json"], json!({"a": 1}));
@@ -192,13 +192,13 @@ async fn failures_are_recorded_as_what_they_are() {
     assert_eq!(running.post("/sandbox/a/v1/ok", "{}").await.status, 200);
     assert_eq!(running.post("/sandbox/a/v1/bad", "{not json").await.status, 422);
     assert_eq!(running.get("/sandbox/a/v1/ping").await.status, 422);
-    // No connection may wait, so that the next call dials.
+    // No connection may be idle, so that the next call dials.
     let name = "a".parse().unwrap();
     let tenant = arenite_model::TenantId::default_tenant();
     running.control.pause(&tenant, &name).await.unwrap();
     running.engine.fail(Point::Dial, usize::MAX);
     let failed = loop {
-        // The pool is emptied when the gateway hears of the pause.
+        // The pool is emptied when the gateway is notified of the pause.
         let answer = running.post("/sandbox/a/v1/ok", "{}").await;
         if answer.status != 200 {
             break answer;
@@ -219,7 +219,7 @@ async fn without_a_record_there_is_no_call() {
     let limits = Limits { logs_bytes: 1, ..Limits::default() };
     let running = Running::with(GatewayConfig::default(), limits, |_, stream| echo(stream)).await;
     running.create("a").await;
-    // The first may still be written: the bound is met by it.
+    // The first may still be written: it reaches the limit.
     let mut refused = running.post("/sandbox/a/v1/x", "{}").await;
     if refused.status == 200 {
         refused = running.post("/sandbox/a/v1/x", "{}").await;
@@ -231,7 +231,7 @@ async fn without_a_record_there_is_no_call() {
 
 #[tokio::test]
 async fn a_connection_that_the_guest_closed_is_replaced() {
-    // Every connection serves one request and is closed, without a word about it.
+    // Every connection serves one request and is closed without notice.
     let running = Running::start(|_, mut stream| async move {
         if let Some(got) = request(&mut stream).await {
             respond(&mut stream, "200 OK", &json!({"line": got.line}).to_string()).await;
@@ -256,7 +256,7 @@ async fn a_call_that_may_have_been_made_is_not_made_twice() {
             if request(&mut stream).await.is_some() {
                 respond(&mut stream, "200 OK", "{}").await;
             }
-            // The second one is taken, and the guest dies of it.
+            // The guest receives the second one, and dies of it.
             if request(&mut stream).await.is_some() {
                 count.fetch_add(1, Ordering::SeqCst);
             }
@@ -280,7 +280,7 @@ async fn connections_are_kept_and_let_go_of() {
     for _ in 0..10 {
         running.post("/sandbox/a/v1/x", "{}").await;
     }
-    // One more at most: the gateway's own, for inside steps.
+    // At most one more: the gateway's own, for inside steps.
     assert!(dials() <= before + 1, "{} dials after {before}", dials());
     running.stop().await;
 }
@@ -293,7 +293,7 @@ async fn a_large_body_is_refused_before_anything_is_called() {
     let answer = running.raw(declared).await;
     assert_eq!(answer.status, 413);
     assert_eq!(answer.json()["success"], false);
-    // One that does not say its length.
+    // A body without a stated length.
     let mut stream = running.connect().await;
     stream.write_all(b"POST /sandbox/a/v1/file/write HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let (mut reader, mut writer) = stream.split();
@@ -308,7 +308,7 @@ async fn a_large_body_is_refused_before_anything_is_called() {
     let (answer, ()) = tokio::join!(TestResponse::read(&mut reader), send);
     assert_eq!(answer.status, 413);
     assert!(running.steps(&id).is_empty());
-    // The largest that is taken.
+    // The largest that is accepted.
     let body = format!("{{\"a\": \"{}\"}}", "x".repeat((32 << 20) - 9));
     let answer = running.post("/sandbox/a/v1/file/write", &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text().chars().take(200).collect::<String>());

@@ -1,4 +1,4 @@
-//! Connections of those who are not known yet: they end, and keep nobody out.
+//! Unauthenticated connections: they end, and block no others.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::harness::{Running, TestResponse, echo, eventually, read_head, request, respond};
 
 const KEY: &str = "0123456789abcdef-the-key";
-/// What ends at all ends within this, on the busiest machine.
+/// Anything that ends at all ends within this time, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// HTTP/2's greeting and an empty SETTINGS frame.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
@@ -43,11 +43,11 @@ fn http2_get(path: &str, key: Option<&str>) -> Vec<u8> {
     frame
 }
 
-/// Reads what comes, answering nothing, until the connection ends.
+/// Reads until the connection ends, without an answer.
 async fn end_of(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await;
-    // A reset is an end, too.
+    // A reset counts as an end, too.
     assert!(ended.is_ok(), "it never ended; it had said {:?}", String::from_utf8_lossy(&all));
     all
 }
@@ -131,7 +131,7 @@ async fn health_is_answered_when_all_places_are_taken() {
                     let _ = stream.read_u8().await;
                     return;
                 }
-                // Longer than anybody unknown may stay.
+                // Longer than an unauthenticated connection may stay.
                 let _ = going.recv().await;
                 respond(&mut stream, "200 OK", "{}").await;
             }
@@ -159,7 +159,7 @@ async fn health_is_answered_when_all_places_are_taken() {
     for path in ["/healthz", "/health", "/ready"] {
         assert_eq!(running.get(path).await.status, 200, "{path}");
     }
-    // Those who are known stay as long as their calls take.
+    // Authenticated connections stay as long as their calls take.
     tokio::time::sleep(Duration::from_secs(2)).await;
     eventually(|| go.send(()).ok()).await;
     assert_eq!(TestResponse::read(&mut long).await.status, 200);

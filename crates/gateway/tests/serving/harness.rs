@@ -1,4 +1,4 @@
-//! A running gateway, guests by script, and a client that sees every byte.
+//! A running gateway, scripted guests, and a client that sees every byte.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -56,7 +56,7 @@ impl Running {
         Self { address, engine, control, recorder, stop: Some(stop), serving, dir }
     }
 
-    /// Makes a sandbox of this name, and answers its id.
+    /// Creates a sandbox of this name, and returns its id.
     pub(crate) async fn create(&self, name: &str) -> SandboxId {
         let request = CreateRequest { name: Some(name.parse().unwrap()), ..CreateRequest::default() };
         self.control.create(&TenantId::default_tenant(), request).await.unwrap().id
@@ -70,10 +70,10 @@ impl Running {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends a request as it stands and reads its answer.
+    /// Sends a request unchanged and reads its answer.
     pub(crate) async fn raw(&self, request: &[u8]) -> TestResponse {
         let mut stream = self.connect().await;
-        // A server that refuses early may not take all of it.
+        // A server that refuses early may not read all of it.
         let _ = stream.write_all(request).await;
         TestResponse::read(&mut stream).await
     }
@@ -82,7 +82,7 @@ impl Running {
         self.get_with(path, "").await
     }
 
-    /// With more header lines, each ended.
+    /// With additional header lines, each with its line end.
     pub(crate) async fn get_with(&self, path: &str, headers: &str) -> TestResponse {
         let host = if headers.to_ascii_lowercase().contains("host:") { "" } else { "host: localhost\r\n" };
         self.raw(format!("GET {path} HTTP/1.1\r\n{host}{headers}\r\n").as_bytes()).await
@@ -96,7 +96,7 @@ impl Running {
         self.raw(request.as_bytes()).await
     }
 
-    /// What it wrote is there as long as the directory that is answered.
+    /// Its files exist as long as the returned directory.
     pub(crate) async fn stop(mut self) -> tempfile::TempDir {
         let _ = self.stop.take().unwrap().send(());
         self.serving.await.unwrap();
@@ -109,7 +109,7 @@ pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: Vec<u8>,
-    /// The body came to its end.
+    /// The body is complete.
     pub(crate) whole: bool,
 }
 
@@ -139,7 +139,7 @@ impl TestResponse {
         Some(answer)
     }
 
-    /// The same; a stream without end counts as broken off, and an answer without a length has no body.
+    /// The same; an endless stream counts as broken off, and an answer without a length has no body.
     pub(crate) async fn try_read_whole(stream: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
         let head = read_head(stream).await?;
         if head.to_ascii_lowercase().contains("content-type: text/event-stream") {
@@ -192,7 +192,7 @@ pub(crate) async fn read_chunk(stream: &mut (impl AsyncRead + Unpin)) -> std::io
     Ok(chunk)
 }
 
-/// Up to the empty line; none if the stream ends before.
+/// Reads up to the empty line; none if the stream ends before.
 pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -201,7 +201,7 @@ pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<S
     Some(String::from_utf8(head).unwrap())
 }
 
-/// A request as a guest gets it.
+/// A request as a guest receives it.
 pub(crate) struct Got {
     /// `POST /v1/x`.
     pub(crate) line: String,
@@ -209,8 +209,8 @@ pub(crate) struct Got {
     pub(crate) body: Vec<u8>,
 }
 
-/// Reads one request; none when the connection ends. Inside steps, which the gateway asks for by itself, are none of
-/// the scripts' business: that there are none is answered here.
+/// Reads one request; none when the connection ends. Answers the gateway's own requests for inside steps itself, with none,
+/// because they are irrelevant to the scripts.
 pub(crate) async fn request(stream: &mut DuplexStream) -> Option<Got> {
     loop {
         let head = read_head(stream).await?;
@@ -256,7 +256,7 @@ pub(crate) async fn echo(mut stream: DuplexStream) {
     }
 }
 
-/// Waits for what comes about by itself, without a guess at how long it takes.
+/// Waits for a condition that comes true by itself, without guessing how long it takes.
 pub(crate) async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     loop {

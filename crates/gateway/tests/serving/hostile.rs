@@ -1,4 +1,4 @@
-//! Guests that have been taken over.
+//! Hostile guests.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn an_answer_without_an_end_or_a_meaning_is_a_502() {
     ] {
         let running = attack(malice).await;
         let id = running.control.list(&arenite_model::TenantId::default_tenant()).await.unwrap()[0].id.clone();
-        // Without the bound there would be no answer ever.
+        // Without the limit, no answer would ever come.
         let answer = tokio::time::timeout(Duration::from_secs(60), running.post("/sandbox/a/v1/bash/exec", "{}")).await;
         let answer = answer.unwrap_or_else(|_| panic!("{malice:?}: no answer"));
         assert_eq!(answer.status, 502, "{malice:?}: {answer:?}");
@@ -119,7 +119,7 @@ async fn a_guests_head_has_no_power_over_the_host() {
     let own = running.get_with("/code-server/", &format!("host: {id}.localhost\r\n")).await;
     assert_eq!(own.text(), "hi");
     assert_eq!(own.header("content-security-policy"), None);
-    // Its programs need their own there, and nothing else does.
+    // The sandbox's programs need their own cookies there; other routes don't.
     assert_eq!(own.header("set-cookie"), Some("a=b"));
     let other = running.get_with("/v1/file/download", &format!("host: {id}.localhost\r\n")).await;
     assert_eq!((other.text(), other.header("set-cookie")), ("hi", None));
@@ -130,7 +130,7 @@ async fn a_guests_head_has_no_power_over_the_host() {
 async fn a_guest_that_gives_no_sign_of_life_holds_no_call() {
     let config = GatewayConfig { late: Duration::from_millis(200), ..GatewayConfig::default() };
     let running = Running::with(config, Limits::default(), |_, mut stream| async move {
-        // It takes the connection, and says nothing to anything.
+        // It accepts the connection, and never answers.
         let _ = read_head(&mut stream).await;
         std::future::pending::<()>().await;
     })
@@ -192,7 +192,7 @@ async fn a_silent_connection_is_probed() {
     let mut client = running.connect().await;
     client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let _ = client.read_u8().await.unwrap();
-    // The kernel's table: the server's side of this connection, and the timer that runs on it (2: keepalive).
+    // The kernel's table: the server's side of this connection, and its active timer (2: keepalive).
     let ports = format!("{:04X} 0100007F:{:04X}", running.address.port(), client.local_addr().unwrap().port());
     let timer = eventually(|| {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

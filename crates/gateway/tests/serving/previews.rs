@@ -1,4 +1,4 @@
-//! Ports of sandboxes, by every way that leads to them.
+//! Ports of sandboxes, by every route to them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use crate::harness::{Running, TestResponse, read_chunk, read_head, request, respond};
 
-/// A guest with a program on port 3000 that tells what it was asked, and one on 3001 that is no HTTP.
+/// A guest with a program on port 3000 that returns its request, and one on 3001 that does not speak HTTP.
 async fn guest(mut stream: DuplexStream) {
     let head = read_head(&mut stream).await.unwrap_or_default();
     let line = head.lines().next().unwrap_or_default();
@@ -92,7 +92,7 @@ async fn all_ways_lead_to_the_program() {
     ] {
         let answer = running.get_with(path, &format!("host: {host}\r\n{header}")).await;
         if seen.is_empty() {
-            // The script refuses that path by itself, and was asked.
+            // The script refuses that path itself, and was called.
             assert_eq!(answer.status, 404, "{path}");
             continue;
         }
@@ -115,7 +115,7 @@ async fn all_ways_lead_to_the_program() {
     assert_eq!((got.status, got.header("location")), (302, Some("/sandbox/a/proxy/3000/login")));
     let slash = running.get("/sandbox/a/proxy/3000?x=1").await;
     assert_eq!((slash.status, slash.header("location")), (308, Some("/sandbox/a/proxy/3000/?x=1")));
-    // They are looked at, not acted by.
+    // Viewing them is not a step.
     assert!(running.steps(&id).is_empty() && running.steps(&default).is_empty());
     running.stop().await;
 }
@@ -233,7 +233,7 @@ async fn signing_in_leads_along_and_stays_with_us() {
     let opened = running.get_with("/sandbox/a/proxy/3000/x?a=b", &format!("{NAVIGATION}x-api-key: {KEY}\r\n")).await;
     let (host, path) = location(&opened);
     assert!(path.starts_with("/x?a=b&ticket="), "{path}");
-    // The ticket is good there and nowhere else.
+    // The ticket is valid only there.
     let elsewhere = running.get_with(&path.replace("/x?", "/metrics?"), "").await;
     assert_eq!(elsewhere.status, 401);
     let entered = running.get_with(&path, &format!("host: {host}\r\n{NAVIGATION}")).await;
@@ -244,7 +244,7 @@ async fn signing_in_leads_along_and_stays_with_us() {
         .await;
     assert_eq!(shown.status, 200);
     let headers = &shown.json()["headers"];
-    // What is the program's own passes, what is ours does not.
+    // The program's own headers pass, Arenite's don't.
     assert_eq!((&headers["cookie"], &headers["authorization"]), (&json!("mine=1; more=2"), &json!("Basic eA==")));
     assert_eq!(running.get_with("/x", &format!("host: 3001-{id}.localhost\r\ncookie: {cookie}\r\n")).await.status, 401);
     assert_eq!(running.get_with("/metrics", &format!("cookie: {cookie}\r\n")).await.status, 401);

@@ -1,4 +1,4 @@
-//! VS Code and JupyterLab: pages on the sandbox's own host, and nowhere else.
+//! VS Code and JupyterLab: pages only on the sandbox's own host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::harness::{Running, read_head, request};
 
 const NAVIGATION: &str = "sec-fetch-site: none\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
 
-/// Tells what it was asked, with a cookie; echoes on a WebSocket.
+/// Returns its request, with a cookie; echoes on a WebSocket.
 async fn guest(mut stream: DuplexStream) {
     while let Some(got) = request(&mut stream).await {
         if got.headers.contains_key("upgrade") {
@@ -50,13 +50,13 @@ async fn a_person_is_led_to_the_sandboxes_host() {
         ("/sandbox/a/code-server", "127.0.0.1:8080", NAVIGATION, format!("{id}.localhost:8080/code-server")),
         ("/sandbox/a/jupyter/lab/tree/a%20b", "localhost", NAVIGATION, format!("{id}.localhost/jupyter/lab/tree/a%20b")),
         ("/jupyter", "localhost:8080", NAVIGATION, format!("{default}.localhost:8080/jupyter")),
-        // A browser that says nothing of itself.
+        // A browser without headers about itself.
         ("/code-server/", "localhost", "accept: text/html,*/*\r\n", format!("{default}.localhost/code-server/")),
     ] {
         let answer = running.get_with(path, &format!("host: {host}\r\n{header}")).await;
         assert_eq!((answer.status, answer.header("location")), (307, Some(&*format!("http://{to}"))), "{path}: {answer:?}");
     }
-    // All else passes as it is, and has no power over the server's origin.
+    // Everything else passes unchanged, and has no power over the server's origin.
     for (path, header) in [
         ("/sandbox/a/code-server/healthz", ""),
         (
@@ -97,7 +97,7 @@ async fn there_it_is_a_website() {
         let got = answer.json();
         assert_eq!((&got["line"], &got["headers"]["cookie"]), (&json!(format!("GET {path}")), &json!("_xsrf=1")), "{path}");
     }
-    // What else is on that host has no cookies.
+    // Other routes on that host have no cookies.
     let answer = running.get_with("/v1/sandbox", &format!("host: {host}\r\ncookie: _xsrf=1\r\n")).await;
     assert_eq!(answer.header("set-cookie"), None);
     assert!(answer.json()["headers"].get("cookie").is_none());
@@ -114,7 +114,7 @@ async fn there_it_is_a_website() {
         socket.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"HELLO");
     }
-    // Pages of other origins are kept out of it, another sandbox's among them.
+    // Pages of other origins are kept out, including those of another sandbox.
     for from in
         ["origin: http://sbbcdefghijk.localhost:8080\r\n", "origin: http://localhost:8080\r\n", "sec-fetch-site: cross-site\r\n"]
     {

@@ -1,4 +1,4 @@
-//! Every route, with every credential, on every host: nobody gets what the credential has no right to.
+//! Every route, with every credential, on every host: no credential gives more than its rights.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::{Running, TestResponse, read_head, respond};
 /// The sandboxes' own API, from its description.
 const OPENAPI: &str = include_str!("../../golden/openapi.json");
 
-/// What this server answers itself or passes on, beyond that description. Nothing here changes what later ones find.
+/// Routes that this server answers itself or passes on, beyond that description. None of them changes what later ones find.
 const OTHERS: &[(&str, &str)] = &[
     ("GET", "/"),
     ("GET", "/trajectories"),
@@ -113,7 +113,7 @@ struct Credential {
     /// Header lines, or a part of the query.
     header: String,
     query: String,
-    /// Hosts on which it is good; it has each one's rights.
+    /// Hosts on which it is valid, with the rights of each.
     hosts: Vec<String>,
     makes_tickets: bool,
 }
@@ -195,14 +195,14 @@ impl Client<'_> {
         made.json()["ticket"].as_str().unwrap().to_owned()
     }
 
-    /// Opens an address as a browser, and answers where it leads to and the cookie as it is sent.
+    /// Opens an address as a browser, and returns the redirect and the cookie as it is sent.
     async fn open(&mut self, path: &str, host: &str, headers: &str) -> (String, String) {
         let answer = self.call("GET", path, host, &format!("{NAVIGATION}{headers}")).await;
         let cookie = answer.header("set-cookie").unwrap_or_default().split(';').next().unwrap().to_owned();
         (answer.header("location").unwrap_or_default().to_owned(), format!("cookie: {cookie}\r\n"))
     }
 
-    /// All that can be made from a key or a token, by every way that there is.
+    /// All credentials that can be derived from a key or a token, by every route.
     async fn made_from(&mut self, name: &str, header: &str, hosts: &Hosts) -> Vec<Credential> {
         let (own, preview) = (hosts.own.as_str(), hosts.preview.as_str());
         let named = |what: &str| format!("{what} of {name}");
@@ -237,7 +237,7 @@ fn routes() -> Vec<(String, String)> {
     let mut routes: Vec<(String, String)> =
         OTHERS.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
     for (at, (path, operations)) in document["paths"].as_object().unwrap().iter().enumerate() {
-        // Each by one of its ways.
+        // Each by one of its routes.
         let prefix = if path.starts_with("/v1/") { ["", "/sandbox/a", "/sandbox/b"][at % 3] } else { "" };
         let path = path.replace(['{', '}'], "");
         for method in operations.as_object().unwrap().keys() {
@@ -248,7 +248,7 @@ fn routes() -> Vec<(String, String)> {
     routes
 }
 
-/// What is answered to everybody on the server's hosts; two of these everywhere.
+/// Public routes on the server's hosts; two of these are public everywhere.
 fn is_public(method: &str, path: &str, host: &str) -> bool {
     match path {
         _ if path.starts_with("/static/") => !host.starts_with("3000-") && !host.starts_with("3001-"),
@@ -258,7 +258,7 @@ fn is_public(method: &str, path: &str, host: &str) -> bool {
     }
 }
 
-/// Calls every route, and answers how many calls were let in.
+/// Calls every route, and returns the number of authorized calls.
 async fn walk(client: &mut Client<'_>, credential: &Credential, hosts: &Hosts, (a, b): (&SandboxId, &SandboxId)) -> usize {
     let mut let_in = 0;
     for host in hosts.all() {
@@ -290,7 +290,7 @@ async fn walk(client: &mut Client<'_>, credential: &Credential, hosts: &Hosts, (
             let reached = serde_json::from_slice::<Value>(&answer.body).ok();
             let reached = reached.as_ref().and_then(|body| body["reached"].as_str());
             if host == hosts.own || host == hosts.preview {
-                // Its sandbox, and no other; and no route of the server's.
+                // It reaches only its sandbox, and no route of the server.
                 assert!(reached.is_none_or(|id| id == a.as_str()) && !said.contains(b.as_str()), "{what}");
                 let is_control = path.starts_with("/api/") || path.starts_with("/sandbox/") || path == "/metrics";
                 assert!(host != hosts.own || !is_control || [401, 404].contains(&answer.status), "{what}");
@@ -323,7 +323,7 @@ async fn no_credential_has_a_right_that_is_not_its_own() {
     for credential in &nobody {
         assert_eq!(walk(&mut client, credential, &hosts, (&a, &b)).await, 0);
     }
-    // Made at once, and shown again when the token has ended.
+    // Created now, and presented again when the token has expired.
     let end = in_seconds(4);
     let token = format!("authorization: Bearer {}\r\n", signed(&json!({ "exp": end })));
     let of_token = client.made_from("token about to expire", &token, &hosts).await;

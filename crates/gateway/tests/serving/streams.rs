@@ -1,4 +1,4 @@
-//! What passes without being held: large bodies, events, WebSockets; and clients that leave.
+//! Traffic that passes without being held: large bodies, events, WebSockets; and clients that leave.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ async fn a_client_that_leaves_takes_its_call_along() {
         let notify = notify.clone();
         async move {
             while request(&mut stream).await.is_some() {
-                // No answer ever. The end of the stream is the gateway's hanging up.
+                // Never answers. The stream ends when the gateway closes it.
                 if stream.read_u8().await.is_err() {
                     notify.notify_one();
                     return;
@@ -88,7 +88,7 @@ async fn a_slow_reader_holds_the_guest_back() {
     let mut client = running.connect().await;
     client.write_all(b"GET /sandbox/a/v1/file/download HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     read_head(&mut client).await.unwrap();
-    // It comes to rest when the sockets' own buffers are full.
+    // It stops when the sockets' own buffers are full.
     let mut last = usize::MAX;
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -129,7 +129,7 @@ async fn events_pass_as_they_come() {
     client.write_all(b"GET /sandbox/a/v1/shell/stream HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     read_head(&mut client).await.unwrap();
     for i in 0..3 {
-        // The next one is only made when this one has come.
+        // The next one is only generated after this one has arrived.
         gate.add_permits(1);
         assert_eq!(read_chunk(&mut client).await.unwrap(), format!("data: {i}\n\n").as_bytes());
     }

@@ -1,10 +1,10 @@
-//! Bodies as AgentFlow's server checks them, and its words for what is wrong with them: those of pydantic.
+//! Checks bodies as AgentFlow's server does, with pydantic's error messages.
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
-/// What a field has to be.
+/// The required type of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Text,
@@ -35,7 +35,7 @@ pub(super) const fn optional(name: &'static str, kind: Kind) -> Field {
     Field { name, kind, required: false }
 }
 
-/// What every message has.
+/// The fields of every message.
 const BASE: [Field; 4] = [
     optional("message_id", Kind::Text),
     optional("message_type", Kind::Text),
@@ -43,13 +43,13 @@ const BASE: [Field; 4] = [
     optional("session_id", Kind::MaybeText),
 ];
 
-/// A body that was checked.
+/// A checked body.
 pub(super) struct Checked(Map<String, Value>);
 
-/// Reads a body and checks its fields. `worker`: who calls, for a body that does not say it.
+/// Reads a body and checks its fields. `worker`: the caller, for a body that does not name it.
 ///
 /// # Errors
-/// What is wrong, as the `detail` of an answer with status 422.
+/// The `detail` of an answer with status 422.
 pub(super) fn read(headers: &HeaderMap, bytes: &[u8], fields: &[Field], worker: Option<&str>) -> Result<Checked, Value> {
     if bytes.is_empty() {
         return Err(json!([{"type": "missing", "loc": ["body"], "msg": "Field required", "input": null}]));
@@ -105,7 +105,7 @@ fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
     lines.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1)
 }
 
-/// In the words of Python's parser, where it has the same thought.
+/// The error in the form of Python's parser, if it has the same one.
 fn decode_error(error: &serde_json::Error) -> String {
     let said = error.to_string();
     let said = said.split(" at line ").next().unwrap_or_default();
@@ -176,7 +176,7 @@ fn whole(text: &str) -> Option<i64> {
     plain.parse().ok()
 }
 
-/// What pydantic takes for a truth.
+/// The texts that pydantic accepts as booleans.
 pub(super) fn truth(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
@@ -185,7 +185,7 @@ pub(super) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A number of seconds, of what was checked to be one.
+/// A number of seconds, from a value that was checked.
 pub(super) fn integer(value: Option<&Value>) -> Option<i64> {
     match value? {
         Value::Bool(truth) => Some(i64::from(*truth)),

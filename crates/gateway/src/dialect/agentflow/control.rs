@@ -1,4 +1,4 @@
-//! Sessions, workers, resources, warm-up and the server's end.
+//! Sessions, workers, resources, warm-up and shutdown.
 
 use std::time::Instant;
 
@@ -28,9 +28,9 @@ pub(super) const ROUTES: [&str; 13] = [
     "/warmup/status",
     "/server/shutdown",
 ];
-/// Characters of a resource's type.
+/// Longest name of a resource type, in characters.
 const MAX_TYPE: usize = 64;
-/// Bytes of a file that `init/from-config` reads.
+/// Largest file that `init/from-config` reads, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 /// The answer of one route.
@@ -61,7 +61,7 @@ impl Reply {
     }
 }
 
-/// A field that is there and says something.
+/// A field that exists and is not empty.
 fn given(body: &Map<String, Value>, name: &str) -> Option<String> {
     match body.get(name)? {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -299,7 +299,7 @@ impl Asked<'_> {
         let worker = body.text("worker_id").unwrap_or_default();
         let configs = body.object("resource_configs");
         let total = configs.len();
-        // One after the other: the first makes the sandbox that all share.
+        // One after the other: the first creates the sandbox that all share.
         let (mut results, mut success_count) = (Map::new(), 0);
         for (kind, config) in configs {
             let config = object(config.get("content").filter(|content| content.is_object()).or(Some(&config)));
@@ -345,7 +345,7 @@ impl Asked<'_> {
         let mut config = match read.ok().flatten() {
             Some(Ok(config)) => config,
             Some(Err(error)) => return reply.invalid(&format!("Config file is not valid: {error}"), told),
-            // One that may not be read is not there.
+            // A file that may not be read is reported as missing.
             None => return reply.say(404, code::INVALID_REQUEST_FORMAT, &format!("Config file not found: {path}"), None, told),
         };
         for (name, value) in over {
@@ -391,7 +391,7 @@ impl Asked<'_> {
         json_response(StatusCode::OK, &json!({ "backends": backends, "summary": self.summary() }))
     }
 
-    /// Ends the server: for who holds a key, where there are keys.
+    /// Stops the server. If the server has keys, the caller needs one.
     async fn shutdown(&self, body: &Map<String, Value>) -> Response<Body> {
         if self.gateway.config.auth.is_required() && !self.who.is_lasting() {
             let message = "the server is ended with a key, and not with a ticket";
@@ -402,7 +402,7 @@ impl Asked<'_> {
         tracing::info!(origin = self.caller.origin, "a client ends the server");
         let shutdown = self.gateway.shutdown.clone();
         tokio::spawn(async move {
-            // The answer is on its way by then.
+            // The answer is sent by then.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             shutdown.cancel();
         });
@@ -411,7 +411,7 @@ impl Asked<'_> {
     }
 }
 
-/// A file of the folder that the configuration names. None: there is none, or it is not there.
+/// Reads a file of the configured folder. None: no folder is configured, or the file does not exist in it.
 fn confined(root: Option<&std::path::Path>, given: &str) -> Option<Result<Map<String, Value>, String>> {
     let root = root?.canonicalize().ok()?;
     let path = root.join(given).canonicalize().ok().filter(|path| path.starts_with(&root))?;

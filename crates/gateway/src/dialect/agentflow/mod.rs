@@ -1,10 +1,10 @@
-//! AgentFlow Sandbox: workers, their sessions, and tools. Its code is the contract; paths of its documents without `/api/v1`
-//! lead to the same.
+//! AgentFlow Sandbox: workers, their sessions, and tools. The contract is its code. The paths of its documents, without
+//! `/api/v1`, work too.
 //!
-//! Differences, all named: bodies that are not JSON are 400 and JSON where the original broke; errors tell no paths of the
-//! server; sessions that exist tell their status, and one that failed is recreated; a session's own `ttl` and `auto_extend`
-//! count; `trace_id` of a request is kept; a worker that names itself in `X-Worker-ID` alone is known; other sites' pages may
-//! call only from origins that the configuration names.
+//! All differences: bodies that are not JSON are answered with 400 and JSON where the original broke; errors contain no paths of
+//! the server; existing sessions report their status, and a failed one is recreated; a session's own `ttl` and `auto_extend`
+//! apply; `trace_id` of a request is kept; a worker that is named only in `X-Worker-ID` is known; other sites' pages may call
+//! only from origins that the configuration names.
 
 mod check;
 mod control;
@@ -30,11 +30,11 @@ use crate::route::Owner;
 use check::{Checked, Kind, optional, required};
 
 const ROOT: &str = "/api/v1";
-/// Who calls, in a header of each request of its client.
+/// The worker, in a header of each request of its client.
 const WORKER: &str = "x-worker-id";
-/// The original client's library, which says nothing else of itself.
+/// The original client's library; the client sends no other name.
 const ORIGINAL_CLIENT: &str = "python-httpx/";
-/// Actions of one batch.
+/// The most actions of one batch.
 const MAX_ACTIONS: usize = 10_000;
 
 /// Whether a path of the server's own hosts belongs to AgentFlow's dialect.
@@ -46,7 +46,7 @@ pub(crate) fn owns_path(path: &str) -> bool {
     matches!(first, "execute" | "session" | "tools" | "lifecycle" | "worker" | "init" | "warmup")
 }
 
-/// All routes of this dialect that have a name.
+/// All named routes of this dialect.
 pub(crate) fn routes() -> impl Iterator<Item = String> {
     let own = ["/execute", "/execute/batch", "/tools", "/tools/{name}/schema", "/warmup", "/warmup/status"];
     own.into_iter().chain(control::ROUTES).map(|path| format!("{ROOT}{path}"))
@@ -108,7 +108,7 @@ pub(crate) enum Closing {
     Never,
     /// `connection_close` is on.
     Workers,
-    /// The original client asks.
+    /// The original client calls.
     Always,
 }
 
@@ -142,16 +142,16 @@ pub(super) struct Asked<'a> {
     pub(super) caller: &'a Caller,
     pub(super) who: &'a Identity,
     pub(super) parts: &'a Parts,
-    /// In the header.
+    /// The worker in the header.
     pub(super) worker: Option<&'a str>,
 }
 
-/// An answer of pydantic's.
+/// An answer in pydantic's form.
 pub(super) fn unprocessable(detail: Value) -> Response<Body> {
     json_response(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "detail": detail }))
 }
 
-/// An answer in the envelope.
+/// An answer in AgentFlow's envelope.
 pub(super) fn enveloped(status: u16, answer: &ToolAnswer) -> Response<Body> {
     json_response(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), answer)
 }
@@ -166,7 +166,7 @@ impl Asked<'_> {
         answer
     }
 
-    /// Names this very request, for when its client asks it again.
+    /// Identifies this request, to recognize its repetition.
     fn request(&self, path: &'static str, bytes: &bytes::Bytes) -> impl Fn() -> [u8; 32] + Send + Sync + use<> {
         let (tenant, bytes) = (self.caller.tenant.clone(), bytes.clone());
         move || {
@@ -290,7 +290,7 @@ fn execute_from(body: &mut Checked) -> Execute {
     }
 }
 
-/// One of a batch's.
+/// One action of a batch.
 fn action(item: Value) -> Action {
     let Value::Object(mut item) = item else { return Action::default() };
     Action {

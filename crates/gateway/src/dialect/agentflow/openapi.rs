@@ -1,4 +1,4 @@
-//! `/openapi.json`, and the page that shows it at `/docs` and `/redoc`: where AgentFlow's server, being FastAPI's, has them.
+//! `/openapi.json`, and the page that shows it at `/docs` and `/redoc`: the paths of AgentFlow's server, which uses FastAPI.
 
 use axum::body::Body;
 use http::request::Parts;
@@ -10,7 +10,7 @@ use crate::pages;
 use crate::refusal::{Refusal, json_response};
 use crate::request::require;
 
-/// A field of a body: its name, its type, and whether it has to be there.
+/// A field of a body: its name, its type, and whether it is required.
 type Field = (&'static str, &'static str, bool);
 
 struct Route {
@@ -32,7 +32,7 @@ const fn get(path: &'static str, group: &'static str, summary: &'static str) -> 
 const WORKER: Field = ("worker_id", "string", true);
 const TYPE: Field = ("resource_type", "string", true);
 
-/// Below [`ROOT`]; those of health stand at the root.
+/// Below [`ROOT`]; health routes are at the root.
 const ROUTES: [Route; 19] = [
     get("/health", "Health", "Whether the server answers"),
     get("/ready", "Health", "Whether it is ready, and how many tools, workers and sessions it has"),
