@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
-    // The directory at run time: a copied target folder may hold this program as it was built for another checkout.
+    // The directory at run time: a copied target folder may contain this program as built for another checkout.
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../clients/python/src");
     println!("cargo::rerun-if-changed={}", root.display());
     let mut files = Vec::new();

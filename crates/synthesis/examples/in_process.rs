@@ -1,5 +1,5 @@
-//! The floor of a batch in `cargo xtask bench --only agentflow`: the same calls of the same tool in the process itself, recorded as
-//! they always are. Prints calls per second.
+//! The floor of a batch in `cargo xtask bench --only agentflow`: the same calls of the same tool inside one process, recorded as
+//! usual. Prints calls per second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Sandboxes for NoSandboxes {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
-    // SQLite takes an empty file for a database without tables.
+    // SQLite treats an empty file as a database without tables.
     let database = dir.path().join("empty.sqlite");
     std::fs::write(&database, "")?;
     let configuration = serde_json::json!({ "databases": { "empty": database } });

@@ -1,15 +1,15 @@
-//! What a call comes to: AgentFlow's envelope and its codes.
+//! Answers of calls: AgentFlow's envelope and its codes.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// AgentFlow's codes, as its code has them; its documents number some of them otherwise.
+/// AgentFlow's codes, as in its code; its documents number some of them differently.
 pub mod code {
     pub const SUCCESS: i64 = 0;
     pub const INVALID_INPUT: i64 = 4000;
-    /// The tool worked, and says that it could not do it.
+    /// The tool worked, and reports a failure.
     pub const BUSINESS_FAILURE: i64 = 4001;
     pub const INVALID_REQUEST_FORMAT: i64 = 4002;
     pub const RESOURCE_NOT_INITIALIZED: i64 = 4007;
@@ -44,7 +44,7 @@ impl ToolAnswer {
         self.code == code::SUCCESS
     }
 
-    /// The HTTP status of an answer of `execute`.
+    /// The HTTP status of an answer to `execute`.
     pub fn status(&self) -> u16 {
         match self.code {
             code::SUCCESS => 200,
@@ -53,13 +53,13 @@ impl ToolAnswer {
         }
     }
 
-    /// Of those that answer for several: a batch.
+    /// The HTTP status of an answer for several calls: a batch.
     pub fn status_of_many(&self) -> u16 {
         if self.code == code::PARTIAL_FAILURE { 207 } else { self.status() }
     }
 }
 
-/// What is said about a call beside its result.
+/// Metadata of a call beside its result.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta<'a> {
     pub tool: &'a str,
@@ -81,16 +81,16 @@ impl Meta<'_> {
     }
 }
 
-/// What a tool returned.
+/// The return value of a tool.
 #[derive(Debug, Clone)]
 pub enum Returned {
-    /// The `data` of an answer that went well.
+    /// The `data` of a successful answer.
     Data(Value),
     /// A whole envelope, in which some of `meta` may be missing.
     Envelope(Map<String, Value>),
 }
 
-/// A tool's failure: what AgentFlow's answer says in its place.
+/// A tool's failure, as in AgentFlow's answer.
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub code: i64,
@@ -110,10 +110,10 @@ impl Failure {
     }
 }
 
-/// A trace's id: a random UUID of version 4.
+/// A trace id: a random UUID of version 4.
 pub fn trace_id() -> String {
     let mut bytes = [0u8; 16];
-    // Without randomness of the kernel nothing here works.
+    // Nothing works without the kernel's random numbers.
     if getrandom::fill(&mut bytes).is_err() {
         bytes[..8].copy_from_slice(&jiff::Timestamp::now().as_microsecond().to_be_bytes());
     }
@@ -131,7 +131,7 @@ pub(crate) fn random_hex(digits: usize) -> String {
     id
 }
 
-/// UTC without saying so, to the microsecond, as Python's `utcnow().isoformat()` writes it.
+/// UTC without a zone, with microseconds, in the format of Python's `utcnow().isoformat()`.
 pub fn naive(at: jiff::Timestamp) -> String {
     at.to_zoned(jiff::tz::TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S%.6f").to_string()
 }

@@ -1,4 +1,4 @@
-//! What offers tools, and what it is given to work with.
+//! The interface of backends, which offer tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
-/// A tool as it is listed and called.
+/// Description of a tool.
 #[derive(Debug, Clone)]
 pub struct ToolSpec {
     /// `bash:run`.
     pub name: String,
-    /// What answers and lists name as its resource. A tool of a backend: its session's type; of an API: the key of its
+    /// The resource that answers and lists name. For a tool of a backend, its session's type; for an API's, the key of its
     /// configuration, which may differ.
     pub resource: Option<String>,
     pub description: String,
@@ -35,28 +35,28 @@ pub struct ToolCall<'a> {
     pub trace_id: &'a str,
     /// None for a tool without one: `ds_*`.
     pub session: Option<&'a Arc<Session>>,
-    /// Where it works, if it needs a sandbox.
+    /// The sandbox in which it works, if it needs one.
     pub handle: Option<&'a SandboxHandle>,
     /// When its client stops waiting.
     pub deadline: Option<Instant>,
 }
 
-/// Offers tools of one type of resource. Its calls may run at the same time; whatever is dropped is cancelled.
+/// Offers tools of one resource type. Its calls may run concurrently. Dropping a future cancels its work.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// The type of its sessions, and the key of its configuration.
     fn name(&self) -> &str;
-    /// In the order in which they are listed.
+    /// Its tools, in the order of lists.
     fn tools(&self) -> Vec<ToolSpec>;
-    /// Whether `warmup` finds out what its tools are. It is then warmed up when the server starts, in the background.
+    /// Whether `warmup` discovers its tools. It is then warmed up in the background when the server starts.
     fn discovers(&self) -> bool {
         false
     }
-    /// Parts of it that don't work, and why, as far as `warmup` found out. Lists of tools name them.
+    /// Parts of it that don't work, with the reasons that `warmup` found. Lists of tools name them.
     fn problems(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
-    /// What a session's own configuration is laid over.
+    /// Defaults, which a session's own configuration overrides.
     fn default_config(&self) -> Map<String, Value> {
         Map::new()
     }
@@ -64,29 +64,29 @@ pub trait Backend: Send + Sync {
     fn sandbox_request(&self, _config: &Map<String, Value>) -> Option<SandboxRequest> {
         None
     }
-    /// Whether a sandbox is needed by calls that have no session, such as those of `ds_*`.
+    /// Whether calls without a session need a sandbox, such as those of `ds_*`.
     fn needs_sandbox(&self) -> bool {
         false
     }
-    /// Whether `warmup` lists it: backends are there, APIs are not.
+    /// Whether `warmup` lists it: it lists backends, but not APIs.
     fn is_resource(&self) -> bool {
         true
     }
-    /// Refuses a call that can be known to be wrong before anything is made for it.
+    /// Refuses a call with detectable errors before anything is created for it.
     fn check(&self, _tool: &str, _params: &Map<String, Value>, _worker: &str) -> Result<(), Failure> {
         Ok(())
     }
-    /// Gives it what to keep sandboxes ready with, once, before anything else.
+    /// Provides it with the means to keep sandboxes ready, once, before anything else.
     fn bind(&self, _keep: Keep) {}
-    /// A sandbox that it has kept ready for such a session, which is the session's from here on. None: one is made.
+    /// A sandbox that it has kept ready for such a session. From here on it belongs to the session. None: a new one is created.
     async fn spare(&self, _caller: &Caller, _config: &Map<String, Value>, _sandbox_request: &SandboxRequest) -> Option<String> {
         None
     }
-    /// Makes ready what its sessions share.
+    /// Prepares what its sessions share.
     async fn warmup(&self) -> Result<(), String> {
         Ok(())
     }
-    /// Makes a session ready.
+    /// Prepares a session.
     async fn initialize(&self, _session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         Ok(())
     }

@@ -1,24 +1,24 @@
-//! What tools of APIs have in common: they answer with their result beside what they were called with.
+//! Shared code for tools of APIs: they return their result together with their inputs.
 
 use serde_json::{Map, Value, json};
 
 use super::Params;
 use crate::answer::{Failure, Returned, code as codes};
 
-/// Characters of a string, and items of a list or a mapping, that are repeated to the client.
+/// Longest string, in characters, and longest list or mapping, in items, that is repeated to the client.
 const MAX_CHARACTERS: usize = 500;
 const MAX_ITEMS: usize = 10;
 
-/// A tool's failure: its code, and its words.
+/// A tool's failure: its code and its message.
 pub(super) struct Fault {
     code: i64,
     message: String,
-    /// Without what the server puts before it.
+    /// Without the server's prefix.
     details: String,
 }
 
 impl Fault {
-    /// The tool can't, and says so.
+    /// A failure that the tool itself reports.
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self::with(codes::EXECUTION_ERROR, message)
     }
@@ -28,7 +28,7 @@ impl Fault {
         Self { code, details: message.clone(), message }
     }
 
-    /// It was not called as it has to be, or broke: AgentFlow's server says more of that.
+    /// Invalid arguments or an internal error: AgentFlow's server adds details to these.
     pub(super) fn internal(details: String) -> Self {
         Self { code: codes::EXECUTION_ERROR, message: format!("Internal system error: {details}"), details }
     }
@@ -50,7 +50,7 @@ pub(super) fn answer(params: &Params, worker: &str, result: Result<Value, Fault>
     }
 }
 
-/// What the tool was called with, short enough to be repeated, and without secrets.
+/// The tool's inputs, shortened for repetition, and without secrets.
 fn inputs(params: &Params, worker: &str) -> Map<String, Value> {
     let secret = |name: &str| name.contains("api_key") || name == "config" || name.starts_with("session_") || name == "trace_id";
     let mut inputs: Map<String, Value> =
@@ -76,7 +76,7 @@ fn short(value: &Value, outer: bool) -> Value {
     }
 }
 
-/// A text, or several. Numbers, such as those of sections, are taken as they are written.
+/// A text, or several. Numbers, such as those of sections, become text.
 pub(super) fn texts(params: &Params, name: &str) -> Result<Vec<String>, Fault> {
     let wrong = || Fault::new(format!("{name} has to be a string or a list of strings"));
     let text = |value: &Value| match value {
@@ -93,7 +93,7 @@ pub(super) fn texts(params: &Params, name: &str) -> Result<Vec<String>, Fault> {
     }
 }
 
-/// A whole number, also as text; none: it is not given, or null.
+/// A whole number, also as text; none if it is missing or null.
 pub(super) fn integer(params: &Map<String, Value>, name: &str) -> Result<Option<i64>, Fault> {
     let wrong = || Fault::internal(format!("{name} has to be a whole number"));
     match params.get(name) {

@@ -1,4 +1,4 @@
-//! Requests to services beside the server: searches, readers of pages, models. Away from the threads that serve.
+//! Requests to external services: search engines, page readers, models. They run off the async threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// Bytes of an answer that are read.
+/// Largest answer that is read, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Seconds that a model may take, unless the configuration says otherwise.
+/// Default timeout of a model.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// One request: its answer's status and text, or that there was none.
+/// Sends one request. Returns its answer's status and text, or why there is none.
 pub(super) async fn ask(
     url: String,
     headers: Vec<(String, String)>,
@@ -38,12 +38,12 @@ pub(super) async fn ask(
     asked.await.unwrap_or(Err(ureq::Error::ConnectionFailed))
 }
 
-/// A model behind an interface like OpenAI's.
+/// A model behind an OpenAI-compatible API.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: String,
     pub(super) key: String,
-    /// Up to `/v1`.
+    /// The address up to `/v1`.
     pub(super) url: String,
     pub(super) timeout: Duration,
 }
@@ -53,7 +53,7 @@ impl Model {
         Self { name, key, url, timeout: MODEL_TIMEOUT }
     }
 
-    /// The text of its answer. `more`: beside the model's name and the messages.
+    /// Returns the text of its answer. `more`: fields beside the model's name and the messages.
     pub(super) async fn complete(&self, messages: Value, more: Value) -> Result<String, String> {
         let mut body = json!({ "model": self.name, "messages": messages });
         if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
@@ -61,7 +61,7 @@ impl Model {
         }
         let url = format!("{}/chat/completions", self.url.trim_end_matches('/'));
         let key = ("authorization".to_owned(), format!("Bearer {}", self.key));
-        // In the words of OpenAI's own library.
+        // In the format of OpenAI's own library.
         let asked = ask(url, vec![key], Some(body), self.timeout).await;
         let (status, text) = asked.map_err(|error| match error {
             ureq::Error::Timeout(_) => "Request timed out.",
@@ -77,7 +77,7 @@ impl Model {
     }
 }
 
-/// A setting of a configuration, else the first of the variables that is set. A variable that was not expanded is none.
+/// A setting of the configuration, otherwise the first of the variables that is set. An unexpanded variable counts as unset.
 pub(super) fn setting(config: &serde_json::Map<String, Value>, name: &str, variables: &[&str]) -> Option<String> {
     let is_set = |text: &String| !text.is_empty() && !text.starts_with("${");
     let own = config.get(name).and_then(Value::as_str).map(str::to_owned).filter(is_set);

@@ -1,4 +1,4 @@
-//! `bash:*`: commands in a shell that lasts as long as its session: directory, variables and functions stay.
+//! `bash:*`: commands in a shell that lasts as long as its session, with its directory, variables and functions.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "bash";
-/// Seconds, unless the session or the call says otherwise.
+/// Default timeout in seconds.
 const TIMEOUT: f64 = 30.0;
-/// What a command ends with when its time is over, as `timeout` has it.
+/// Exit code of a command that timed out, as in `timeout`.
 const TIMED_OUT: i64 = 124;
 
-/// Runs before each command of a session, on the same line: takes up what the last one left, and sees that this one leaves
-/// it too. Bash's own variables are left out, and what can't be set again.
+/// Runs before each command of a session, on the same line: restores the state of the previous command, and saves it after this
+/// one. Excludes Bash's own variables, and those that can't be set again.
 const KEEP: &str = r#"[ -r "$AGENTFLOW_STATE" ] && . "$AGENTFLOW_STATE"; __af_keep() { local __af_rc=$? __af_v; trap - EXIT; { printf 'cd -- %q\n' "$PWD"; declare -f | grep -v '^declare -f __af_' ; for __af_v in $(compgen -v); do case $__af_v in BASH*|COMP_*|DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPT*|PIPESTATUS|PPID|PS4|PWD|OLDPWD|RANDOM|SECONDS|SHELL|SHELLOPTS|SHLVL|SRANDOM|UID|_|__af_*|AGENTFLOW_STATE) continue;; esac; [[ ${!__af_v@a} == *r* ]] || declare -p "$__af_v"; done; } >"$AGENTFLOW_STATE.new" 2>/dev/null && mv -f "$AGENTFLOW_STATE.new" "$AGENTFLOW_STATE"; exit $__af_rc; }; trap __af_keep EXIT; "#;
 
 /// Runs commands.
@@ -38,14 +38,14 @@ pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Ans
     let timeout = seconds(timeout, call.deadline);
     let mut request = json!({
         "command": command,
-        // The command is killed a little before the call would give up on it.
+        // The command is killed slightly before the call times out.
         "hard_timeout": timeout,
         "timeout": timeout + 30.0,
         "max_output_length": MAX_OUTPUT,
     });
     let session = call.session.filter(|session| !session.facts.auto_created);
     let mut stop = None;
-    // One after the other: the next command goes on from what the one before has left.
+    // One after the other: each command continues from the state of the one before.
     let _turn = match session {
         Some(session) => Some(session.turn.lock().await),
         None => None,
@@ -68,7 +68,7 @@ pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Ans
         "command": command,
         "stdout": done["stdout"].as_str().unwrap_or_default(),
         "stderr": done["stderr"].as_str().unwrap_or_default(),
-        // The one name is the client's formatter's, the other the documents'.
+        // AgentFlow's client formats one name, its documents have the other.
         "return_code": code,
         "exit_code": code,
     });
@@ -80,9 +80,9 @@ pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Ans
     Ok(Returned::Data(data))
 }
 
-/// Kills what runs when the call is dropped: its client left, or its time is over.
+/// Kills the command when the call is dropped: its client left, or it timed out.
 struct Stop {
-    /// None: it came back.
+    /// None: the command has returned.
     handle: Option<SandboxHandle>,
     session: String,
 }
@@ -99,7 +99,7 @@ impl Drop for Stop {
     }
 }
 
-/// The directory that a session begins in.
+/// The directory in which a session starts.
 pub(super) async fn open(session: &Arc<Session>, handle: Option<&SandboxHandle>) -> Result<(), String> {
     let Some(handle) = handle else { return Ok(()) };
     if session.facts.auto_created {

@@ -1,4 +1,4 @@
-//! `browser:*`: the sandbox's browser, by the names of AgentFlow's documents and of those before them.
+//! `browser:*`: the sandbox's browser, under the names of AgentFlow's current and earlier documents.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "browser";
-/// Milliseconds until a page or an element has to be there.
+/// Timeout in milliseconds for a page or an element to appear.
 const TIMEOUT: f64 = 30_000.0;
-/// Where pictures are put, for who wants them as files.
+/// Folder for screenshots, for clients that want them as files.
 const PICTURES: &str = "/tmp/screenshots";
 
 /// Works in the sandbox's browser.
@@ -35,7 +35,7 @@ fn timeout(call: &ToolCall<'_>) -> Result<f64, Failure> {
     Ok(number_if(&call.params, "timeout")?.or(own).unwrap_or(TIMEOUT) / 1e3)
 }
 
-/// What a page has of itself after something was done in it.
+/// The page's state after an action.
 async fn page(handle: &SandboxHandle, mut data: Value) -> Answered {
     let asked = json!({ "expression": "({url: location.href, title: document.title})" });
     if let Ok(now) = handle.post("/v1/browser/page/evaluate", &asked).await {
@@ -57,7 +57,7 @@ async fn screenshot(call: &ToolCall<'_>, handle: &SandboxHandle) -> Answered {
         return Err(failed(answer.data().err().unwrap_or_else(|| "no picture came".to_owned())));
     }
     let image = STANDARD.encode(&answer.bytes);
-    // The size stands in the picture's head: a PNG's is at the same place always.
+    // The size is in the picture's header, which for PNG is always at the same offset.
     let side = |at: usize| answer.bytes.get(at..at + 4).map(|four| u32::from_be_bytes([four[0], four[1], four[2], four[3]]));
     let file = text_if(&call.params, "path")?
         .map_or_else(|| format!("{PICTURES}/{}.png", crate::execute::unique("screenshot")), str::to_owned);
@@ -227,7 +227,7 @@ impl Backend for Browser {
                 if data.get("status").is_none_or(Value::is_null) {
                     data["status"] = 200.into();
                 }
-                // The tab's name may still be the address's; the page's own title is read from it.
+                // The tab's title may still be the address, so the page's own title is read.
                 data["title"] = Value::Null;
                 page(handle, data).await
             }

@@ -13,11 +13,11 @@ use crate::sandboxes::{SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "code";
-/// Seconds.
+/// Default timeout in seconds.
 const TIMEOUT: f64 = 60.0;
-/// The kernel's own bound on one execution, in seconds.
+/// The kernel's own limit on one execution, in seconds.
 const LONGEST: f64 = 300.0;
-/// Lines that one read answers with.
+/// Lines that one read returns.
 const LINES: u64 = 2000;
 /// Files or matches in one answer.
 const FOUND: usize = 1000;
@@ -160,7 +160,7 @@ async fn execute(call: &ToolCall<'_>, default: f64) -> Answered {
     let mut request = json!({
         "language": language,
         "code": code,
-        // The kernel counts whole seconds.
+        // The kernel accepts whole seconds.
         "timeout": seconds(timeout.min(LONGEST), call.deadline).max(1.0) as i64,
     });
     if let Some(session) = call.session.filter(|session| !session.facts.auto_created) {
@@ -199,13 +199,13 @@ async fn execute(call: &ToolCall<'_>, default: f64) -> Answered {
     Ok(Returned::Data(data))
 }
 
-/// What AgentFlow's documents have beside the output. What one execution took of memory is not known.
+/// Fields of AgentFlow's documents beside the output. The memory use of one execution is not known.
 fn told(data: &mut Value, begun: Instant) {
     data["execution_time_ms"] = (begun.elapsed().as_secs_f64() * 1e3).into();
     data["memory_used_mb"] = Value::Null;
 }
 
-/// A path of the sandbox: relative ones are the session's.
+/// A path in the sandbox; relative ones belong to the session's directory.
 async fn path(call: &ToolCall<'_>, given: &str) -> Result<String, Failure> {
     if given.starts_with('/') {
         return Ok(given.to_owned());
@@ -222,7 +222,7 @@ async fn path(call: &ToolCall<'_>, given: &str) -> Result<String, Failure> {
     Ok(if given.is_empty() || given == "." { base } else { format!("{}/{given}", base.trim_end_matches('/')) })
 }
 
-/// The six of an editor's workspace answer with text. What they can't do they say in text too, which begins with `Error:`.
+/// The six tools of an editor's workspace return text. Failures are text too, with the prefix `Error:`.
 async fn workspace(call: &ToolCall<'_>) -> Answered {
     let params = &call.params;
     let required: &[&str] = match call.tool {

@@ -1,19 +1,19 @@
-//! Folders of the server that hold clients' data: which a client may name, and where a relative path leads.
+//! Folders of the server with clients' data: which of them a client may name, and how relative paths resolve.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Where relative paths of a configuration and of its clients are looked for, in this order: AgentFlow's server resolves them
-/// against its working directory.
+/// Directories in which relative paths of a configuration and of its clients are searched, in order. AgentFlow's server resolves
+/// them against its working directory.
 #[derive(Debug, Clone, Default)]
 pub struct SearchDirs {
-    /// The working directory, then the folder of the configuration. Empty where there is no configuration.
+    /// The working directory, then the folder of the configuration. Empty without a configuration.
     dirs: Vec<PathBuf>,
-    /// The server's own data, which no client reads.
+    /// The server's own data, which no client may read.
     data_dir: Option<PathBuf>,
 }
 
 impl SearchDirs {
-    /// Of a server with a configuration that lies in `dir`.
+    /// For a server with a configuration in `dir`.
     pub fn new(dir: &Path, data_dir: &Path) -> Self {
         let dir = std::path::absolute(dir).ok();
         let mut dirs: Vec<PathBuf> = std::env::current_dir().ok().into_iter().chain(dir).collect();
@@ -21,7 +21,7 @@ impl SearchDirs {
         Self { dirs, data_dir: data_dir.canonicalize().ok() }
     }
 
-    /// A path that the configuration names, if it is there. It may lead anywhere.
+    /// A path from the configuration, if it exists. It may be anywhere.
     pub fn existing(&self, path: &Path) -> Option<PathBuf> {
         if path.is_absolute() {
             return path.exists().then(|| path.to_owned());
@@ -31,16 +31,16 @@ impl SearchDirs {
     }
 }
 
-/// Why a path of a client leads nowhere.
+/// Why a client's path is refused.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Missing {
-    /// It would be in one of the folders.
+    /// It is below one of the folders, but does not exist.
     NotThere,
-    /// It is, or would be, in none of the folders. Whether it exists is not told.
+    /// It is outside of all folders. Whether it exists is not disclosed.
     Outside,
 }
 
-/// The folders below which clients may name data.
+/// The folders in which clients may name data.
 #[derive(Debug, Clone)]
 pub(super) struct Folders {
     roots: Vec<PathBuf>,
@@ -48,8 +48,8 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// `only`: the one folder that the configuration allows. Without it: the working directory and the configuration's folder,
-    /// and `more`. A root directory allows nothing: it would be the whole host.
+    /// `only`: the only folder that the configuration allows. Without it: the working directory and the configuration's folder,
+    /// and `more`. A root directory allows nothing, because it would be the whole host.
     pub(super) fn new(search_dirs: &SearchDirs, only: Option<&str>, more: Option<&Path>) -> Self {
         let roots: Vec<PathBuf> = match only {
             Some(only) => search_dirs.existing(Path::new(only)).into_iter().collect(),
@@ -59,7 +59,7 @@ impl Folders {
         Self { roots, data_dir: search_dirs.data_dir.clone() }
     }
 
-    /// The path that a client means: absolute, or below the first of the folders that has it. Links that lead out of its folder,
+    /// Resolves a client's path: absolute, or below the first of the folders that has it. Links that lead out of their folder,
     /// hidden files and folders, and the server's own data are outside.
     pub(super) fn find(&self, given: &str) -> Result<PathBuf, Missing> {
         let given = Path::new(given);
@@ -88,7 +88,7 @@ impl Folders {
     }
 }
 
-/// Without `.` and `..`, as it is written.
+/// The path without `.` and `..`, without following links.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -103,7 +103,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Whether one of its parts begins with a dot: keys and histories of people are in such folders.
+/// Whether one of its parts starts with a dot: such folders contain people's keys and histories.
 fn is_hidden(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"."))
 }
@@ -135,11 +135,11 @@ mod tests {
         for given in ["..", "/etc", "/nothing", "out", "out/passwd", "a/../..", ".ssh", "keys", "data", "data/secret"] {
             assert_eq!(folders.find(given), Err(Missing::Outside), "{given}");
         }
-        // One that is named allows nothing beside it.
+        // A configured folder is the only one allowed.
         let only = Folders::new(&search_dirs, Some("a"), None);
         assert_eq!(only.find("."), Ok(here.join("a").canonicalize().unwrap()));
         assert_eq!(only.find(&text(there.join("b"))), Err(Missing::Outside));
-        // The whole host is never meant.
+        // The whole host is never allowed.
         let host = Folders::new(&SearchDirs { dirs: vec!["/".into()], data_dir: None }, None, None);
         assert_eq!(host.find("etc"), Err(Missing::Outside));
         assert_eq!(Folders::new(&SearchDirs::default(), None, None).find("etc"), Err(Missing::Outside));

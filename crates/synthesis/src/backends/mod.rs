@@ -1,4 +1,4 @@
-//! The backends that come with the server.
+//! The built-in backends.
 
 mod api;
 mod ask;
@@ -37,10 +37,10 @@ pub use web::Web;
 type Params = Map<String, Value>;
 type Answered = Result<Returned, Failure>;
 
-/// Characters of one output in an answer.
+/// Longest output in an answer, in characters.
 const MAX_OUTPUT: i64 = 100_000;
 
-/// A tool of a backend, as it is listed. `properties` is the `properties` of its schema.
+/// A tool of a backend. `properties` is the `properties` of its schema.
 fn spec(name: &str, resource: &str, description: &str, properties: Value, required: &[&str]) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
@@ -51,12 +51,12 @@ fn spec(name: &str, resource: &str, description: &str, properties: Value, requir
     }
 }
 
-/// The same for a name that is kept for who knows it.
+/// The same tool under another name, which is kept for compatibility.
 fn alias(of: &ToolSpec, name: &str) -> ToolSpec {
     ToolSpec { name: name.to_owned(), hidden: true, ..of.clone() }
 }
 
-/// Refuses a call without one of its parameters, in Python's words, which is what AgentFlow's server answers with.
+/// Refuses a call without one of its parameters, with Python's message, as AgentFlow's server does.
 fn needs(function: &str, params: &Params, required: &[&str]) -> Result<(), String> {
     let missing: Vec<String> =
         required.iter().filter(|name| !params.contains_key(**name)).map(|name| format!("'{name}'")).collect();
@@ -109,17 +109,17 @@ fn count_if(params: &Params, name: &str) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// What a sandbox says when it can't: the tool's own failure.
+/// A sandbox's error, as the tool's own failure.
 fn failed(error: String) -> Failure {
     Failure::new(codes::EXECUTION_ERROR, error)
 }
 
-/// A tool that needs a sandbox, and was called without: its session is of another configuration.
+/// The sandbox of a tool that needs one. Without one, its session has another configuration.
 fn handle(handle: Option<&SandboxHandle>) -> Result<&SandboxHandle, Failure> {
     handle.ok_or_else(|| Failure::new(codes::RESOURCE_NOT_INITIALIZED, "the session has no sandbox"))
 }
 
-/// The seconds that a command may take: what was asked for, and no longer than the client waits.
+/// The timeout of a command in seconds: the requested one, but not longer than the client waits.
 fn seconds(wanted: f64, deadline: Option<Instant>) -> f64 {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let most = left.map_or(f64::INFINITY, |left| left.as_secs_f64());
@@ -127,7 +127,7 @@ fn seconds(wanted: f64, deadline: Option<Instant>) -> f64 {
     wanted.min(most).clamp(0.001, longest)
 }
 
-/// A word for a shell.
+/// A word quoted for a shell.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

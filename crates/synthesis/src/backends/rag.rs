@@ -1,4 +1,4 @@
-//! `rag:*`: passages of a corpus. What is configured is shared by all workers; what a session indexes is its own.
+//! `rag:*`: passages of a corpus. All workers share the configured one; each session has its own for what it indexes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,41 +23,41 @@ use crate::sandboxes::SandboxHandle;
 use crate::session::Session;
 
 const NAME: &str = "rag";
-/// What AgentFlow's server says it is; its `stats` tell it.
+/// AgentFlow's server version, which `stats` returns.
 const VERSION: &str = "3.0.0";
-/// The corpus that is searched when none is configured, if it is there.
+/// The default corpus, if it exists.
 const USUAL: &str = "default";
-/// Passages of an answer, unless asked otherwise.
+/// Default number of passages of an answer.
 const TOP_K: usize = 5;
 /// Between two passages of a context.
 const SEPARATOR: &str = "\n---\n";
-/// AgentFlow's context when nothing was found: clients look for it.
+/// AgentFlow's context without results: clients search for this text.
 const NOTHING: &str = "[查询结果] 未找到相关文档";
 /// The most queries of one call, and documents.
 const MAX_MANY: usize = 1000;
 /// The most passages that a session may add itself.
 const MAX_OWN: usize = 100_000;
 
-/// AgentFlow's keys, and ours: `corpus`, `mode`, `reranker`.
+/// AgentFlow's keys, and Arenite's: `corpus`, `mode`, `reranker`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Config {
     /// The encoder: a folder, or a name in the local cache of models.
     model_name: Option<String>,
-    /// A file of Faiss, or the directory of an index of ours.
+    /// A Faiss file, or the directory of an Arenite index.
     index_path: Option<PathBuf>,
     corpus_path: Option<PathBuf>,
     device: Option<String>,
     default_top_k: Option<usize>,
     batcher_trigger_batch_size: Option<usize>,
     batcher_max_batch_size: Option<usize>,
-    /// Seconds.
+    /// In seconds.
     batcher_max_wait_time: Option<f64>,
-    /// The name of a corpus that `arenite rag index` made in the server's data directory.
+    /// The name of a corpus that `arenite rag index` created in the server's data directory.
     corpus: Option<String>,
     mode: Option<Mode>,
     reranker: Option<Reranker>,
-    /// How vectors of sessions' own documents are made where there is no corpus.
+    /// The embedder for sessions' own documents if there is no corpus.
     embedder: Option<EmbedderSpec>,
 }
 
@@ -65,7 +65,7 @@ struct Config {
 pub struct Rag {
     raw: Map<String, Value>,
     config: Result<Config, String>,
-    /// The server's corpora are in `retrieval`, sessions' own in `synthesis/rag`.
+    /// The server's corpora are in `retrieval`, those of sessions in `synthesis/rag`.
     data_dir: PathBuf,
     shared: OnceCell<Arc<Served>>,
     own: Mutex<HashMap<String, Arc<Own>>>,
@@ -83,7 +83,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs what reads files or computes for long.
+/// Runs work that reads files or computes for long, off the async threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Error::Invalid(format!("it was given up: {error}"))))
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// What the configuration names.
+    /// Opens the configured corpus.
     fn open(&self, data_dir: &Path) -> Result<Option<Served>, Error> {
         if let Some(device) = self.device.as_deref().filter(|device| *device != "cpu") {
             tracing::warn!(device, "vectors are made and searched by the processor: there is no support of other devices");
@@ -142,7 +142,7 @@ impl Rag {
         self.config.as_ref().map_err(Clone::clone)
     }
 
-    /// None: there is nothing, and sessions have what they index.
+    /// None: no corpus is configured, and sessions only have what they index.
     async fn shared(&self) -> Result<Option<Arc<Served>>, String> {
         let opened = self.shared.get_or_try_init(|| async {
             let (config, data_dir) = (self.config().map_err(Some)?.clone(), self.data_dir.clone());
@@ -169,7 +169,7 @@ impl Rag {
         self.shared().await.map_err(|error| Failure::new(codes::BACKEND_NOT_INITIALIZED, error))
     }
 
-    /// What is searched in a session.
+    /// The corpora that a session searches.
     async fn corpora(&self, call: &ToolCall<'_>) -> Result<Vec<Arc<Served>>, Failure> {
         let own = call.session.and_then(|session| locked(&self.own).get(&session.facts.id).cloned());
         let own = own.and_then(|own| locked(&own.served).clone());
@@ -319,7 +319,7 @@ impl Rag {
         done.await.map(Returned::Data).map_err(|error| failure(&error))
     }
 
-    /// Sessions' own passages are found by what finds the others.
+    /// Settings for a session's own passages: the same as for the others.
     fn own_settings(&self, shared: Option<&Corpus>) -> Result<Settings, Error> {
         if let Some(settings) = shared.and_then(Corpus::index).map(Index::settings) {
             return Ok(settings.clone());
@@ -335,7 +335,7 @@ impl Rag {
     }
 }
 
-/// Asks all corpora; their answers are one list.
+/// Searches all corpora, and merges the results to one list.
 async fn ask(corpora: &[Arc<Served>], query: &Query) -> Result<Vec<Found>, Error> {
     let mut lists = Vec::new();
     for corpus in corpora {
@@ -344,7 +344,7 @@ async fn ask(corpora: &[Arc<Served>], query: &Query) -> Result<Vec<Found>, Error
     if lists.len() < 2 {
         return Ok(lists.pop().unwrap_or_default());
     }
-    // Scores of two corpora can't be compared: their ranks are.
+    // Scores of two corpora can't be compared, but their ranks can.
     let mut all: Vec<Found> = lists
         .into_iter()
         .flat_map(|list| (1u16..).zip(list))
@@ -440,7 +440,7 @@ impl Backend for Rag {
     async fn initialize(&self, session: &Arc<Session>, _handle: Option<&SandboxHandle>) -> Result<(), String> {
         self.shared().await?;
         if session.restored {
-            // What it had indexed is still on disk.
+            // The session's index is still on disk.
             let own = self.own(session);
             let dir = own.dir.clone();
             if let Ok(served) = blocking(move || Served::of_directory(&dir, None, Knobs::default())).await {

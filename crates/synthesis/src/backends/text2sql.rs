@@ -1,4 +1,4 @@
-//! `text2sql:*`: questions to SQLite databases, which are only read, for a bounded time, beside everything else.
+//! `text2sql:*`: read-only queries on SQLite databases, with a timeout, off the async threads.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,20 +17,20 @@ use crate::answer::code as codes;
 use crate::backend::{Backend, ToolCall, ToolSpec};
 
 const NAME: &str = "text2sql";
-/// Rows of an answer, unless the configuration says otherwise.
+/// Default number of rows of an answer.
 const ROWS: u64 = 100;
-/// Seconds of a query, unless the configuration says otherwise.
+/// Default timeout of a query, in seconds.
 const TIMEOUT: f64 = 30.0;
-/// Characters of one value in an answer.
+/// Longest value in an answer, in characters.
 const CELL: usize = 20_000;
-/// Steps of SQLite's machine between two looks at the clock.
+/// Instructions of SQLite's virtual machine between two checks of the clock.
 const STEPS: i32 = 10_000;
 
 /// Databases by their ids.
 pub struct Text2Sql {
     /// In the order of the configuration.
     databases: Vec<Database>,
-    /// Where relative paths are looked for.
+    /// Directories in which relative paths are searched.
     search_dirs: SearchDirs,
     rows: u64,
     timeout: f64,
@@ -38,13 +38,13 @@ pub struct Text2Sql {
 
 struct Database {
     id: String,
-    /// As the configuration has it; empty: a variable for it is not set.
+    /// The path in the configuration. Empty: a variable in it is not set.
     path: String,
 }
 
 impl Text2Sql {
-    /// `config`: `databases` (or `db_paths`) as a mapping of ids to paths, `max_rows`, `timeout` in seconds. `order`: the ids as
-    /// they stand in the file.
+    /// `config`: `databases` (or `db_paths`) as a mapping of ids to paths, `max_rows`, `timeout` in seconds. `order`: the ids in
+    /// the order of the file.
     pub fn new(config: &Map<String, Value>, order: &[String], search_dirs: SearchDirs) -> Self {
         let configured = ["databases", "db_paths"].iter().find_map(|name| config.get(*name).and_then(Value::as_object));
         let database = |(id, path): (&String, &Value)| {
@@ -72,7 +72,7 @@ impl Text2Sql {
         self.configured()?;
         let id = params.get("db_id").and_then(Value::as_str).ok_or_else(|| Fault::new("db_id has to be a string"))?;
         let known = self.databases.iter().find(|database| database.id == id && !database.path.is_empty());
-        // AgentFlow's words for an id that is not there and for one that has no path.
+        // AgentFlow's messages for a missing id and for one without a path.
         let known = known.ok_or_else(|| Fault::new(format!("Database not found: {id}")))?;
         let path = self.search_dirs.existing(Path::new(&known.path)).filter(|path| path.is_file());
         path.ok_or_else(|| Fault::new(format!("Database file not found: {}", known.path)))
@@ -107,7 +107,7 @@ impl Text2Sql {
     }
 }
 
-/// Runs away from the threads that serve. SQLite is interrupted when the time is over or the call is dropped.
+/// Runs off the async threads. Interrupts SQLite when the timeout is over or the call is dropped.
 async fn beside(timeout: f64, work: impl FnOnce(Until) -> Result<Value, Fault> + Send + 'static) -> Result<Value, Fault> {
     let stop = tokio_util::sync::CancellationToken::new();
     let _dropped = stop.clone().drop_guard();
@@ -116,7 +116,7 @@ async fn beside(timeout: f64, work: impl FnOnce(Until) -> Result<Value, Fault> +
     done.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))
 }
 
-/// When a query has to be done.
+/// The deadline of a query.
 struct Until {
     at: Instant,
     stop: tokio_util::sync::CancellationToken,
@@ -138,7 +138,7 @@ fn said(error: &rusqlite::Error, until: &Until) -> Fault {
             Fault::new(format!("the query took longer than {} s and was stopped", until.timeout))
         }
         _ => Fault::internal(match error {
-            // Without the whole query behind it, which the client knows.
+            // Without the query text after it, which the client knows.
             rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
             rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
             rusqlite::Error::MultipleStatement => "You can only execute one statement at a time.".to_owned(),
@@ -179,7 +179,7 @@ fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fau
         return Err(Fault::with(codes::INVALID_INPUT, "Only SELECT/PRAGMA queries are allowed"));
     }
     let connection = open(path, &until)?;
-    // Of a pragma that would change something, and of a WITH before one.
+    // For a pragma with side effects, and for a WITH before one.
     let read = || -> Result<Value, rusqlite::Error> {
         let mut statement = connection.prepare(query)?;
         if !statement.readonly() {
@@ -206,7 +206,7 @@ fn run(path: &Path, query: &str, most: usize, until: Until) -> Result<Value, Fau
     }
 }
 
-/// A value as JSON. Numbers that JSON has no words for are text, and bytes are Base64.
+/// A value as JSON. Numbers that JSON can't represent become text, and bytes become Base64.
 fn cell(value: ValueRef<'_>) -> Value {
     let cut = |text: String| match text.char_indices().nth(CELL) {
         Some((at, _)) => format!("{}...[Truncated]", &text[..at]),

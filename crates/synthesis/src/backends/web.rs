@@ -1,4 +1,4 @@
-//! `web:*`: searches by Serper's API, and reads pages by Jina's reader. Both addresses can be others.
+//! `web:*`: searches with Serper's API, and reads pages with Jina's reader. Both addresses are configurable.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::ask::{Model, ask, setting};
 use super::{Answered, needs, spec};
 use crate::backend::{Backend, ToolCall, ToolSpec};
 
-/// The key of its configuration, which its answers name as their resource.
+/// Its key in the configuration; its answers name this as their resource.
 const KEY: &str = "websearch";
 const SERPER: &str = "https://google.serper.dev";
 const LENS: &str = "https://google.serper.dev/lens";
 const JINA: &str = "https://r.jina.ai";
-/// For one request.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TRIES: u32 = 3;
-/// Requests of one call at a time, unless the configuration says otherwise.
+/// Default number of concurrent requests of one call.
 const AT_ONCE: u64 = 5;
-/// Characters of a page that are answered or summarised, unless the configuration says otherwise.
+/// Default limit on the characters of a page that are returned or summarised.
 const CONTENT: u64 = 50_000;
 
 /// Searches and reads the web.
@@ -36,7 +36,7 @@ impl Web {
         Self { config }
     }
 
-    /// Of the configuration, else of the environment.
+    /// A setting from the configuration, otherwise from the environment.
     fn setting(&self, name: &str, variable: &str) -> Option<String> {
         setting(&self.config, name, &[variable])
     }
@@ -60,7 +60,7 @@ impl Web {
     }
 
     async fn search(&self, query: String, path: &str) -> Result<String, Fault> {
-        // Han characters: someone who searches in Chinese wants results in Chinese.
+        // Han characters: a search in Chinese should return results in Chinese.
         let chinese = query.chars().any(|c| ('\u{4e00}'..='\u{9fff}').contains(&c));
         let (country, language) = if chinese { ("cn", "zh-cn") } else { ("us", "en") };
         let found = self.serper(path, json!({ "q": query, "gl": country, "hl": language })).await?;
@@ -141,7 +141,7 @@ impl Web {
     }
 }
 
-/// A list of results in Markdown.
+/// A list of results as Markdown.
 fn results(title: &str, list: &[Value]) -> String {
     let mut text = format!("# {} {title}\n", list.len());
     for (at, one) in list.iter().enumerate() {
@@ -157,7 +157,7 @@ fn results(title: &str, list: &[Value]) -> String {
     text
 }
 
-/// One request, tried again when the other side is busy.
+/// One request, repeated when the service is busy.
 async fn tried(url: String, headers: Vec<(String, String)>, body: Option<Value>) -> Result<String, Fault> {
     let mut attempt = 0;
     loop {

@@ -1,4 +1,4 @@
-//! `doc:*`: finds and reads sections of documents that lie in a folder of the server: AgentFlow's folders of XML and pictures, or
+//! `doc:*`: finds and reads sections of documents in a folder of the server: AgentFlow's folders of XML and pictures, or
 //! Markdown, text and JSON.
 
 mod plain;
@@ -19,22 +19,22 @@ use read::{Bounds, Vision};
 use tree::Element;
 
 const NAME: &str = "doc";
-/// Results of one search.
+/// Default number of results of one search.
 const RESULTS: i64 = 10;
-/// Characters of one section as XML; of a plain document, tokens, which are about three quarters of a word.
+/// Length of one section: characters of XML, or tokens of a plain document, which are about three quarters of a word.
 const TOKENS: i64 = 20_000;
-/// Pictures of one section.
+/// The most pictures of one section.
 const PICTURES: i64 = 10;
-/// The files of AgentFlow's folders. The tools use the second; the first is for who writes a model's task.
+/// The files of AgentFlow's folders. The tools use the second; the first helps authors of a model's task.
 const FILES: [&str; 2] = ["outline.xml", "all_content.xml"];
-/// Bytes of one of them.
+/// Largest size of one of them, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads documents.
 pub struct Doc {
     config: Map<String, Value>,
     folders: Folders,
-    /// For calls that name no folder.
+    /// The folder for calls that name none.
     seed: Option<PathBuf>,
 }
 
@@ -44,8 +44,8 @@ enum Document {
 }
 
 impl Doc {
-    /// `config`: AgentFlow's keys, and `seed_root`: the one folder below which `seed_path`s are. Without it they are below the
-    /// server's working directory, the configuration's folder, or the configured `seed_path`.
+    /// `config`: AgentFlow's keys, and `seed_root`: the only folder in which `seed_path`s may be. Without it, they may be below
+    /// the server's working directory, the configuration's folder, or the configured `seed_path`.
     pub fn new(config: Map<String, Value>, search_dirs: &SearchDirs) -> Self {
         let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let (root, seed) = (text("seed_root"), text("seed_path"));
@@ -58,7 +58,7 @@ impl Doc {
         Self { seed, folders, config }
     }
 
-    /// The folder that a call means, and as it was named.
+    /// The folder of a call, and the name that the call gave it.
     fn folder(&self, params: &Map<String, Value>) -> Result<(PathBuf, String), Fault> {
         let given = match params.get("seed_path") {
             None | Some(Value::Null) => "",
@@ -87,7 +87,7 @@ impl Doc {
         Ok((folder, opened.unwrap_or_else(|error| Err(Fault::internal(error.to_string())))?))
     }
 
-    /// A number of the call, else of the configuration.
+    /// A number from the call, otherwise from the configuration.
     fn number(&self, params: &Map<String, Value>, name: &str, default: i64) -> Result<i64, Fault> {
         let configured = || self.config.get(name).and_then(Value::as_i64).unwrap_or(default);
         Ok(integer(params, name)?.unwrap_or_else(configured))
@@ -120,7 +120,7 @@ impl Doc {
         for id in ids {
             let all = document.all();
             let sections = || all.iter().filter(|element| element.name == "Section");
-            // An id may be there twice: the last is meant.
+            // An id may occur twice: the last one counts.
             let section = sections().rfind(|section| section.attribute("section_id") == Some(&id));
             parts.push(match section {
                 Some(section) => vision.read(&folder, section, &id, &goal, Bounds { pictures, characters }).await,
@@ -143,7 +143,7 @@ impl Doc {
     }
 }
 
-/// Sections of a plain document. `tokens`: of each.
+/// Sections of a plain document. `tokens`: the limit for each.
 fn shown(sections: &[plain::Section], ids: Vec<String>, tokens: usize) -> Result<Value, Fault> {
     let words = tokens * 3 / 4;
     let (mut parts, mut missing) = (Vec::new(), Vec::new());
@@ -162,7 +162,7 @@ fn shown(sections: &[plain::Section], ids: Vec<String>, tokens: usize) -> Result
     Ok(json!({ "result": parts.join("\n\n"), "missing": missing }))
 }
 
-/// `given`: the path as the client named it, for what is said about it.
+/// `given`: the path as the client named it, for messages.
 fn open(path: &Path, given: &str) -> Result<Document, Fault> {
     if !FILES.iter().any(|name| path.join(name).exists()) {
         let sections = plain::read(path)?;

@@ -1,4 +1,4 @@
-//! Documents as Markdown, text or JSON. Their sections are answered as they are: no model looks at them.
+//! Documents as Markdown, text or JSON. Their sections are returned unchanged, without a model.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::backends::api::Fault;
 
-/// Characters around a word that was found.
+/// Characters around a match.
 const AROUND: usize = 200;
-/// Bytes of one file, and files of one folder.
+/// Largest file in bytes, and the most files of one folder.
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_FILES: usize = 1000;
 
@@ -28,7 +28,7 @@ pub(super) fn search(sections: &[Section], words: &[String], most: usize) -> Str
             if at.is_none() && !title.contains(&word) {
                 continue;
             }
-            // Places in the lower-case text are not always places in the other.
+            // Offsets in the lower-case text may differ from those in the original.
             let from = text.floor_char_boundary(at.unwrap_or(0).saturating_sub(AROUND));
             let to = text.ceil_char_boundary((at.unwrap_or(0) + word.len() + AROUND).min(text.len()));
             let shown = section.text.get(from..to).unwrap_or(&text[from..to]);
@@ -84,7 +84,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Section>, Fault> {
     Ok(sections)
 }
 
-/// The sections of a text are what its headings begin, numbered from 1.
+/// Sections of a text start at its headings and are numbered from 1.
 fn headings(text: &str, name: &str, sections: &mut Vec<Section>) {
     let mut current = Section { id: format!("{name}.0"), title: name.to_owned(), text: String::new() };
     let mut number = 0;
@@ -105,7 +105,7 @@ fn headings(text: &str, name: &str, sections: &mut Vec<Section>) {
     sections.push(current);
 }
 
-/// Wherever a parsed document has an object with text, that is a section.
+/// Every object with text in a parsed document is a section.
 fn tree(value: &Value, name: &str, sections: &mut Vec<Section>) {
     let mut open = vec![value];
     while let Some(value) = open.pop() {

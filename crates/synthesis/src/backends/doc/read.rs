@@ -1,4 +1,4 @@
-//! `doc:read`: a model looks at a section's text and pictures, and says what of it serves a goal.
+//! `doc:read`: a model reads a section's text and pictures, and extracts what serves a goal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ const TOKENS: u64 = 16_384;
 const SECONDS: u64 = 300;
 const TRIES: u64 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
-/// Bytes of one picture.
+/// Largest picture, in bytes.
 const MAX_PICTURE: u64 = 16 << 20;
 const URL: &str = "https://openrouter.ai/api/v1";
 
-/// What stands before a section's text.
+/// The text before a section.
 const BEFORE: &str = "Below is one section of a document, as XML, and what a reader wants to know. Pictures of its pages, figures \
 and tables may have come before this message. Use nothing but this section and its pictures.";
 const AFTER: &str = "Work in three steps: say which parts of the section matter for the goal and why (rational), quote or describe \
 those parts in full, with their numbers and their context (evidence), and sum up what they mean for the goal (summary). Answer with \
 a JSON object with the keys \"rational\", \"evidence\" and \"summary\" between <json> and </json>.";
-/// Of a model that never answered as it was told to.
+/// Result if a model never answered in the requested format.
 const UNPROCESSED: [&str; 2] = [
     "The provided document section could not be processed by the VLM. Please check the section ID and try again.",
     "The document section could not be processed, and therefore, no information is available.",
 ];
 
-/// The model that reads, and how often it is asked.
+/// The model that reads, and its number of attempts.
 pub(super) struct Vision {
     model: Model,
     max_tokens: u64,
     tries: u64,
 }
 
-/// How much of a section is shown.
+/// How much of a section the model gets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     /// Pictures.
@@ -114,7 +114,7 @@ impl Vision {
     }
 }
 
-/// A value as Python's `str` writes it.
+/// A value in the format of Python's `str`.
 pub(super) fn python(value: &Value) -> String {
     fn inner(value: &Value) -> String {
         match value {
@@ -141,7 +141,7 @@ pub(super) fn python(value: &Value) -> String {
     }
 }
 
-/// A picture that belongs to a section.
+/// A picture of a section.
 enum Visual {
     Page(u64),
     Image(String),
@@ -191,11 +191,11 @@ fn messages(folder: &Path, section: &Element, goal: &str, bounds: Bounds) -> Val
     messages.into()
 }
 
-/// The section's pictures that are there, as far as they may be shown: pages go first, then tables. True: some were cut off.
+/// The section's existing pictures, up to a limit: pages first, then tables. True: some were left out.
 fn visuals(folder: &Path, section: &Element, most: usize) -> (Vec<(Visual, PathBuf)>, bool) {
     let all = section.all();
     let page = |element: &&Element| element.attribute("page_num")?.parse::<f64>().ok();
-    // Pages count from 1, their files from 0.
+    // Pages are numbered from 1, their files from 0.
     let pages: BTreeSet<u64> =
         all.iter().filter_map(page).filter(|page| (1.0..1e6).contains(page)).map(|page| page as u64).collect();
     let mut found: Vec<(Visual, PathBuf)> = pages
@@ -206,7 +206,7 @@ fn visuals(folder: &Path, section: &Element, most: usize) -> (Vec<(Visual, PathB
         })
         .collect();
     for element in all {
-        // What the document calls its pictures must not lead elsewhere.
+        // Picture names in the document must not lead to other folders.
         let plain = |id: &&str| id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
         let id = |name: &str| element.attribute(name).filter(plain).map(str::to_owned);
         let visual = match element.name.as_str() {
@@ -233,7 +233,7 @@ fn visuals(folder: &Path, section: &Element, most: usize) -> (Vec<(Visual, PathB
     (found, omitted)
 }
 
-/// The first of the files that is there, in the folder itself.
+/// The first of the files that exists, in the folder itself.
 fn file(folder: &Path, name: &str, endings: &[&str]) -> Option<PathBuf> {
     let root = folder.canonicalize().ok()?;
     endings.iter().find_map(|ending| {

@@ -1,4 +1,4 @@
-//! `doc:search`: what of a document holds a keyword, in AgentFlow's form.
+//! `doc:search`: finds keywords in a document, in AgentFlow's format.
 
 use super::tree::Element;
 
@@ -57,7 +57,7 @@ fn find(document: &Element, word: &str) -> Vec<Element> {
         match element.name.as_str() {
             "Section" => {
                 section = own("section_id");
-                // Its heading, if it has one.
+                // The element's heading, if it has one.
                 let first = element.children.first().filter(|first| holds(&first.text));
                 if let Some(first) = first {
                     let attributes =
@@ -80,13 +80,13 @@ fn find(document: &Element, word: &str) -> Vec<Element> {
     found
 }
 
-/// What is around each place of a lower-case word, up to the next white space.
+/// The text around each match of a lower-case word, up to the next white space.
 fn snippet(text: &str, wanted: &str) -> String {
     if wanted.is_empty() {
         return String::new();
     }
     let chars: Vec<char> = text.chars().collect();
-    // A character may have several in lower case: where each of those is from.
+    // A character may become several in lower case: the origin of each of those.
     let (mut lower, mut from) = (Vec::new(), Vec::new());
     for (at, c) in chars.iter().enumerate() {
         for c in c.to_lowercase() {

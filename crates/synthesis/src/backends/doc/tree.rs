@@ -1,4 +1,4 @@
-//! XML of AgentFlow's documents as small trees, and such trees as text.
+//! Parses XML of AgentFlow's documents to small trees, and prints such trees as text.
 
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
@@ -72,7 +72,7 @@ impl Element {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// It and all below it, in the order of the document.
+    /// The element and all its descendants, in document order.
     pub(super) fn all(&self) -> Vec<&Self> {
         let (mut all, mut open) = (Vec::new(), vec![self]);
         while let Some(element) = open.pop() {
@@ -116,7 +116,7 @@ impl Element {
     }
 }
 
-/// Text belongs to the element that it is in, as long as nothing else is in it.
+/// Text belongs to its element until the element has a child.
 fn said(open: &mut [Element], text: &str) {
     if let Some(element) = open.last_mut().filter(|element| element.children.is_empty()) {
         element.text.push_str(text);

@@ -1,24 +1,24 @@
-//! A folder of the server's data, as it is put into a sandbox.
+//! A folder of the server's data, which is copied into a sandbox.
 
 use std::path::{Path, PathBuf};
 
 use super::super::api::Fault;
 
-/// Bytes of a folder of data that is put into a sandbox.
+/// Largest folder of data that is copied, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 const MAX_FILES: usize = 10_000;
-/// Bytes that are sent at once, unless one file is larger.
+/// Bytes that are sent together, unless one file is larger.
 const BATCH: usize = 16 << 20;
 
-/// The files of a folder. Links and hidden files are left out.
+/// The files of a folder, without links and hidden files.
 pub(super) struct Data {
     files: Vec<File>,
-    /// Changes when one of the files does.
+    /// Changes when one of the files changes.
     pub(super) mark: String,
 }
 
 struct File {
-    /// Within the folder.
+    /// Path within the folder.
     name: String,
     path: PathBuf,
     size: u64,
@@ -55,8 +55,8 @@ impl Data {
         Ok(Self { files, mark: mark.finalize().to_hex()[..32].to_owned() })
     }
 
-    /// What the sandbox's process is sent, one after the other: a line of JSON, then the files that it names. The last one says
-    /// that all is there.
+    /// The messages for the sandbox's process, in order: a line of JSON, then the files that it names. The last one states that
+    /// all were sent.
     pub(super) fn messages(&self, folder: &str) -> impl Iterator<Item = Result<Vec<u8>, Fault>> {
         let (mut at, mut done) = (0, false);
         std::iter::from_fn(move || {
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(sent, [format!("{head}\na.csvmore/b.csv")]);
         std::fs::write(dir.path().join("a.csv"), "changed").unwrap();
         assert!(Data::open(dir.path()).is_ok_and(|changed| changed.mark != data.mark));
-        // An empty folder is one too.
+        // An empty folder is valid too.
         let empty = tempfile::tempdir().unwrap();
         assert_eq!(Data::open(empty.path()).map(|data| data.messages("/f").count()).unwrap_or_default(), 1);
     }

@@ -1,5 +1,5 @@
-//! `ds_*`: data science in the worker's sandbox, never in the server. A Python process there has the libraries loaded and forks for
-//! each call: see `worker.py`.
+//! `ds_*`: data science in the worker's sandbox, never in the server. A Python process in the sandbox has the libraries loaded
+//! and forks for each call: see `worker.py`.
 
 mod data;
 
@@ -23,25 +23,25 @@ use data::Data;
 const NAME: &str = "ds";
 /// Timeout in seconds of a call with a client that states none.
 const TIMEOUT: f64 = 120.0;
-/// Rows of a table.
+/// Default number of rows of a table.
 const ROWS: i64 = 50;
-/// Files of a folder that are described, and characters of that, unless the configuration says otherwise.
+/// Default number of files of a folder that are described, and characters of the description.
 const MAX_CSV: u64 = 100;
 const MAX_CHARACTERS: u64 = 12_000;
-/// Characters that a model is shown of what it sums up.
+/// Characters that a model gets for a summary.
 const CONTENT: u64 = 50_000;
-/// Where folders of the server are in the sandbox.
+/// Location of the server's folders in the sandbox.
 const DATA: &str = "/tmp/data";
-/// The process that runs calls, and where it is in the sandbox.
+/// The process that runs calls, and its location in the sandbox.
 const WORKER: &str = include_str!("worker.py");
 const WORKER_DIR: &str = "/tmp/.ds";
-/// Seconds for its start. It loads libraries when it has started.
+/// Seconds for its start. It loads libraries after that.
 const START: u64 = 60;
 /// Sandboxes with remembered processes.
 const MAX_PORTS: usize = 10_000;
 const URL: &str = "https://openrouter.ai/api/v1";
 
-/// Works on data.
+/// Data science tools.
 pub struct Ds {
     config: Map<String, Value>,
     folders: Folders,
@@ -51,17 +51,17 @@ pub struct Ds {
 
 /// The data of a call.
 struct Seed {
-    /// In the sandbox.
+    /// Its path in the sandbox.
     folder: String,
-    /// As the client named it.
+    /// Its name in the call.
     given: String,
-    /// The server's folder that is put there. None: it is the sandbox's own.
+    /// The server's folder that is copied there. None: it is the sandbox's own.
     path: Option<PathBuf>,
 }
 
 impl Ds {
-    /// `config`: AgentFlow's keys, and `seed_root`: the one folder below which `seed_path`s are. Without it they are below the
-    /// server's working directory or the configuration's folder. What is not there is the sandbox's own.
+    /// `config`: AgentFlow's keys, and `seed_root`: the only folder in which `seed_path`s may be. Without it, they may be below
+    /// the server's working directory or the configuration's folder. A path that does not exist there is the sandbox's own.
     pub fn new(config: Map<String, Value>, search_dirs: &SearchDirs) -> Self {
         let text = |name: &str| config.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let folders = Folders::new(search_dirs, text("seed_root").or_else(|| text("seed_path")), None);
@@ -74,7 +74,7 @@ impl Ds {
             Ok(path) if !path.is_dir() => return Err(Fault::internal(format!("[Errno 20] Not a directory: '{given}'"))),
             Ok(path) => {
                 let hash = blake3::hash(path.as_os_str().as_encoded_bytes()).to_hex();
-                // Its own name stays: code may look at it.
+                // Its own name is kept, because code may read it.
                 let name = path.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy());
                 Seed { folder: format!("{DATA}/{}/{name}", &hash[..16]), given, path: Some(path) }
             }
@@ -120,7 +120,7 @@ impl Ds {
                 request["max_chars"] = self.number("ds_summary_max_chars", MAX_CHARACTERS).into();
             }
             _ => {
-                // Without code, the process tells about the data.
+                // Without code, the process describes the data.
                 request["code"] = params.get("code").and_then(Value::as_str).unwrap_or_default().into();
                 request["return_vars"] = match params.get("return_vars") {
                     None | Some(Value::Null) => Vec::new(),
@@ -144,7 +144,7 @@ impl Ds {
         })
     }
 
-    /// A model's summary, where one is configured that has a key.
+    /// A model's summary, if a model with a key is configured.
     async fn summed_up(&self, text: String) -> Result<String, Fault> {
         let is_wanted = self.config.get("enable_llm_summary") == Some(&Value::Bool(true));
         let model = setting(&self.config, "summary_model", &[]).filter(|_| is_wanted);
@@ -167,7 +167,7 @@ impl Ds {
         }
     }
 
-    /// Has the sandbox's process do it, with the data that it needs.
+    /// Sends the request to the sandbox's process, with the data that it needs.
     async fn call_worker(&self, handle: &SandboxHandle, mut request: Value, seed: Seed) -> Result<Value, Fault> {
         let data = match seed.path {
             None => None,
@@ -187,7 +187,7 @@ impl Ds {
                 }
                 (Ok((409, _)), Some(data)) => self.put(handle, port, data, &seed.folder).await?,
                 (Ok((413, _)), _) => return Err(Fault::new("the code is too long")),
-                // The process is gone, as after the sandbox's end; a call that was under way is not run twice.
+                // The process has ended, as after the sandbox's end. A call in progress is not run twice.
                 (failed, _) => {
                     self.forget(handle, port);
                     let refused = failed.as_ref().is_ok_and(|(status, said)| {
@@ -225,7 +225,7 @@ impl Ds {
         Ok(())
     }
 
-    /// The port of the sandbox's process, which is started if it is not there. True: it was known.
+    /// The port of the sandbox's process, which is started if needed. True: the port was known.
     async fn port(&self, handle: &SandboxHandle) -> Result<(u16, bool), Fault> {
         let cell = {
             let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +266,7 @@ async fn send(handle: &SandboxHandle, port: u16, path: &str, body: Vec<u8>) -> R
     handle.sandboxes.send(&handle.caller, &handle.name, request).await
 }
 
-/// The folder that a call names.
+/// The folder in a call.
 fn named(params: &Map<String, Value>) -> Result<&str, Fault> {
     match params.get("seed_path") {
         Some(Value::String(path)) if !path.is_empty() => Ok(path),

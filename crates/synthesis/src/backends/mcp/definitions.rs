@@ -1,5 +1,5 @@
-//! How MCP servers are started: the configuration's own `servers`, and those that AgentFlow's `enabled_mcp_servers` names, of
-//! which a checkout of AgentFlow has a YAML file each.
+//! How MCP servers are started: the configuration's own `servers`, and those in AgentFlow's `enabled_mcp_servers`, each with a
+//! YAML file in a checkout of AgentFlow.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::workspace::Workspace;
 
-/// Where a checkout keeps its definitions, in folders below.
+/// Folder of a checkout with its definitions, in subfolders.
 const CHECKOUT: &str = "sandbox/server/backends/resources/mcp";
-/// Bytes of a definition, and folders that are looked into.
+/// Largest definition in bytes, and the most folders that are searched.
 const MAX_BYTES: u64 = 64 << 10;
 const MAX_FOLDERS: usize = 64;
-/// Databases' variables: as PostgreSQL names them, and as servers do.
+/// Environment variables of databases: PostgreSQL's names, and those of the servers.
 const BRIDGED: [(&str, &str); 5] = [
     ("PGHOST", "PG_HOST"),
     ("PGPORT", "PG_PORT"),
@@ -23,7 +23,7 @@ const BRIDGED: [(&str, &str); 5] = [
     ("PGDATABASE", "PG_DATABASE"),
 ];
 
-/// Folders of the host that the configuration file, and no session, says.
+/// Folders of the host that only the configuration file sets, and no session.
 pub(super) struct Folders {
     /// The configuration file's.
     pub(super) dir: PathBuf,
@@ -40,7 +40,7 @@ impl Folders {
         Self { dir, servers }
     }
 
-    /// Where relative paths are looked for: the working directory, as AgentFlow does, then the configuration's folder.
+    /// Directories in which relative paths are searched: the working directory, as in AgentFlow, then the configuration's folder.
     pub(super) fn roots(&self) -> Vec<PathBuf> {
         std::env::current_dir().into_iter().chain([self.dir.clone()]).collect()
     }
@@ -51,7 +51,7 @@ fn absolute(path: &Path, dir: &Path) -> PathBuf {
     if here.exists() { here } else { dir.join(path) }
 }
 
-/// The servers that are meant, in their order.
+/// The enabled servers, in order.
 pub(super) fn enabled(config: &Map<String, Value>) -> Vec<String> {
     let own = config.get("servers").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned();
     let named = config.get("enabled_mcp_servers").and_then(Value::as_array).into_iter().flatten();
@@ -66,7 +66,7 @@ pub(super) fn enabled(config: &Map<String, Value>) -> Vec<String> {
 
 /// All servers of a configuration.
 pub(super) struct Definitions {
-    /// Entries as MCP's clients have them, with AgentFlow's placeholders.
+    /// Entries in the format of MCP clients, with AgentFlow's placeholders.
     known: BTreeMap<String, Value>,
     unknown: BTreeMap<String, String>,
     overrides: BTreeMap<String, String>,
@@ -95,12 +95,12 @@ impl Definitions {
         self.known.keys().map(String::as_str)
     }
 
-    /// Those that nothing is known of, and why.
+    /// Unknown servers, and why they are unknown.
     pub(super) fn unknown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.unknown.iter().map(|(name, why)| (name.as_str(), why.as_str()))
     }
 
-    /// What the hub is given.
+    /// The hub's configuration.
     pub(super) fn entries(&self, workspace: &Workspace) -> Value {
         let mut entries = json!(self.known);
         for entry in entries.as_object_mut().into_iter().flat_map(|entries| entries.values_mut()) {
@@ -130,7 +130,7 @@ fn own_entry(entry: &Value) -> Value {
     entry
 }
 
-/// One of AgentFlow's: from its checkout, else one of the three that its own configuration enables.
+/// One of AgentFlow's servers: from its checkout, otherwise one of the three that its own configuration enables.
 fn agentflows(name: &str, folders: &Folders) -> Result<Value, String> {
     for root in folders.roots() {
         if let Some(found) = in_checkout(&root.join(CHECKOUT), name) {
@@ -186,7 +186,7 @@ struct Params {
     cwd: Option<String>,
 }
 
-/// By the file's name, else by the name inside. None when there is none.
+/// Finds it by the file's name, otherwise by the name inside. None if it does not exist.
 fn in_checkout(folder: &Path, name: &str) -> Option<Result<Value, String>> {
     let (mut folders, mut files, mut seen) = (vec![folder.to_owned()], Vec::new(), 0);
     while let Some(next) = folders.pop().filter(|_| seen < MAX_FOLDERS) {

@@ -1,6 +1,6 @@
-//! `mcp:*`: tools of MCP servers that speak on their standard input and output, run inside the worker's sandbox.
+//! `mcp:*`: tools of MCP servers with stdio transport, which run inside the worker's sandbox.
 //!
-//! Servers are asked for their tools: when the backend is warmed up, in a separate sandbox that is removed afterwards.
+//! Warm-up asks the servers for their tools, in a separate sandbox that is removed afterwards.
 
 mod definitions;
 mod workspace;
@@ -24,7 +24,7 @@ use definitions::{Definitions, Folders};
 use workspace::Workspace;
 
 const NAME: &str = "mcp";
-/// Where the sandbox's hub reads which servers there are.
+/// The sandbox's hub reads its servers from here.
 const FILE: &str = "/tmp/mcp-servers.json";
 /// The worker under which servers are asked for their tools.
 const DISCOVERY: &str = "discovery";
@@ -37,15 +37,16 @@ pub struct Mcp {
     found: Mutex<Found>,
 }
 
-/// What servers said of themselves.
+/// Tools discovered from servers.
 #[derive(Default)]
 struct Found {
-    /// By server: its tools, or why there are none.
+    /// By server: its tools, or why it has none.
     servers: BTreeMap<String, Result<Vec<Value>, String>>,
 }
 
 impl Mcp {
-    /// `config`: AgentFlow's keys, and `servers`, as MCP's clients have `mcpServers`. `dir`: the configuration file's folder.
+    /// `config`: AgentFlow's keys, and `servers` in the format of MCP clients' `mcpServers`. `dir`: the configuration file's
+    /// folder.
     pub fn new(config: Map<String, Value>, dir: PathBuf) -> Self {
         let folders = Folders::new(&config, dir);
         Self { config, folders, keep: OnceLock::new(), found: Mutex::default() }
@@ -55,7 +56,7 @@ impl Mcp {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the hub's configuration into a sandbox, and starts all servers: what each says of its tools.
+    /// Writes the hub's configuration into a sandbox, starts all servers, and returns their tools.
     async fn start(
         &self,
         config: &Map<String, Value>,
@@ -89,7 +90,7 @@ impl Mcp {
     }
 }
 
-/// What goes wrong with a server, of all that went wrong.
+/// The problems of servers, from the results of all.
 fn problems(told: &BTreeMap<String, Result<Vec<Value>, String>>) -> BTreeMap<String, String> {
     told.iter().filter_map(|(name, told)| Some((name.clone(), told.as_ref().err()?.clone()))).collect()
 }
@@ -104,7 +105,7 @@ impl Backend for Mcp {
         NAME
     }
 
-    /// What servers said, as far as the configuration's `tools` doesn't name a choice of their tools.
+    /// The servers' tools, unless the configuration's `tools` selects some of them.
     fn tools(&self) -> Vec<ToolSpec> {
         let found = self.found();
         let mut all = Vec::new();
@@ -116,7 +117,7 @@ impl Backend for Mcp {
                 Some(tools) => tools.iter().map(|tool| (tool, named(said, tool))).collect(),
             };
             for (tool, said) in listed {
-                // A name alone will do.
+                // A name alone is sufficient.
                 let Some(name) = tool["name"].as_str().or_else(|| tool.as_str()) else { continue };
                 let field = |field: &str| tool.get(field).or_else(|| said.and_then(|said| said.get(field)));
                 let parameters = field("inputSchema").cloned();
@@ -188,7 +189,7 @@ impl Backend for Mcp {
     }
 }
 
-/// The tool of the same name.
+/// The tool with this name.
 fn named<'a>(said: &'a [Value], tool: &Value) -> Option<&'a Value> {
     let name = tool["name"].as_str().or_else(|| tool.as_str())?;
     said.iter().find(|said| said["name"] == name)

@@ -1,4 +1,4 @@
-//! The folder that a session's MCP servers work in, in the sandbox, and what is put there before they start.
+//! The folder in the sandbox in which a session's MCP servers work, and its content at their start.
 
 use std::path::{Path, PathBuf};
 
@@ -9,21 +9,21 @@ use crate::backends::quoted;
 use crate::plugin::sandboxed;
 use crate::sandboxes::SandboxHandle;
 
-/// Unless the configuration says otherwise; AgentFlow's.
+/// AgentFlow's default.
 const ROOT: &str = "/tmp/agentflow_mcp";
-/// Seconds for the script that prepares a task.
+/// Timeout in seconds of the script that prepares a task.
 const PREPARE: u64 = 600;
 
 pub(super) struct Workspace {
-    /// None where the configuration has none of AgentFlow's keys.
+    /// None if the configuration has none of AgentFlow's keys.
     pub(super) folder: Option<String>,
     pub(super) servers: String,
-    /// The task's folder, or nothing.
+    /// The task's folder, or empty.
     pub(super) task: String,
 }
 
 impl Workspace {
-    /// Makes it, brings the programs of the servers and the task, and prepares the task.
+    /// Creates it, copies the servers' programs and the task, and prepares the task.
     pub(super) async fn make(
         handle: &SandboxHandle,
         folders: &Folders,
@@ -64,7 +64,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Puts the folders in the place of AgentFlow's placeholders. Others stay as they are.
+    /// Replaces AgentFlow's placeholders with the folders. Others stay unchanged.
     pub(super) fn fill(&self, value: &mut Value) {
         match value {
             Value::String(text) if text.contains("${") => {
@@ -80,16 +80,16 @@ impl Workspace {
     }
 }
 
-/// A worker's name as a path that stays below the root.
+/// A worker's name as a path that can't leave the root.
 fn below(worker: &str) -> String {
     let parts = worker.split('/').filter(|part| !matches!(*part, "" | "." | ".."));
     parts.map(|part| part.replace(|c: char| c.is_control(), "_")).collect::<Vec<_>>().join("/")
 }
 
-/// A task's folder of the host, which a client names: below the working directory or the configuration's folder.
+/// A task's folder on the host, named by a client: below the working directory or the configuration's folder.
 fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
     for root in folders.roots() {
-        // A server that was started in `/` would give away the whole host.
+        // A server that was started in `/` would disclose the whole host.
         let (Ok(root), Ok(path)) = (root.canonicalize(), root.join(given).canonicalize()) else { continue };
         let is_task = path.join("initial_workspace").is_dir() || path.join("preprocess").is_dir();
         if root != Path::new("/") && path.starts_with(&root) && is_task {
@@ -101,7 +101,7 @@ fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
 
 async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), String> {
     let folder = quoted(folder);
-    // Outside of what the user may write, by the sandbox's root if it lets him.
+    // Outside the user's own folders, the sandbox's root creates it if sudo allows that.
     let command = format!("mkdir -p -- {folder} 2>/dev/null || sudo -n install -d -o \"$(id -u)\" -- {folder}");
     run(handle, &command, 30).await.map(drop)
 }
@@ -117,7 +117,7 @@ async fn bring(handle: &SandboxHandle, folder: &Path, key: &str) -> Result<(), S
     copied.map_err(|error| format!("{key} could not be copied into the sandbox: {error}; build an image that has it at {path}"))
 }
 
-/// A command that has to succeed; what it says of its failure otherwise.
+/// Runs a command that must succeed. The error is its output.
 async fn run(handle: &SandboxHandle, command: &str, seconds: u64) -> Result<(), String> {
     let done = handle.post("/v1/bash/exec", &json!({ "command": command, "hard_timeout": seconds })).await?;
     if done["exit_code"] == 0 {

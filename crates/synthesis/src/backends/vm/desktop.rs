@@ -12,38 +12,38 @@ use super::tree;
 use crate::backends::quoted;
 use crate::sandboxes::SandboxHandle;
 
-/// Nodes that are asked of the accessibility tree.
+/// The most nodes that are requested of the accessibility tree.
 const NODES: usize = 2000;
-/// Bytes of one piece of a file on its way into the sandbox.
+/// Bytes of one piece of a file for the sandbox.
 const PIECE: usize = 8 << 20;
-/// Bytes of a film: an answer of a sandbox holds no more than 64 MiB.
+/// Largest film, in bytes: an answer of a sandbox has at most 64 MiB.
 const MAX_FILM: u64 = 48 << 20;
-/// Seconds of a film.
+/// Longest film, in seconds.
 const LONGEST_FILM: u64 = 12 * 3600;
-/// Where the film is while it is being made.
+/// Location of the film during the recording.
 const FILM: &str = "/tmp/.vm-film.mp4";
-/// Characters of what a command writes.
+/// Longest output of a command, in characters.
 const MAX_OUTPUT: u64 = 1 << 20;
-/// The longest drag that one action of the sandbox does by itself.
+/// The longest drag that one action of the sandbox performs itself.
 const BRIEF_DRAG: Duration = Duration::from_millis(300);
-/// Between two steps of a longer one.
+/// Pause between two steps of a longer drag.
 const DRAG_STEP: Duration = Duration::from_millis(40);
 /// The longest drag.
 const LONGEST_DRAG: Duration = Duration::from_secs(60);
 /// Starts panel, wallpaper and icons, in images that have them.
 const SESSION: &str = "command -v desktop-session >/dev/null || exit 0; exec desktop-session";
-/// For programs of the desktop to draw themselves on a busy host.
+/// Time for programs of the desktop to draw themselves on a busy host.
 const SESSION_START: Duration = Duration::from_secs(30);
-/// Clicks that one action of the sandbox does.
+/// The most clicks in one action of the sandbox.
 const CLICKS_AT_ONCE: u32 = 3;
 
-/// Notches of the wheel that one action of the sandbox turns.
+/// The most notches of the wheel in one action of the sandbox.
 const NOTCHES_AT_ONCE: i64 = 200;
 
 /// A sandbox's desktop.
 pub(super) struct Desktop {
     handle: SandboxHandle,
-    /// Whether the accessibility tree is read.
+    /// Whether answers include the accessibility tree.
     tells: bool,
 }
 
@@ -86,7 +86,7 @@ impl Desktop {
     }
 
     async fn type_text(&self, text: &str, interval: Duration) -> Result<(), String> {
-        // By keys alone: what is pasted would be pasted by a shortcut that some programs have for something else.
+        // Only with keys: a paste needs a shortcut, which some programs use for something else.
         let typed = |text: &str| json!({ "action_type": "TYPING", "text": text, "use_clipboard": false });
         if text.is_empty() {
             return Ok(());
@@ -120,7 +120,7 @@ impl Desktop {
     }
 }
 
-/// A button that is down, and comes up also when the drag breaks off.
+/// A pressed button, which is released even if the drag is aborted.
 struct Held<'a> {
     handle: &'a SandboxHandle,
     button: Button,
@@ -155,7 +155,7 @@ fn words(command: &[String]) -> String {
     command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A path as a part of a query.
+/// A path, escaped for a query.
 fn escaped(path: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
     path.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -227,7 +227,7 @@ impl VirtualMachine for Desktop {
     }
 
     async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String> {
-        // Bash stands aside: the words are quoted, and the program takes its place.
+        // Bash is replaced by the program: the words are quoted.
         let done = self.bash(&format!("exec -- {}", words(command)), timeout).await?;
         let text = |name: &str| done[name].as_str().unwrap_or_default().to_owned();
         let code = done["exit_code"].as_i64().ok_or("the command has no exit code")?;
@@ -236,7 +236,7 @@ impl VirtualMachine for Desktop {
 
     async fn launch(&self, command: &[String]) -> Result<(), String> {
         let Some(program) = command.first() else { return Err("there is no program to start".to_owned()) };
-        // It is on its own at once, so that it outlives the command that starts it.
+        // It detaches at once, so that it outlives the command that starts it.
         let line = format!(
             "command -v -- {} >/dev/null || {{ echo there is no program of this name >&2; exit 127; }}; \
              setsid --fork {} </dev/null >/dev/null 2>&1",
@@ -283,7 +283,7 @@ impl VirtualMachine for Desktop {
     }
 
     async fn reset(&self) -> Result<(), String> {
-        // Whatever an agent left in files, programs and the desktop itself is gone with the sandbox and with nothing less.
+        // Changes by an agent in files, programs and the desktop itself only disappear with the sandbox.
         Err("a desktop is not put back: end the session, and the next one gets a fresh one".to_owned())
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-/// Something that a person's hands could do. Positions are pixels from the upper left corner.
+/// An input action. Positions are pixels from the upper left corner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     Move {
         x: f64,
         y: f64,
     },
-    /// Where the pointer is, or at a place.
+    /// At the pointer, or at a position.
     Click {
         at: Option<(f64, f64)>,
         button: Button,
@@ -40,7 +40,7 @@ pub enum Action {
         text: String,
         interval: Duration,
     },
-    /// A key goes down and comes up again; more than one: all down in order, then all up.
+    /// Presses and releases a key. Several: presses all in order, then releases all.
     Keys {
         keys: Vec<String>,
     },
@@ -60,7 +60,7 @@ pub enum Button {
     Right,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
     pub stdout: String,
@@ -68,50 +68,50 @@ pub struct Output {
     pub code: i64,
 }
 
-/// What of a recording is asked for.
+/// A request to the screen recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recording {
     Start,
-    /// Ends it; the film is answered as mp4.
+    /// Ends it and returns the film as mp4.
     Stop,
 }
 
-/// A computer with a screen. Errors are words for the client.
+/// A computer with a screen. Errors are messages for the client.
 #[async_trait]
 pub trait VirtualMachine: Send + Sync {
     /// Width and height in pixels.
     async fn size(&self) -> Result<(u32, u32), String>;
-    /// A PNG.
+    /// A screenshot as PNG.
     async fn screenshot(&self) -> Result<Vec<u8>, String>;
-    /// What is on the screen, as text for a model. None: the VM can't tell.
+    /// The content of the screen, as text for a model. None: the VM can't provide it.
     async fn tree(&self) -> Result<Option<String>, String>;
-    /// Where the pointer is.
+    /// The position of the pointer.
     async fn pointer(&self) -> Result<(f64, f64), String> {
         Err("this VM can't tell where its pointer is".to_owned())
     }
-    /// The accessibility tree itself, as XML. None: the VM can't tell.
+    /// The accessibility tree itself, as XML. None: the VM can't provide it.
     async fn accessibility(&self) -> Result<Option<String>, String> {
         Ok(None)
     }
-    /// What the terminal in front shows. None: there is none, or the VM can't tell.
+    /// The text of the terminal in front. None: there is no terminal, or the VM can't provide it.
     async fn terminal(&self) -> Result<Option<String>, String> {
         Ok(None)
     }
-    /// Starts what a desktop has beside its window manager, such as a panel, where the VM does not start it itself.
+    /// Starts the parts of a desktop beside its window manager, such as a panel, if the VM does not start them itself.
     async fn start_desktop(&self) -> Result<(), String> {
         Ok(())
     }
     async fn act(&self, action: &Action) -> Result<(), String>;
-    /// Runs a program with its arguments; no shell is between.
+    /// Runs a program with its arguments, without a shell.
     async fn run(&self, command: &[String], timeout: Duration) -> Result<Output, String>;
-    /// Starts a program and does not wait for it.
+    /// Starts a program without waiting for it.
     async fn launch(&self, command: &[String]) -> Result<(), String>;
     async fn read(&self, path: &str) -> Result<Vec<u8>, String>;
     async fn write(&self, path: &str, content: &[u8]) -> Result<(), String>;
-    /// Films the screen. Stop answers with the film; start with nothing.
+    /// Records the screen. Stop returns the film; start returns nothing.
     async fn record(&self, what: Recording) -> Result<Vec<u8>, String>;
-    /// Puts it back to where it was when it was first ready: its files, its programs, its screen.
+    /// Resets files, programs and screen to their state when it was first ready.
     async fn reset(&self) -> Result<(), String>;
-    /// Its session is over. What is in a sandbox goes with that.
+    /// Ends it with its session. The content of a sandbox is removed with that sandbox.
     async fn end(&self) {}
 }

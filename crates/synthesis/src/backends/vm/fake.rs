@@ -1,4 +1,4 @@
-//! A VM that is none, for tests: it writes down what is done to it.
+//! A fake VM for tests, which records actions.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::driver::{Action, Button, Output, Recording, VirtualMachine};
 
-/// 800 by 600 pixels, with the pointer at 100, 100 for ever.
+/// 800 by 600 pixels, with the pointer always at 100, 100.
 #[derive(Default)]
 pub(super) struct FakeVm {
     done: Mutex<Vec<String>>,

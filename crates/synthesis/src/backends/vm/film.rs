@@ -1,8 +1,8 @@
-//! Where films of sessions are kept.
+//! Storage of sessions' films.
 
 use std::path::{Path, PathBuf};
 
-/// Writes a session's film into the folder, and answers where it is.
+/// Writes a session's film into the folder, and returns its path.
 ///
 /// # Errors
 /// Why it could not be written.
@@ -13,7 +13,7 @@ pub(super) async fn keep(folder: &Path, session: &str, film: Vec<u8>) -> Result<
         if let Some(folder) = target.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        // Whole or not at all.
+        // Written completely or not at all.
         let part = target.with_extension("mp4.part");
         std::fs::write(&part, film)?;
         std::fs::rename(part, target)

@@ -1,12 +1,12 @@
-//! `vm:*`: a computer with a screen, used as a person uses one.
+//! `vm:*`: a computer with a screen, used in the way a person uses one.
 //!
 //! ```text
-//!  tool ──► request: its parameters, looked at ──► VM: hands and eyes ──► answer, with a table of what is on the screen
-//!                                                    ├─ desktop: a sandbox's own
-//!                                                    └─ others
+//!  tool ──► request: its parameters, checked ──► VM: input and screenshots ──► answer, with a table of what is on the screen
+//!                                                  ├─ desktop: a sandbox's own
+//!                                                  └─ others
 //! ```
 //!
-//! A session has a VM to itself. Its actions go one after the other: no click falls into another's drag.
+//! Each session has its own VM. Its actions run one after the other, so no click interrupts another action's drag.
 
 mod desktop;
 mod docker;
@@ -50,11 +50,11 @@ use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 
 const NAME: &str = "vm";
-/// Actions of a session that are remembered.
+/// The most actions of a session that are remembered.
 const HISTORY: usize = 50;
-/// A table that takes longer is left out: the action was done.
+/// A table that takes longer is left out, because the action was already done.
 const TABLE: Duration = Duration::from_secs(5);
-/// For a film to be ended, fetched and written.
+/// Time to end, fetch and write a film.
 const FILM: Duration = Duration::from_secs(120);
 
 /// Uses computers with screens.
@@ -63,19 +63,19 @@ pub struct Vm {
     /// The owner of this server's containers, if Docker runs VMs: the same word after a restart.
     owner: String,
     scorer: Arc<Scorer>,
-    /// None until it is known what makes sandboxes.
+    /// None until `bind` is called.
     pool: OnceLock<Arc<Pool>>,
     /// By their sessions' ids.
     open: Mutex<HashMap<String, Arc<Open>>>,
 }
 
-/// What is known of a session while it lives.
+/// State of an open session.
 struct Open {
     vm: Box<dyn VirtualMachine>,
     setting: Setting,
     scorer: Arc<Scorer>,
     settle: Duration,
-    /// It is being filmed.
+    /// Whether it is being recorded.
     filmed: bool,
     past: Mutex<Past>,
 }
@@ -103,12 +103,12 @@ fn button(name: &str) -> Option<Button> {
     }
 }
 
-/// A tool's failure, as AgentFlow's server words it.
+/// A tool's failure, with AgentFlow's message.
 fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(codes::UNEXPECTED_ERROR, format!("[VM] Error: {error}"))
 }
 
-/// Starts a VM's screen, its desktop and its accessibility tree, so that the first session finds them ready.
+/// Starts a VM's screen, its desktop and its accessibility tree, so that they are ready for the first session.
 async fn begin(vm: &dyn VirtualMachine) -> Result<(), String> {
     vm.screenshot().await?;
     vm.start_desktop().await?;
@@ -118,7 +118,7 @@ async fn begin(vm: &dyn VirtualMachine) -> Result<(), String> {
     Ok(())
 }
 
-/// Width and height, which stand at the same place in every PNG.
+/// Width and height, which are at the same offset in every PNG.
 fn png_size(picture: &[u8]) -> Option<(u32, u32)> {
     let is_png = picture.starts_with(b"\x89PNG\r\n\x1a\n");
     let side = |at: usize| picture.get(at..at + 4).and_then(|four| four.try_into().ok()).map(u32::from_be_bytes);
@@ -149,7 +149,7 @@ impl Open {
         }
     }
 
-    /// An answer, with what is on the screen now.
+    /// An answer with the current content of the screen.
     async fn looked(&self, mut data: Map<String, Value>) -> Map<String, Value> {
         tokio::time::sleep(self.settle).await;
         data.insert("accessibility_tree".to_owned(), self.table().await);
@@ -220,13 +220,13 @@ impl Open {
         }
     }
 
-    /// Does it, and remembers it.
+    /// Performs an action, and remembers it.
     async fn perform(&self, tool: &str, request: &Request, session: &str) -> Answered {
         let done = self.does(request, session).await;
         self.remember(tool, done.is_ok());
         match request {
             Request::Fail(_) => self.past().last_action_failed = true,
-            // They look, and change nothing.
+            // These only read, and change nothing.
             Request::Screenshot | Request::Evaluate(_) => {}
             _ => self.past().last_action_failed = false,
         }
@@ -242,9 +242,9 @@ fn fields(object: Value) -> Map<String, Value> {
 }
 
 impl Vm {
-    /// `data_dir`: the server's, where its Python package is unpacked.
+    /// `data_dir`: the server's, in which its Python package is unpacked.
     pub fn new(mut config: Map<String, Value>, data_dir: &Path) -> Self {
-        // A VM is its session's alone, and goes with it.
+        // A VM belongs to one session, and is removed with it.
         config.entry("sandbox").or_insert_with(|| "own".into());
         let data_path = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         let owner = blake3::hash(data_path.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
@@ -257,7 +257,7 @@ impl Vm {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What steps of such a session are filled in with. Files of the server are for its own steps alone.
+    /// The values for placeholders in a session's steps. Only the server's own steps may use files of the server.
     fn setting(&self, config: &Map<String, Value>, steps: &[Value]) -> Setting {
         let text = |config: &Map<String, Value>, key: &str| {
             config.get(key).and_then(Value::as_str).filter(|text| !text.is_empty() && !text.starts_with("${")).map(str::to_owned)
@@ -272,7 +272,7 @@ impl Vm {
         }
     }
 
-    /// The folder of films, which only the server's own configuration says.
+    /// The folder of films, which only the server's own configuration sets.
     fn films(&self) -> Result<PathBuf, String> {
         let path = self.config.get("recording_path").and_then(Value::as_str).unwrap_or_default();
         if path.is_empty() || path.starts_with("${") {
@@ -304,7 +304,7 @@ impl Backend for Vm {
     }
 
     fn sandbox_request(&self, config: &Map<String, Value>) -> Option<SandboxRequest> {
-        // What is wrong with it is said when the session begins.
+        // Errors in it are reported when the session starts.
         Settings::from_config(config).ok()?.sandbox_request()
     }
 
@@ -315,7 +315,7 @@ impl Backend for Vm {
     fn bind(&self, keep: Keep) {
         let steps = self.config.get("setup").and_then(Value::as_array).cloned().unwrap_or_default();
         let setting = self.setting(&self.config, &steps);
-        // It is bound once.
+        // It is bound only once.
         let _ = self.pool.set(Arc::new(Pool::new(self.config.clone(), setting, keep)));
         if Settings::from_config(&self.config).is_ok_and(|settings| settings.provider == Provider::Docker) {
             let owner = self.owner.clone();

@@ -1,11 +1,11 @@
-//! VMs that are ready before anyone asks for them.
+//! VMs that are prepared before they are needed.
 //!
 //! ```text
-//!  wanted ──► a sandbox is made ──► its desktop starts, its setup is done ──► ready ──► a session's own ──► removed
+//!  missing ──► a sandbox is created ──► its desktop starts, its setup runs ──► ready ──► belongs to a session ──► removed
 //! ```
 //!
-//! A session never gets a VM that another had: what is taken is recreated, in the background. A VM that breaks on the
-//! way is removed; the next take, or warmup, tries again.
+//! A session never gets a VM that another had: a VM that is taken is replaced in the background. A VM that fails during its
+//! preparation is removed; the next take, or warmup, tries again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use super::setup::{self, Setting};
 use crate::keep::Keep;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 
-/// VMs that are made ready at a time: each start takes a core or more for its second.
+/// VMs that are prepared concurrently: each start uses a core or more for about a second.
 const AT_ONCE: usize = 2;
 
 pub(super) struct Pool {
@@ -32,11 +32,11 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// By name; the one that is ready for the longest is the first.
+    /// By name; the one that has been ready for the longest time is first.
     ready: Vec<String>,
-    /// Under way.
+    /// In preparation.
     making: usize,
-    /// Taken, and not yet asked for what was done to it.
+    /// Taken, and their completed steps not yet queried.
     taken: HashMap<String, Vec<Value>>,
     closed: bool,
 }
@@ -50,7 +50,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its VMs are.
+    /// The settings of its VMs.
     fn kind(&self) -> Result<(Settings, SandboxRequest), String> {
         let settings = Settings::from_config(&self.config)?;
         let sandbox_request = settings.sandbox_request().ok_or("VMs of this provider are not kept ready")?;
@@ -58,10 +58,10 @@ impl Pool {
         Ok((settings, sandbox_request))
     }
 
-    /// Makes as many ready as are missing.
+    /// Prepares the missing VMs.
     ///
     /// # Errors
-    /// Why one could not be.
+    /// Why one could not be prepared.
     pub(super) async fn fill(self: &Arc<Self>) -> Result<(), String> {
         let wanted = pool_size(&self.config)?;
         if wanted == 0 {
@@ -118,7 +118,7 @@ impl Pool {
         Ok(handle)
     }
 
-    /// A VM for such a session, if one is ready; another is made in its place.
+    /// Takes a VM for such a session, if one is ready, and prepares a replacement.
     pub(super) async fn take(
         self: &Arc<Self>,
         caller: &Caller,
@@ -130,7 +130,7 @@ impl Pool {
         let is_such = caller.tenant == *self.keep.tenant()
             && theirs.provider == ours.provider
             && self.keep.whole(&own) == *sandbox_request
-            // What was set up can't be undone; where nothing was, the session's own steps may follow.
+            // A setup can't be undone; without one, the session's own steps may follow.
             && (ours.setup.is_empty() || ours.setup == theirs.setup);
         if !is_such {
             return None;
@@ -157,12 +157,12 @@ impl Pool {
         taken
     }
 
-    /// The steps that were done on a VM of the pool before its session got it. None: it is no VM of the pool.
+    /// The steps that ran on a VM of the pool before its session got it. None: it is no VM of the pool.
     pub(super) fn done(&self, name: &str) -> Option<Vec<Value>> {
         self.state().taken.remove(name)
     }
 
-    /// Removes all that nobody has taken.
+    /// Removes all VMs that were not taken.
     pub(super) async fn close(&self) {
         let ready = {
             let mut state = self.state();
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::sandboxes::{GuestAnswer, Sandboxes};
 
-    /// Sandboxes that are only names.
+    /// Sandboxes that consist only of names.
     #[derive(Default)]
     struct FakeSandboxes {
         made: Mutex<Vec<String>>,
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(take(&pool, such.clone(), "another".parse().unwrap()).await, None);
         assert_eq!(take(&pool, such.clone(), own()).await.as_deref(), Some("s0"));
         assert_eq!((pool.done("s0"), pool.done("s0")), (Some(Vec::new()), None));
-        // One that somebody removed is passed over.
+        // A VM that was removed externally is skipped.
         sandboxes.removed.lock().unwrap().push("s1".to_owned());
         pool.fill().await.unwrap();
         assert!(!["s0", "s1"].contains(&take(&pool, such, own()).await.unwrap().as_str()));

@@ -1,4 +1,4 @@
-//! A VM that QEMU runs in a sandbox: its screen is the sandbox's display, its files and commands are its own agent's.
+//! A VM that QEMU runs in a sandbox: its screen is the sandbox's display, and its own agent handles files and commands.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::osworld::OsWorld;
 use super::osworld::http::InSandbox;
 use crate::sandboxes::SandboxHandle;
 
-/// Where the VM's agent is reached in the sandbox, unless the configuration says otherwise.
+/// Default port of the VM's agent in the sandbox.
 pub(super) const AGENT: u16 = 5000;
 
 pub(super) struct Qemu {
     handle: SandboxHandle,
     screen: Desktop,
     agent: OsWorld,
-    /// Whether the accessibility tree is read.
+    /// Whether answers include the accessibility tree.
     tells: bool,
 }
 

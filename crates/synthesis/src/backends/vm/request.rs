@@ -1,4 +1,4 @@
-//! The parameters of the tools, looked at before anything is done.
+//! Parses and checks the tools' parameters before anything is done.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::pyautogui::Script;
 use crate::answer::{Failure, code as codes};
 use crate::backends::{Params, number_if, require, text, text_if, wrong};
 
-/// Seconds that a model may wait.
+/// Longest wait that a model may request, in seconds.
 const MAX_WAIT: f64 = 3600.0;
-/// Of one text that is typed.
+/// Longest typed text.
 const MAX_TYPED: usize = 1 << 20;
-/// Seconds between two keys.
+/// Longest pause between two keys, in seconds.
 const MAX_INTERVAL: f64 = 60.0;
 const MAX_NOTCHES: f64 = 10_000.0;
-/// Keys of a shortcut.
+/// The most keys of a shortcut.
 const MAX_KEYS: usize = 16;
-/// Commands of one call.
+/// The most commands of one call.
 const MAX_COMMANDS: usize = 256;
-/// How long a drag takes: programs follow the way, and miss a jump.
+/// Duration of a drag: programs follow the motion, and miss a jump.
 const DRAG: Duration = Duration::from_millis(150);
 
-/// What is asked for, and what the answer says of it.
+/// A request, and its description for the answer.
 #[derive(Debug)]
 pub(super) enum Request {
     Screenshot,
@@ -40,7 +40,7 @@ fn said<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A place, and its JSON as it was given.
+/// A position, and its JSON as given.
 fn handle(params: &Params, x: &str, y: &str) -> Result<((f64, f64), Value), Failure> {
     let number = |name| number_if(params, name)?.ok_or_else(|| wrong(name, "a number"));
     Ok(((number(x)?, number(y)?), json!([params.get(x), params.get(y)])))
@@ -61,7 +61,7 @@ fn key(params: &Params) -> Result<String, Failure> {
     Some(text(params, "key")?).filter(|key| !key.is_empty()).map(str::to_owned).ok_or_else(|| wrong("key", "the name of a key"))
 }
 
-/// `ctrl+s` as its keys; a key that is a plus is itself.
+/// Splits `ctrl+s` into its keys; a plus as a key stays one.
 fn parts(keys: &str) -> Vec<String> {
     let parts: Vec<String> = keys.split('+').map(|part| part.trim().to_owned()).collect();
     if parts.len() > 1 && parts.iter().all(|part| !part.is_empty()) { parts } else { vec![keys.to_owned()] }
@@ -115,7 +115,7 @@ fn scripts(params: &Params) -> Result<Request, Failure> {
 
 impl Request {
     /// # Errors
-    /// What is missing or can't be.
+    /// What is missing or invalid.
     pub(super) fn parse(tool: &str, params: &Params) -> Result<Self, Failure> {
         let needs = |names: &[&str]| require(tool, params, names);
         match tool {

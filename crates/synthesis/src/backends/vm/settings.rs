@@ -1,8 +1,7 @@
-//! What a session's configuration says: AgentFlow's keys, and a few of ours.
+//! Settings from a session's configuration: AgentFlow's keys, and a few of Arenite's.
 //!
-//! Those that are about VMs that run elsewhere (`region`, `connection_type`, `host`, `port`, the ports of the guest,
-//! `client_password`, `vm_path`, `snapshot_name`, `use_proxy`, `headless`) are taken by the providers that know them, and
-//! mean nothing to the others.
+//! Keys about VMs that run elsewhere (`region`, `connection_type`, `host`, `port`, the ports of the guest, `client_password`,
+//! `vm_path`, `snapshot_name`, `use_proxy`, `headless`) apply only to the providers that know them.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,20 +15,20 @@ use super::driver::VirtualMachine;
 use super::qemu::{AGENT, Qemu};
 use crate::sandboxes::{SandboxHandle, SandboxRequest};
 
-/// The image of VMs of QEMU, unless the configuration names another: `arenite vm build` makes it.
+/// Default image of QEMU VMs, which `arenite vm build` builds.
 const IMAGE: &str = "vm";
-/// Sides of a screen.
+/// Allowed sides of a screen, in pixels.
 const SIDES: std::ops::RangeInclusive<u64> = 320..=7680;
-/// What a desktop with a browser and an office suite open needs and a shell does not. Limits: nothing is set aside.
+/// Memory for a desktop with a browser and an office suite. This is a limit: nothing is reserved.
 const MEMORY_MB: u64 = 4096;
 const PIDS: u32 = 2048;
-/// Seconds between an action and the look at what came of it, unless `settle_seconds` says otherwise: programs tell nobody
-/// when they have done with a click.
+/// Default of `settle_seconds`: seconds between an action and the next look at the screen. Programs don't report when they have
+/// processed a click.
 const SETTLE: f64 = 0.3;
 const MAX_SETTLE: f64 = 60.0;
-/// Steps of a setup.
+/// The most steps of a setup.
 const MAX_STEPS: usize = 1000;
-/// VMs that are kept ready.
+/// The most VMs that are kept ready.
 const MAX_POOL: u64 = 64;
 
 /// The provider of a VM.
@@ -39,7 +38,7 @@ pub(super) enum Provider {
     Desktop,
     /// A QEMU in a sandbox.
     Qemu,
-    /// A container of OSWorld's.
+    /// A container of OSWorld's image.
     Docker,
 }
 
@@ -47,15 +46,15 @@ pub(super) enum Provider {
 pub(super) struct Settings {
     pub(super) provider: Provider,
     pub(super) screen: Option<(u64, u64)>,
-    /// Steps that make the VM what a task begins with.
+    /// Steps that prepare the VM for the start of a task.
     pub(super) setup: Vec<Value>,
     pub(super) recording: bool,
-    /// Whether answers have the accessibility tree.
+    /// Whether answers include the accessibility tree.
     pub(super) tells: bool,
     pub(super) settle: Duration,
 }
 
-/// Whether there is a Docker that VMs could run on. Asked once: it may take seconds.
+/// Whether Docker can run VMs here. Checked once, because it may take seconds.
 ///
 /// # Errors
 /// What is missing.
@@ -83,7 +82,7 @@ fn provider(config: &Map<String, Value>) -> Result<Provider, String> {
     match name("provider").unwrap_or("desktop") {
         "desktop" => Ok(Provider::Desktop),
         "qemu" => Ok(Provider::Qemu),
-        // AgentFlow's own files name it: they are to start where there is no Docker, too.
+        // AgentFlow's own files name it. They should also work without Docker.
         "docker" if falls_back != Some(false) => Ok(known_docker().unwrap_or(Provider::Desktop)),
         "docker" => known_docker().map_err(|error| format!("{error}; {INSTEAD}")),
         "aliyun" if falls_back == Some(true) => Ok(Provider::Desktop),
@@ -118,7 +117,7 @@ fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool,
     match config.get(key) {
         None | Some(Value::Null) => Ok(default),
         Some(Value::Bool(on)) => Ok(*on),
-        // A variable of the environment is always a string.
+        // A variable from the environment is always a string.
         Some(Value::String(text)) => match text.to_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(true),
             "false" | "0" | "no" | "off" | "" => Ok(false),
@@ -128,10 +127,10 @@ fn switch(config: &Map<String, Value>, key: &str, default: bool) -> Result<bool,
     }
 }
 
-/// How many VMs are to be kept ready.
+/// The number of VMs to keep ready.
 ///
 /// # Errors
-/// Why it is no such number.
+/// Why the number is invalid.
 pub(super) fn pool_size(config: &Map<String, Value>) -> Result<usize, String> {
     let size = match config.get("pool_size") {
         None | Some(Value::Null) => Some(0),
@@ -173,12 +172,12 @@ impl Settings {
         })
     }
 
-    /// The sandbox that such a VM runs in. None: it runs elsewhere.
+    /// The sandbox in which such a VM runs. None: it runs elsewhere.
     pub(super) fn sandbox_request(&self) -> Option<SandboxRequest> {
         match self.provider {
             Provider::Docker => None,
             Provider::Desktop | Provider::Qemu => {
-                // It stays as it is for as long as the session, used or not.
+                // The desktop stays as long as the session, used or not.
                 let mut env = BTreeMap::from([("DESKTOP_IDLE_SECONDS".to_owned(), "0".to_owned())]);
                 if let Some((width, height)) = self.screen {
                     env.insert("DISPLAY_WIDTH".to_owned(), width.to_string());
@@ -190,10 +189,10 @@ impl Settings {
         }
     }
 
-    /// The VM itself.
+    /// Connects to the VM.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why it is not available.
     pub(super) async fn vm(
         &self,
         handle: Option<&SandboxHandle>,

@@ -1,4 +1,4 @@
-//! The tools as they are listed.
+//! The tool descriptions.
 
 use serde_json::{Value, json};
 

@@ -1,19 +1,19 @@
-//! The accessibility tree as a model reads it: a table of what is on the screen.
+//! Converts the accessibility tree for models: a table of what is on the screen.
 
 use serde_json::Value;
 
-/// Characters of a table, its last line aside.
+/// Longest table, in characters, without its last line.
 const MAX_TABLE: usize = 30_000;
-/// Characters of a name, and of a text.
+/// Longest name, and longest text, in characters.
 const MAX_NAME: usize = 120;
 const MAX_TEXT: usize = 600;
-/// Levels of the tree that are looked at.
+/// Levels of the tree that are read.
 const MAX_DEPTH: usize = 64;
 const HEAD: &str = "tag\tname\ttext\tstate\tcentre (x, y)\tsize (w, h)";
-/// States that tell what can be done with something, or was.
+/// States that show what can be done with an element, or was done.
 const STATES: [&str; 10] =
     ["focused", "checked", "selected", "pressed", "expanded", "collapsed", "editable", "read only", "active", "modal"];
-/// What holds others and is nothing by itself unless it has a name.
+/// Containers, which are listed only if they have a name.
 const CONTAINERS: [&str; 14] = [
     "filler",
     "panel",
@@ -32,7 +32,7 @@ const CONTAINERS: [&str; 14] = [
 ];
 const WINDOWS: [&str; 4] = ["frame", "window", "dialog", "alert"];
 
-/// A table of what is on a screen of this size: windows that tell nothing of themselves first, then what programs tell.
+/// A table of what is on a screen of this size: first windows without accessibility data, then the elements of programs.
 pub(super) fn table(told: &Value, windows: &Value, size: (u32, u32)) -> String {
     let mut lines = Vec::new();
     let mut framed = Vec::new();
@@ -79,7 +79,7 @@ fn walk(node: &Value, size: (u32, u32), depth: usize, lines: &mut Vec<String>, f
     }
     let states: Vec<&str> = node["states"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut state: Vec<&str> = STATES.into_iter().filter(|state| states.contains(state)).collect();
-    // Insensitive is what has the state `enabled` or `sensitive` not.
+    // An element is insensitive if it has neither the state `enabled` nor `sensitive`.
     if !states.contains(&"sensitive") && !CONTAINERS.contains(&role) && !states.is_empty() {
         state.push("disabled");
     }
@@ -94,11 +94,11 @@ fn walk(node: &Value, size: (u32, u32), depth: usize, lines: &mut Vec<String>, f
     }
 }
 
-/// None for what is nowhere on the screen.
+/// None for an element that is not on the screen.
 fn line(tag: &str, name: &str, text: &str, state: &str, place: &Value, size: (u32, u32)) -> Option<String> {
     let number = |field: &str| place[field].as_i64();
     let (x, y, width, height) = (number("x")?, number("y")?, number("width")?, number("height")?);
-    // The middle of the part that is on the screen, so that a click there finds it.
+    // The middle of the visible part, so that a click there hits it.
     let middle = |from: i64, length: i64, all: u32| {
         let (from, to) = (from.max(0), from.saturating_add(length).min(all.into()));
         (from < to).then_some((from + to) / 2)

@@ -1,11 +1,11 @@
-//! VMs of OSWorld's image, in Docker: a container with QEMU in it, and OSWorld's agent in that.
+//! VMs of OSWorld's image in Docker: a container with QEMU, which runs OSWorld's agent.
 //!
 //! ```text
-//!  made ──► started ──► its agent shows a screen: ready ──► removed
-//!                 └───► ended or too slow: removed, with its last words in the error
+//!  created ──► started ──► its agent shows a screen: ready ──► removed
+//!                     └───► ended or too slow: removed, with its last output in the error
 //! ```
 //!
-//! A reset recreates the container: the disk is only read, and what the VM writes is in the container.
+//! A reset recreates the container: the disk is read-only, and the VM writes into the container.
 
 mod socket;
 
@@ -26,42 +26,42 @@ use super::osworld::http::Tcp;
 use crate::answer::random_hex;
 use socket::Socket;
 
-/// OSWorld's own.
+/// OSWorld's image.
 pub(super) const IMAGE: &str = "happysixd/osworld-docker";
-/// Carried by each container: the server that made it.
+/// Label of each container: the server that created it.
 const LABEL: &str = "arenite.vm";
-/// Where the image looks for its disk.
+/// Path of the disk in the image.
 const DISK: &str = "/System.qcow2";
 const KVM: &str = "/dev/kvm";
-/// Until a VM has a screen, unless the configuration says otherwise. Without KVM it takes minutes.
+/// Default time until a VM has a screen. Without KVM, this takes minutes.
 const READY: Duration = Duration::from_secs(300);
-/// Between two looks, and for each of them.
+/// Pause between two checks, and timeout of each.
 const PAUSE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(10);
-/// Between two lines in the log about a VM that starts.
+/// Pause between two log lines about a starting VM.
 const PROGRESS: Duration = Duration::from_secs(15);
 
-/// What VMs are to be.
+/// Settings of VMs.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) image: String,
-    /// The disk, as the host of Docker has it.
+    /// The disk's path on Docker's host.
     pub(super) vm_path: PathBuf,
     /// The owner of these containers: one word for each data directory, the same after a restart.
     pub(super) owner: String,
-    /// As the image's environment has them: `32G`, `4G`, `4`.
+    /// In the format of the image's environment: `32G`, `4G`, `4`.
     pub(super) disk_size: String,
     pub(super) ram_size: String,
     pub(super) cpu_cores: String,
-    /// A network of Docker's. None: its bridge, from which a VM reaches what the host does.
+    /// A Docker network. None: its bridge, from which a VM reaches what the host reaches.
     pub(super) network: Option<String>,
-    /// In the container: the agent's, Chrome's debugger's, the screen's and VLC's.
+    /// Ports in the container: the agent's, Chrome's debugger's, the screen's and VLC's.
     pub(super) ports: [u16; 4],
     pub(super) ready: Duration,
 }
 
 impl Options {
-    /// Of AgentFlow's configuration.
+    /// Reads AgentFlow's configuration.
     ///
     /// # Errors
     /// Which field is missing or wrong.
@@ -97,7 +97,7 @@ impl Options {
         })
     }
 
-    /// What Docker is asked for.
+    /// The request to Docker.
     fn spec(&self, has_kvm: bool) -> Value {
         let name = |port: &u16| format!("{port}/tcp");
         // A port of Docker's choice, only on loopback: the agent obeys every client.
@@ -121,7 +121,7 @@ impl Options {
             "HostConfig": {
                 "Binds": [format!("{}:{DISK}:ro", self.vm_path.display())],
                 "PortBindings": self.ports.iter().map(published).collect::<Map<_, _>>(),
-                // QEMU's network is made in the container.
+                // QEMU's network is set up in the container.
                 "CapAdd": ["NET_ADMIN"],
                 "Devices": devices,
             },
@@ -157,12 +157,12 @@ fn answers(socket: &Socket) -> Result<(), String> {
     if status == "200" { Ok(()) } else { Err(format!("what answers at {path} is not Docker")) }
 }
 
-/// Whether a container would be let use it.
+/// Whether a container could use KVM.
 fn has_kvm() -> bool {
     std::fs::OpenOptions::new().read(true).write(true).open(KVM).is_ok()
 }
 
-/// Removes the VMs of a server that was killed. Answers how many there were.
+/// Removes the VMs of a server that was killed. Returns their number.
 ///
 /// # Errors
 /// When Docker does not answer.
@@ -179,7 +179,7 @@ async fn orphans(socket: &Socket, owner: &str) -> Result<usize, String> {
     Ok(left.len())
 }
 
-/// A container. Dropped it is removed.
+/// A container. Dropping it removes it.
 struct Container {
     socket: Socket,
     id: String,
@@ -200,7 +200,7 @@ impl Drop for Container {
             return;
         }
         let (socket, id) = (self.socket.clone(), std::mem::take(&mut self.id));
-        // Without a runtime the server ends, and the next start removes it.
+        // Without a runtime, the server is ending, and the next start removes it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = socket.remove(&id).await {
@@ -211,13 +211,13 @@ impl Drop for Container {
     }
 }
 
-/// A VM while it runs.
+/// A running VM.
 struct Running {
     container: Container,
     vm: Arc<OsWorld>,
 }
 
-/// A VM of OSWorld's in Docker.
+/// An OSWorld VM in Docker.
 pub(super) struct DockerVm {
     socket: Socket,
     options: Options,
@@ -226,10 +226,10 @@ pub(super) struct DockerVm {
 }
 
 impl DockerVm {
-    /// Makes one, and waits until it has a screen.
+    /// Creates a VM, and waits until it has a screen.
     ///
     /// # Errors
-    /// Why there is none. Nothing is left of it then.
+    /// Why it could not be created. Nothing is left of it then.
     pub(super) async fn make(options: Options) -> Result<Self, String> {
         Self::make_by(Socket::of_environment(), options).await
     }

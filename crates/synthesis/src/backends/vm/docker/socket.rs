@@ -1,4 +1,4 @@
-//! Docker's API over its socket: the few calls that a VM needs.
+//! Docker's API over its socket: only the calls that a VM needs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::net::UnixStream;
 
 use crate::backends::vm::osworld::http::{Reply, Request, exchange};
 
-/// Bytes of an answer.
+/// Largest answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 const MOMENT: Duration = Duration::from_secs(60);
-/// Docker unpacks and mounts while a container is made and started.
+/// Docker unpacks and mounts while it creates and starts a container.
 const MAKING: Duration = Duration::from_secs(180);
 /// Lines of a container's log in an error.
 const LOG_LINES: usize = 5;
 
-/// Where Docker listens.
+/// The socket on which Docker listens.
 #[derive(Debug, Clone)]
 pub(super) struct Socket {
     path: PathBuf,
@@ -28,7 +28,7 @@ impl Socket {
         Self { path }
     }
 
-    /// As its own client finds it.
+    /// Finds it as Docker's own client does.
     pub(super) fn of_environment() -> Self {
         let named = std::env::var("DOCKER_HOST").ok().and_then(|host| host.strip_prefix("unix://").map(PathBuf::from));
         Self::new(named.unwrap_or_else(|| PathBuf::from("/var/run/docker.sock")))
@@ -47,7 +47,7 @@ impl Socket {
         exchange(stream, "docker", request).await.map_err(|why| format!("Docker: {why}"))
     }
 
-    /// Makes a container, and answers its id.
+    /// Creates a container, and returns its id.
     pub(super) async fn create(&self, name: &str, spec: &Value) -> Result<String, String> {
         let path = format!("/containers/create?name={}", utf8_percent_encode(name, NON_ALPHANUMERIC));
         let reply = self.ask("POST", &path, Some(spec), MAKING).await?;
@@ -69,7 +69,7 @@ impl Socket {
         json(&good("does not know the container", self.ask("GET", &format!("/containers/{id}/json"), None, MOMENT).await?)?)
     }
 
-    /// Stops and removes it; one that is gone is fine.
+    /// Stops and removes it. Succeeds if it does not exist.
     pub(super) async fn remove(&self, id: &str) -> Result<(), String> {
         let reply = self.ask("DELETE", &format!("/containers/{id}?force=true&v=true"), None, MOMENT).await?;
         if reply.status == 404 { Ok(()) } else { good("could not remove the container", reply).map(drop) }
@@ -84,12 +84,12 @@ impl Socket {
         Ok(ids.collect())
     }
 
-    /// The last that it wrote, in one line.
+    /// The last lines of its log, joined to one line.
     pub(super) async fn log(&self, id: &str) -> String {
         let path = format!("/containers/{id}/logs?stdout=true&stderr=true&tail={LOG_LINES}");
         let Ok(reply) = self.ask("GET", &path, None, MOMENT).await else { return String::new() };
         let text = String::from_utf8_lossy(&reply.body);
-        // Docker parts its streams with heads that are no text.
+        // Docker separates its streams with binary headers.
         let lines = text.lines().map(|line| line.chars().filter(|c| !c.is_control() && *c != '\u{fffd}').collect::<String>());
         lines.filter(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" / ").chars().take(1000).collect()
     }

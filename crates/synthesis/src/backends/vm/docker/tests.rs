@@ -15,14 +15,14 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::backends::vm::osworld::fake::FakeAgent;
 
-/// What a fake Docker holds.
+/// State of a fake Docker.
 #[derive(Default)]
 struct Held {
     containers: BTreeMap<String, Value>,
     made: Vec<Value>,
     asked: Vec<String>,
     agent_port: u16,
-    /// Containers end as soon as they are started.
+    /// Containers exit as soon as they are started.
     dies: bool,
 }
 

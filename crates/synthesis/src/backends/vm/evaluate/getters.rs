@@ -1,4 +1,4 @@
-//! What a VM is looked at for: OSWorld's getters, by their names.
+//! OSWorld's getters, by their names: what an evaluation reads from a VM.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::answer::random_hex;
 /// Bytes of all files of one evaluation.
 const MAX_BYTES: usize = 512 << 20;
 const MOMENT: Duration = Duration::from_secs(30);
-/// Characters of a file's name.
+/// Longest file name, in characters.
 const MAX_NAME: usize = 60;
 
-/// The getters that there are.
+/// The supported getters.
 const GETTERS: [&str; 23] = [
     "accessibility_tree",
     "active_tab_info",
@@ -44,7 +44,7 @@ const GETTERS: [&str; 23] = [
     "chrome_language",
 ];
 
-/// Where Chrome's settings may be.
+/// Locations of Chrome's settings.
 const PROFILES: [&str; 3] = [".config/google-chrome", ".config/chromium", "snap/chromium/common/chromium"];
 
 const TREE: &str = r#"
@@ -60,10 +60,10 @@ def tree(path):
 print(json.dumps(tree(sys.argv[1].rstrip("/") or "/")))
 "#;
 
-/// What was found.
+/// The result of a getter.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
-    /// It is not there, and no task asks for that.
+    /// It does not exist, which is valid.
     Nothing,
     Value(Value),
     /// A file of the evaluation's folder, by its name there.
@@ -71,7 +71,7 @@ pub(super) enum Found {
     Files(Vec<Option<String>>),
 }
 
-/// Looks at one VM for one evaluation.
+/// Reads from one VM for one evaluation.
 pub(super) struct Getting<'a> {
     vm: &'a dyn VirtualMachine,
     setting: &'a Setting,
@@ -91,7 +91,7 @@ impl<'a> Getting<'a> {
         Self { vm, setting, run: Run::new(vm, setting), dir, bytes: 0 }
     }
 
-    /// `folder`: where files of this getter go, below the evaluation's.
+    /// `folder`: the subfolder of the evaluation's folder for this getter's files.
     pub(super) async fn get(&mut self, config: &Value, folder: &str) -> Result<Found, Wrong> {
         let mut config = config.clone();
         self.run.fill(&mut config).await?;
@@ -149,7 +149,7 @@ impl<'a> Getting<'a> {
         Ok(self.vm.run(&command, setup::COMMAND).await?)
     }
 
-    /// The files that a getter names; `gives` says which of several are judged.
+    /// The files that a getter names; `gives` selects which of several are judged.
     async fn files(&mut self, config: &Params, folder: &str, of_cloud: bool) -> Result<Found, Wrong> {
         let is_many = config.get("multi").and_then(Value::as_bool).unwrap_or(false);
         let several = |name: &str| {
@@ -184,12 +184,12 @@ impl<'a> Getting<'a> {
         }
     }
 
-    /// A file of the VM's; none: it is not there.
+    /// A file of the VM; none if it does not exist.
     async fn of_vm(&mut self, path: &str) -> Result<Option<Vec<u8>>, Wrong> {
         let path = self.run.path(path).await?;
         match self.vm.read(&path).await {
             Ok(content) => Ok(Some(content)),
-            // VMs say in their own words that a file is not there; this one says it in a code.
+            // VMs report a missing file in different texts; this command reports it as an exit code.
             Err(why) => match self.vm.run(&["test", "-f", &path].map(str::to_owned), MOMENT).await {
                 Ok(Output { code: 1, .. }) => Ok(None),
                 _ => Err(Wrong::Other(why)),
@@ -197,8 +197,8 @@ impl<'a> Getting<'a> {
         }
     }
 
-    /// A file of the network: of the configured folder if it is there, else fetched by the VM. What a VM brings is
-    /// no better than the VM, so what is expected had better be in the folder.
+    /// A file of the network: from the configured folder if it exists there, otherwise fetched by the VM. A file that a VM
+    /// fetches is as untrusted as the VM, so expected files should be in the folder.
     async fn of_cloud(&mut self, url: &str, name: &str) -> Result<Vec<u8>, Wrong> {
         let last = url.split(['?', '#']).next().unwrap_or(url).rsplit('/').next().unwrap_or_default();
         if let Some(root) = self.setting.files.clone() {
@@ -222,7 +222,7 @@ impl<'a> Getting<'a> {
         Ok(content?)
     }
 
-    /// Writes a file for the metrics, by a name that leads nowhere else.
+    /// Writes a file for the metrics, under a name that can't leave the folder.
     async fn keep(&mut self, folder: &str, name: &str, at: usize, content: &[u8]) -> Result<String, String> {
         self.bytes = self.bytes.saturating_add(content.len());
         if self.bytes > MAX_BYTES {
@@ -230,7 +230,7 @@ impl<'a> Getting<'a> {
         }
         let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
         let plain = |c: char| if c.is_alphanumeric() || " ._-()".contains(c) { c } else { '_' };
-        // The end is kept: what a file is may hang on it.
+        // The end is kept, because the file's type may depend on it.
         let from = last.chars().count().saturating_sub(MAX_NAME);
         let mut safe: String = last.chars().skip(from).map(plain).collect();
         if safe.trim_matches('.').is_empty() {
@@ -258,7 +258,7 @@ impl<'a> Getting<'a> {
         })
     }
 
-    /// Of the first window of a class.
+    /// A property of the first window of a class.
     async fn window(&self, class: &str) -> Result<Value, String> {
         let listed = self.vm.run(&["wmctrl", "-lGx"].map(str::to_owned), MOMENT).await?;
         let sizes = listed.stdout.lines().filter_map(|line| {
@@ -270,7 +270,7 @@ impl<'a> Getting<'a> {
         Ok(sizes.into_iter().next().unwrap_or_default())
     }
 
-    /// The address that Chrome shows, which leaves the scheme out.
+    /// The text of Chrome's address bar, which omits the scheme.
     async fn address_bar(&self, config: &Params) -> Result<Value, String> {
         let Some(xml) = self.vm.accessibility().await? else { return Ok(Value::Null) };
         let prefix = config.get("goto_prefix").and_then(Value::as_str).unwrap_or("https://");
@@ -285,7 +285,7 @@ impl<'a> Getting<'a> {
         Ok(address.into())
     }
 
-    /// A setting of Chrome's, in the words of OSWorld's getter of it.
+    /// A setting of Chrome, in the format of OSWorld's getter.
     async fn chrome(&self, kind: &str) -> Result<Value, String> {
         let file = match kind {
             "bookmarks" => "Default/Bookmarks",

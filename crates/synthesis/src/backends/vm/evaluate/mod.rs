@@ -18,14 +18,14 @@ use crate::answer::{Failure, code as codes};
 use getters::{Found, Getting};
 pub(super) use scorer::Scorer;
 
-/// Metrics of one evaluator.
+/// The most metrics of one evaluator.
 const MAX_METRICS: usize = 50;
-/// Characters of a value that details repeat.
+/// Longest value that details repeat, in characters.
 const MAX_SHOWN: usize = 1000;
-/// The one that asks for a task to be given up.
+/// The metric for tasks that should be given up.
 const INFEASIBLE: &str = "infeasible";
 
-/// One metric and what it judges.
+/// One metric and its inputs.
 struct Part<'a> {
     func: &'a str,
     result: Option<&'a Value>,
@@ -33,10 +33,10 @@ struct Part<'a> {
     options: Value,
 }
 
-/// Judges, and answers `{score, results, details, evaluator}`.
+/// Judges a task, and returns `{score, results, details, evaluator}`.
 ///
 /// # Errors
-/// 4000 for an evaluator that makes no sense, 5005 for what the VM or a metric could not do.
+/// 4000 for an invalid evaluator, 5005 for a failure of the VM or of a metric.
 pub(super) async fn evaluate(
     vm: &dyn VirtualMachine,
     evaluator: &Value,
@@ -75,7 +75,7 @@ pub(super) async fn evaluate(
         })?;
         scores.push(score);
         details.push(detail);
-        // What follows can't change it any more.
+        // The remaining metrics can't change it any more.
         if if is_or { score >= 1.0 } else { score == 0.0 } {
             break;
         }
@@ -96,7 +96,7 @@ fn told(score: f64, results: Value, details: Value, evaluator: &Value, last_acti
     told
 }
 
-/// What can be wrong.
+/// Errors of an evaluation.
 enum Wrong {
     Evaluator(String),
     Other(String),
@@ -128,7 +128,7 @@ async fn score(
     Ok((judged.score, detail))
 }
 
-/// What was found, short enough to be repeated.
+/// A getter's result, shortened for repetition.
 fn shown(found: &Found) -> Value {
     let value = match found {
         Found::Nothing => Value::Null,
@@ -147,7 +147,7 @@ fn base(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// The metrics of an evaluator, each with what it is about.
+/// The metrics of an evaluator, each with its inputs.
 fn parts(evaluator: &Value) -> Result<Vec<Part<'_>>, String> {
     let given = |name: &str| Some(&evaluator[name]).filter(|value| !is_empty(value));
     let options = |value: Option<&Value>| match value {

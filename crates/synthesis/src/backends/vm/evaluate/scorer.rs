@@ -1,4 +1,4 @@
-//! Metrics, which are Python: files that a VM made are opened there, never in the server.
+//! Metrics in Python: files that a VM created are opened in that process, never in the server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::answer::code as codes;
 use crate::plugin::Launch;
 use crate::plugin::aside::Aside;
 
-/// What a metric may take.
+/// Timeout of a metric.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Metrics that are computed at once. They share one process.
+/// Metrics that are computed concurrently. They share one process.
 const AT_ONCE: usize = 4;
 
 /// The process of metrics, for all evaluations of a server.
@@ -23,7 +23,7 @@ pub(in crate::backends::vm) struct Scorer {
     timeout: Duration,
 }
 
-/// What a metric says.
+/// The result of a metric.
 #[derive(Debug, PartialEq)]
 pub(super) struct Judged {
     /// From 0 to 1.
@@ -32,8 +32,8 @@ pub(super) struct Judged {
 }
 
 impl Scorer {
-    /// `python`: the interpreter, in which packages for Office's files and pictures may be installed. `package`: the folder
-    /// that the server's Python package was written to.
+    /// `python`: the interpreter, in which packages for Office files and pictures may be installed. `package`: the folder with
+    /// the server's Python package.
     pub(in crate::backends::vm) fn new(python: &str, package: &Path) -> Self {
         let launch = Launch::python(python, "tools", &["sandbox.osworld.scoring".to_owned()], package, &[]);
         Self { aside: Aside::new("osworld-metrics", launch), turns: tokio::sync::Semaphore::new(AT_ONCE), timeout: TIMEOUT }
@@ -81,7 +81,7 @@ impl Scorer {
     }
 }
 
-/// Says what is a file and what is not: a text that a client gives never becomes a file's name.
+/// Tags values as file or text: a client's text never becomes a file name.
 fn tagged(found: &Found) -> Value {
     match found {
         Found::Nothing => json!({ "kind": "nothing" }),

@@ -6,7 +6,7 @@ use super::super::osworld::table::tests::XML;
 use super::super::setup::fake::FakeVm;
 use super::*;
 
-/// The package as the server writes it, and what judges with it.
+/// The unpacked package, and the scorer that uses it.
 struct Bench {
     vm: FakeVm,
     setting: Setting,
@@ -61,7 +61,7 @@ async fn a_task_is_judged_by_what_the_machine_holds() {
     assert_eq!(judged["details"][0]["result"], json!({ "file": "a.txt" }));
     assert_eq!(judged["details"][1]["result"], "by postconfig");
     assert_eq!(judged["evaluator"], evaluator);
-    // One that fails is the end of all, or of nothing.
+    // A failing metric decides the result, or is ignored.
     let both = |conj: &str| {
         let file = json!({ "type": "vm_file", "path": "~/a.txt" });
         let missing = json!({ "type": "vm_file", "path": "~/nothing" });
@@ -93,7 +93,7 @@ async fn a_client_names_no_file_of_the_server() {
         .await;
     assert_eq!(code, codes::INVALID_INPUT);
     assert!(why.contains("result has to be a file"), "{why}");
-    // Nor does a file's name lead out of the evaluation's folder.
+    // A file name can't lead out of the evaluation's folder either.
     bench.file("a", "x");
     let dir = tempfile::tempdir().unwrap();
     let mut getting = Getting::new(&bench.vm, &bench.setting, dir.path());

@@ -1,4 +1,4 @@
-//! A fake of OSWorld's agent: its routes over TCP, with files in memory and commands that are only noted.
+//! A fake of OSWorld's agent: its routes over TCP, with files in memory and commands that are only recorded.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,13 +13,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// What it received, and what it answers.
+/// The requests that it received, and its answers.
 #[derive(Default)]
 pub(in crate::backends::vm) struct FakeState {
     pub(in crate::backends::vm) files: BTreeMap<String, Vec<u8>>,
-    /// Path and body of what was posted.
+    /// Path and body of POST requests.
     pub(in crate::backends::vm) posted: Vec<(String, Value)>,
-    /// Status and body in place of the usual ones, by path.
+    /// Status and body instead of the usual ones, by path.
     pub(in crate::backends::vm) instead: BTreeMap<String, (u16, Vec<u8>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Requests to a VM's agent, over whatever leads to it, and with a bound on what comes back.
+//! Requests to a VM's agent, over any connection to it, with a limit on the answer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::sandboxes::{GuestRequest, SandboxHandle};
 
-/// Until a connection stands.
+/// Timeout for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// One request.
@@ -22,20 +22,20 @@ pub(in crate::backends::vm) struct Request<'a> {
     pub(in crate::backends::vm) path: &'a str,
     pub(in crate::backends::vm) content_type: Option<&'a str>,
     pub(in crate::backends::vm) body: Vec<u8>,
-    /// For all of it.
+    /// Timeout of the whole request.
     pub(in crate::backends::vm) timeout: Duration,
-    /// Bytes of the answer that are taken.
+    /// Largest answer that is read, in bytes.
     pub(in crate::backends::vm) most: usize,
 }
 
-/// An answer, whatever it says.
+/// An answer with any status.
 #[derive(Debug, Clone)]
 pub(in crate::backends::vm) struct Reply {
     pub(in crate::backends::vm) status: u16,
     pub(in crate::backends::vm) body: Vec<u8>,
 }
 
-/// Leads to an agent. A request that is dropped is given up.
+/// A connection to an agent. Dropping a request aborts it.
 #[async_trait]
 pub(in crate::backends::vm) trait Http: Send + Sync {
     /// # Errors
@@ -108,7 +108,7 @@ pub(in crate::backends::vm) async fn exchange(
             Ok(Reply { status, body: body.to_bytes().to_vec() })
         };
         tokio::pin!(answered);
-        // The connection is driven here: with the request dropped it closes.
+        // The connection is driven here, so dropping the request closes it.
         tokio::select! {
             biased;
             answer = &mut answered => answer,

@@ -16,19 +16,19 @@ use tokio::sync::OnceCell;
 use super::driver::{Action, Output, Recording, VirtualMachine};
 use http::{Http, Reply, Request};
 
-/// Bytes of a picture, of a tree or a command's output, of a file, and of a film.
+/// Limits in bytes: a picture, a tree or a command's output, a file, and a film.
 const MAX_PICTURE: usize = 64 << 20;
 const MAX_JSON: usize = 32 << 20;
 const MAX_FILE: usize = 256 << 20;
-/// For what takes a moment, for trees of large windows, and for files.
+/// Timeouts: for short requests, for trees of large windows, and for files.
 const MOMENT: Duration = Duration::from_secs(30);
 const TREE: Duration = Duration::from_secs(120);
 const FILE: Duration = Duration::from_secs(600);
 /// The agent itself gives up on a command after two minutes.
 const AGENT_PATIENCE: Duration = Duration::from_secs(115);
-/// For an answer to come after a command's time is over.
+/// Time for an answer to arrive after a command's timeout.
 const GRACE: Duration = Duration::from_secs(10);
-/// Characters of an agent's own words in an error.
+/// Longest message of an agent in an error, in characters.
 const MAX_SAID: usize = 500;
 
 /// A VM with OSWorld's agent.
@@ -53,7 +53,7 @@ impl OsWorld {
         self.http.send(Request { method: "POST", path, content_type, body, timeout, most }).await
     }
 
-    /// Whether it has a screen already: what OSWorld waits for.
+    /// Whether it already has a screen, which is what OSWorld waits for.
     pub(super) async fn is_ready(&self, timeout: Duration) -> bool {
         self.get("/screenshot", timeout, MAX_PICTURE).await.is_ok_and(|reply| reply.status == 200)
     }
@@ -66,7 +66,7 @@ impl OsWorld {
         asked.await.map(String::as_str)
     }
 
-    /// Runs a command of the agent's: its own words when it can't be started.
+    /// Runs a command with the agent. The error is the agent's message if the command can't be started.
     async fn execute(&self, path: &str, body: &Value, timeout: Duration) -> Result<Output, String> {
         let said = object("the command", self.post(path, body, timeout, MAX_JSON).await?)?;
         let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
@@ -96,9 +96,9 @@ fn whole(value: &Value) -> Option<u32> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u32::try_from(number).ok())
 }
 
-/// A form with a file in it, and what its content type is.
+/// A form with one file, and its content type.
 fn form(path: &str, content: &[u8]) -> (String, Vec<u8>) {
-    // By chance: no content can know it.
+    // Random, so that no content can contain it.
     let boundary = format!("arenite-{}", crate::answer::random_hex(12));
     let mut body = Vec::with_capacity(content.len() + path.len() + 400);
     let field = |name: &str| format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"");
@@ -126,7 +126,7 @@ impl VirtualMachine for OsWorld {
 
     async fn tree(&self) -> Result<Option<String>, String> {
         let Some(xml) = self.accessibility().await? else { return Ok(None) };
-        // A large tree is work for a processor, and the threads that serve have better to do.
+        // A large tree needs much CPU time, so it is parsed off the async threads.
         let made = tokio::task::spawn_blocking(move || table::table(&xml)).await;
         made.map_err(|error| error.to_string())?.map(Some)
     }
@@ -176,7 +176,7 @@ impl VirtualMachine for OsWorld {
             let words: Vec<String> = command.iter().map(|word| crate::backends::quoted(word)).collect();
             let asked = json!({ "script": format!("exec {}", words.join(" ")), "timeout": seconds.ceil() as u64 });
             let reply = self.post("/run_bash_script", &asked, timeout + GRACE, MAX_JSON).await?;
-            // Older agents don't have it, and run no command for so long.
+            // Older agents don't have it, and run no command for this long.
             if !matches!(reply.status, 404 | 405) {
                 let said = object("the command", reply)?;
                 let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
@@ -190,7 +190,7 @@ impl VirtualMachine for OsWorld {
         let mut words: Vec<&str> = Vec::new();
         let limit = format!("{:.3}", seconds.min(AGENT_PATIENCE.as_secs_f64()));
         if is_linux {
-            // What is not waited for any more should not run on.
+            // A command should not continue when its result is no longer awaited.
             words.extend(["timeout", "-k", "2", &limit]);
         }
         words.extend(command.iter().map(String::as_str));

@@ -1,20 +1,20 @@
-//! Actions as Python that pyautogui runs in the VM.
+//! Actions as Python code for pyautogui in the VM.
 
 use std::fmt::Write as _;
 
 use crate::backends::vm::driver::{Action, Button};
 
-/// Runs before each action. Moving into a corner is no reason to stop: nobody sits before the VM.
+/// Runs before each action. The fail-safe for corners is off: no person sits before the VM.
 const HEAD: &str = "import pyautogui, time\npyautogui.FAILSAFE = False\n";
 
-/// A key that pyautogui does not have would be left out in silence.
+/// pyautogui would silently ignore unknown keys.
 const KEYS: &str = r#"keys = KEYS
 unknown = [key for key in keys if not pyautogui.isValidKey(key.lower() if len(key) > 1 else key)]
 if unknown:
     raise SystemExit("there is no key " + ", ".join(map(repr, unknown)))
 "#;
 
-/// Characters that are on no key are typed by xdotool, which borrows one.
+/// xdotool types characters that are on no key: it remaps one.
 const XDOTOOL: &str = r#"import subprocess
 try:
     subprocess.run(["xdotool", "type", "--delay", DELAY, "--", TEXT], check=True)
@@ -22,7 +22,7 @@ except FileNotFoundError:
     raise SystemExit("characters that are on no key need xdotool in the VM, and it is not there")
 "#;
 
-/// A text as a literal, in ASCII alone: it passes through programs of any locale.
+/// A text as an ASCII-only literal: it passes through programs of any locale.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -48,7 +48,7 @@ fn button(button: Button) -> &'static str {
     }
 }
 
-/// A number as Python reads it; places are whole pixels.
+/// A number as Python source; positions are whole pixels.
 fn place(at: f64) -> Result<i64, String> {
     if at.is_finite() && at.abs() < 1e6 { Ok(at.round() as i64) } else { Err(format!("{at} is no place on a screen")) }
 }
@@ -58,7 +58,7 @@ fn keys(names: &[String]) -> String {
     KEYS.replace("KEYS", &format!("[{}]", list.join(", ")))
 }
 
-/// A program that does it.
+/// The program for an action.
 pub(super) fn program(action: &Action) -> Result<String, String> {
     let body = match action {
         Action::Move { x, y } => format!("pyautogui.moveTo({}, {})", place(*x)?, place(*y)?),
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a program with a fake pyautogui that prints what it is called with.
+    /// Runs a program with a fake pyautogui that prints its calls.
     fn calls(action: &Action) -> String {
         let fake = r#"
 import sys, types

@@ -1,21 +1,21 @@
-//! The accessibility tree that a VM tells, as a table of what can be seen and used: what models are shown.
+//! Converts a VM's accessibility tree to the table of visible and usable elements that models get.
 
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
-/// Of the XML, which comes from a VM that nobody vouches for.
+/// Largest XML, in bytes; it comes from an untrusted VM.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 256;
 const MAX_ELEMENTS: usize = 50_000;
-/// Bytes of the table; what is over is counted.
+/// Largest table, in bytes; the rest is counted.
 const MAX_TABLE: usize = 100_000;
-/// Characters of one cell.
+/// Longest cell, in characters.
 const MAX_CELL: usize = 2000;
 
 const HEAD: &str = "tag\tname\ttext\tclass\tdescription\tposition (top-left x&y)\tsize (w&h)";
 
-/// Roles that are listed, by how their names end, and whole.
+/// Roles that are listed, by suffix and by full name.
 const ENDINGS: [&str; 12] = [
     "item",
     "button",
@@ -52,7 +52,7 @@ const ROLES: [&str; 19] = [
     "uiribbonbutton",
 ];
 
-/// An element while it is open.
+/// An element that is still open.
 #[derive(Debug, Default, Clone)]
 pub(in crate::backends::vm) struct Node {
     pub(in crate::backends::vm) tag: String,
@@ -66,11 +66,11 @@ pub(in crate::backends::vm) struct Node {
     showing: bool,
     visible: bool,
     usable: bool,
-    /// Its place among all, as they begin.
+    /// Its position in the order of start tags.
     order: usize,
 }
 
-/// The table.
+/// Builds the table.
 ///
 /// # Errors
 /// Why the XML is refused.
@@ -94,7 +94,7 @@ pub(super) fn table(xml: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Calls `each` with every element once it is whole, and with those that it is in.
+/// Calls `each` with every completed element and its ancestors.
 ///
 /// # Errors
 /// Why the XML is refused.
@@ -140,7 +140,7 @@ pub(in crate::backends::vm) fn walk(xml: &str, mut each: impl FnMut(&Node, &[Nod
     }
 }
 
-/// Text belongs to the element that it is in.
+/// Text belongs to its element.
 fn said(open: &mut [Node], text: &str) {
     if let Some(node) = open.last_mut() {
         node.text.push_str(text);
@@ -152,7 +152,7 @@ impl Node {
         let mut node = Self { tag: start.local_name().into_inner().to_owned(), order, ..Self::default() };
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|error| error.to_string())?;
-            // What a document declares itself is refused before, so only XML's own entities can be meant.
+            // Documents with declarations were refused before, so only XML's own entities can occur.
             let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| error.to_string())?;
             let is = value == "true";
             match (attribute.key.prefix().map(|prefix| prefix.into_inner()), attribute.key.local_name().into_inner()) {
@@ -171,7 +171,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Whether one who looks at the screen could mean it.
+    /// Whether a user of the screen could refer to it.
     fn is_listed(&self) -> bool {
         let tag = self.tag.as_str();
         let of_interest = tag.starts_with("document") || ENDINGS.iter().any(|end| tag.ends_with(end)) || ROLES.contains(&tag);
@@ -196,7 +196,7 @@ impl Node {
     }
 }
 
-/// A cell of one line; one that holds what parts cells stands in quotes.
+/// A cell on one line, in quotes if it contains a separator.
 fn cell(text: &str) -> String {
     let kept: String = text.trim().chars().take(MAX_CELL).collect();
     if !kept.contains(['"', '\t', '\n', '\r']) {

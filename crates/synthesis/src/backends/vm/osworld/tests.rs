@@ -74,7 +74,7 @@ async fn what_the_machine_can_not_do_is_said_in_its_words() {
     assert!(away.size().await.unwrap_err().contains("can't be reached"));
 }
 
-/// A fake of the sandboxes that only notes what is sent into one.
+/// Fake sandboxes that only record requests.
 #[derive(Default)]
 struct FakeSandboxes(std::sync::Mutex<Vec<String>>);
 

@@ -1,5 +1,5 @@
-//! `pyautogui.click(…)` and its kin, for models that write them. They are read, never run as Python: whatever is no call of
-//! one of the functions below is refused, and nothing of the command is done.
+//! `pyautogui.click(…)` and related calls, for models that write them. They are parsed, never run as Python: a command with
+//! anything except calls of the functions below is refused as a whole.
 
 mod parse;
 
@@ -8,20 +8,20 @@ use std::time::Duration;
 use super::driver::{Action, Button, VirtualMachine};
 use parse::{CallExpression, Literal, Statement, parse};
 
-/// Strokes of one call, and clicks.
+/// The most key strokes, and clicks, of one call.
 const MAX_PRESSES: f64 = 1000.0;
 const MAX_CLICKS: f64 = 100.0;
-/// Seconds that one call waits, or takes.
+/// Longest wait or duration of one call, in seconds.
 const MAX_SECONDS: f64 = 600.0;
-/// Pixels that can be named.
+/// Largest pixel coordinate.
 const MAX_PIXELS: f64 = 100_000.0;
-/// Of the wheel.
+/// The most notches of the wheel.
 const MAX_NOTCHES: f64 = 10_000.0;
-/// What is imported or set without a meaning here.
+/// Modules that may be imported or configured without effect.
 const MODULES: [&str; 2] = ["pyautogui", "time"];
 const SETTINGS: [&str; 2] = ["pyautogui.PAUSE", "pyautogui.FAILSAFE"];
 
-/// What a call comes to.
+/// An operation of a call.
 #[derive(Debug, Clone, PartialEq)]
 enum Op {
     Act(Action),
@@ -33,13 +33,13 @@ enum Op {
     TellPointer,
 }
 
-/// A command that was read.
+/// A parsed command.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Script(Vec<Op>);
 
 impl Script {
     /// # Errors
-    /// What of it can't be read, or is not allowed.
+    /// What can't be parsed, or is not allowed.
     pub(super) fn read(command: &str) -> Result<Self, String> {
         let mut ops = Vec::new();
         for statement in parse(command)? {
@@ -57,10 +57,10 @@ impl Script {
         Ok(Self(ops))
     }
 
-    /// Does it, and answers what its calls tell.
+    /// Runs it, and returns the output of its calls.
     ///
     /// # Errors
-    /// What went wrong; what stands behind it is not done.
+    /// The first failure; later calls don't run.
     pub(super) async fn run(&self, vm: &dyn VirtualMachine) -> Result<String, String> {
         let mut told = Vec::new();
         for op in &self.0 {
@@ -93,14 +93,14 @@ impl Script {
     }
 }
 
-/// Where the pointer would be after a way from where it is. It stops at the edges, as a mouse does.
+/// The pointer's position after a relative move. It stops at the edges, as a mouse does.
 async fn after_way(vm: &dyn VirtualMachine, (right, down): (f64, f64)) -> Result<(f64, f64), String> {
     let ((x, y), (width, height)) = (vm.pointer().await?, vm.size().await?);
     let stop = |at: f64, side: u32| at.clamp(0.0, f64::from(side.max(1) - 1));
     Ok((stop(x + right, width), stop(y + down, height)))
 }
 
-/// A call's arguments by the names of its function.
+/// A call's arguments by the parameter names of its function.
 struct Arguments<'a> {
     call: &'a CallExpression,
     names: &'static [&'static str],
@@ -169,7 +169,7 @@ impl<'a> Arguments<'a> {
         self.text(name)?.filter(|key| !key.is_empty()).map(str::to_owned).ok_or_else(|| format!("{name} is missing"))
     }
 
-    /// Some keys: one, or a list of them.
+    /// One key, or a list of keys.
     fn keys(&self, name: &str) -> Result<Vec<String>, String> {
         match self.get(name) {
             Some(Literal::List(keys)) => keys.iter().map(key).collect(),
@@ -177,7 +177,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The place that `x` and `y` name; a pair may stand in the place of `x`.
+    /// The position in `x` and `y`; `x` may be a pair.
     fn place(&self) -> Result<Option<(f64, f64)>, String> {
         if let Some(Literal::List(pair)) = self.get("x") {
             return match pair[..] {
@@ -210,7 +210,7 @@ fn key(literal: &Literal) -> Result<String, String> {
     }
 }
 
-/// Clicks, with a moment between them if that is wanted.
+/// Clicks, with pauses between them if requested.
 fn clicks(at: Option<(f64, f64)>, button: Button, times: u32, interval: Duration) -> Vec<Op> {
     if interval.is_zero() {
         return vec![Op::Act(Action::Click { at, button, times })];
@@ -332,7 +332,7 @@ fn ops_of(call: &CallExpression) -> Result<Vec<Op>, String> {
         }
         "size" => vec![Op::TellSize],
         "position" => vec![Op::TellPointer],
-        // Who wants a picture has vm:screenshot.
+        // Screenshots are taken with vm:screenshot.
         "screenshot" => Vec::new(),
         other => return Err(format!("there is no {other} here")),
     })

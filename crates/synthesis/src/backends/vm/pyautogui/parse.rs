@@ -1,20 +1,20 @@
-//! Calls as Python writes them, and nothing else of Python: names, brackets, literals. What is read here is never run as code.
+//! Parses calls in Python syntax, and nothing else of Python: names, brackets, literals. The text is never run as code.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Characters of one text.
+/// Longest text, in characters.
 const MAX_TEXT: usize = 256 << 10;
-/// Calls in one text.
+/// The most calls in one text.
 const MAX_CALLS: usize = 1000;
-/// Arguments of a call, and items of a list.
+/// The most arguments of a call, and items of a list.
 const MAX_ITEMS: usize = 1000;
-/// Brackets within brackets.
+/// Deepest nesting of brackets.
 const MAX_DEPTH: usize = 8;
-/// Characters of a name.
+/// Longest name, in characters.
 const MAX_NAME: usize = 64;
 
-/// A value that was written out.
+/// A literal value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Literal {
     None,
@@ -22,7 +22,7 @@ pub(super) enum Literal {
     Number(f64),
     Text(String),
     List(Vec<Literal>),
-    /// A name that was not called, such as `pyautogui.easeInQuad`.
+    /// A name without a call, such as `pyautogui.easeInQuad`.
     Name(String),
 }
 
@@ -38,16 +38,16 @@ pub(super) struct CallExpression {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Statement {
     CallExpression(CallExpression),
-    /// `import a, b.c`: what is imported.
+    /// `import a, b.c`: the imported modules.
     Import(Vec<String>),
     /// `pyautogui.PAUSE = 0.1`: the name.
     Set(String),
 }
 
-/// The statements of a text.
+/// Parses the statements of a text.
 ///
 /// # Errors
-/// What can't be read, and where.
+/// What can't be parsed, and its position.
 pub(super) fn parse(text: &str) -> Result<Vec<Statement>, String> {
     if text.chars().nth(MAX_TEXT).is_some() {
         return Err(format!("it is longer than {MAX_TEXT} characters"));
@@ -109,14 +109,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Blanks of a line.
+    /// Skips blanks in a line.
     fn blanks(&mut self) {
         while self.peek().is_some_and(|c| c == ' ' || c == '\t' || c == '\r') {
             self.next();
         }
     }
 
-    /// Whatever means nothing within brackets.
+    /// Skips everything without meaning within brackets.
     fn space(&mut self) {
         loop {
             self.comment();
@@ -127,7 +127,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whatever means nothing between statements.
+    /// Skips everything without meaning between statements.
     fn skip_between(&mut self) {
         loop {
             self.space();
@@ -260,7 +260,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A list or a tuple; in round brackets, one value without a comma is itself.
+    /// A list or a tuple; in round brackets, one value without a comma is the value itself.
     fn list(&mut self, end: char, depth: usize) -> Result<Literal, String> {
         self.next();
         let mut items = Vec::new();
@@ -305,13 +305,13 @@ impl Reader<'_> {
             digits.push(c);
             self.next();
         }
-        // Words that Rust takes for numbers are none of Python's.
+        // Rust parses words as numbers that Python doesn't.
         let is_plain = digits.bytes().all(|b| b.is_ascii_digit() || b"._eE+-".contains(&b));
         let number = digits.replace('_', "").parse::<f64>().ok().filter(|number| is_plain && number.is_finite());
         number.map(|number| Literal::Number(sign * number)).ok_or_else(|| format!("{digits:?} is no number"))
     }
 
-    /// A string, and those that stand right behind it.
+    /// A string, with adjacent strings appended.
     fn strings(&mut self) -> Result<Literal, String> {
         let mut text = self.string(false)?;
         loop {
@@ -386,7 +386,7 @@ impl Reader<'_> {
                 char::from_u32(code).unwrap_or('\u{fffd}')
             }
             'N' => return Err("characters by their name (\\N) are not read here".to_owned()),
-            // As Python has it, both stay.
+            // As in Python, both characters stay.
             other => {
                 text.push('\\');
                 other

@@ -1,4 +1,4 @@
-//! Actions as OSWorld writes them: pyautogui's words, or an object with a type and parameters.
+//! Actions in OSWorld's format: pyautogui code, or an object with a type and parameters.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::super::driver::{Action, Button};
 use super::super::pyautogui::Script;
 use super::MAX_WAIT;
 
-/// A part of what an action means.
+/// A part of an action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Part {
     Do(Action),
@@ -16,7 +16,7 @@ pub(super) enum Part {
     Wait(Duration),
 }
 
-/// What an action means, in order.
+/// Parses an action to its parts, in order.
 pub(super) fn read(action: &Value) -> Result<Vec<Part>, String> {
     if let Some(line) = action.as_str() {
         return match line.trim() {
@@ -50,7 +50,7 @@ pub(super) fn read(action: &Value) -> Result<Vec<Part>, String> {
         "DOUBLE_CLICK" => click(Button::Left, 2),
         "MOUSE_DOWN" => one(Action::Press { button: button()? }),
         "MOUSE_UP" => one(Action::Release { button: button()? }),
-        // It begins where the pointer is, and nobody knows where that is: the button is held on the way instead.
+        // It starts at the pointer's position, which is unknown here. So the button is held during the move instead.
         "DRAG_TO" => {
             let (x, y) = needed()?;
             let button = Button::Left;

@@ -1,4 +1,4 @@
-//! The tabs of a VM's Chrome, by its debugger, which is asked from inside the VM.
+//! The tabs of a VM's Chrome, through its debugger, which is called from inside the VM.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::super::driver::VirtualMachine;
 use super::{said, scripts::DEBUGGER};
 
-/// Where OSWorld's images have it.
+/// The debugger's port in OSWorld's images.
 pub(in crate::backends::vm) const PORT: u16 = 9222;
-/// Seconds until a Chrome that was just started listens.
+/// Seconds until a just started Chrome listens.
 const STARTING: u64 = 60;
-/// Tabs that are opened or closed by one step.
+/// The most tabs that one step opens or closes.
 const MAX_TABS: usize = 100;
 
 /// A tab.
@@ -31,7 +31,7 @@ async fn ask(vm: &dyn VirtualMachine, port: u16, method: &str, path: &str, patie
     if done.code == 0 { Ok(done.stdout) } else { Err(format!("Chrome does not answer at port {port}: {}", said(&done))) }
 }
 
-/// The tabs that are open, that of the front first.
+/// The open tabs, with the front one first.
 pub(in crate::backends::vm) async fn tabs(vm: &dyn VirtualMachine, port: u16, patience: u64) -> Result<Vec<Tab>, String> {
     let told = ask(vm, port, "GET", "json/list", patience).await?;
     let told: Value = serde_json::from_str(&told).map_err(|error| format!("Chrome's list of tabs is no JSON: {error}"))?;
@@ -47,7 +47,7 @@ async fn close_tab(vm: &dyn VirtualMachine, port: u16, tab: &Tab) -> Result<(), 
     ask(vm, port, "GET", &format!("json/close/{}", tab.id), 0).await.map(drop)
 }
 
-/// Opens them, and closes the one tab that Chrome begins with.
+/// Opens tabs, and closes the tab with which Chrome starts.
 pub(super) async fn open(vm: &dyn VirtualMachine, port: u16, urls: &[String]) -> Result<(), String> {
     if urls.is_empty() || urls.len() > MAX_TABS {
         return Err(format!("urls_to_open has to be a list of 1 to {MAX_TABS} addresses"));
@@ -77,7 +77,7 @@ pub(super) async fn close(vm: &dyn VirtualMachine, port: u16, urls: &[String]) -
     Ok(())
 }
 
-/// An address without what may differ between two that mean the same.
+/// An address normalized for comparison.
 fn plain(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
     let cut = rest.find(['/', '?', '#']).unwrap_or(rest.len());

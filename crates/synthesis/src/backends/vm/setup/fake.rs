@@ -30,7 +30,7 @@ impl FakeVm {
         self.dir.path().join("home")
     }
 
-    /// A program of the VM's, in place of the one of this host.
+    /// A program of the VM that replaces the host's.
     pub(in crate::backends::vm) fn program(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

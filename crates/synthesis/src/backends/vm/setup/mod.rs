@@ -1,7 +1,7 @@
-//! What is done to a VM before a task: AgentFlow's and OSWorld's steps, over whatever VM it is.
+//! Setup of a VM before a task: AgentFlow's and OSWorld's steps, on any VM.
 //!
-//! The VM fetches what is on the network, so that its own rules of where it may go hold. Of the server's files, only
-//! those of one configured folder are given away.
+//! The VM itself fetches files from the network, so that its own network rules apply. Of the server's files, only those in one
+//! configured folder are available.
 
 mod acts;
 pub(super) mod chrome;
@@ -15,36 +15,36 @@ use serde_json::{Map, Value};
 use super::driver::{Output, VirtualMachine};
 use scripts::{CLOSE_OR_ACTIVATE, DOWNLOAD, HISTORY, OPENED, PROXY, WALLPAPER};
 
-/// Steps of one list, actions of one step, and seconds that one of them may sleep or wait.
+/// Limits: steps of one list, actions of one step, and seconds that a step may sleep or wait.
 const MAX_STEPS: usize = 200;
 const MAX_ACTIONS: usize = 1000;
 const MAX_WAIT: f64 = 600.0;
-/// Of a file that is sent to the VM.
+/// Largest file that is sent to the VM, in bytes.
 const MAX_UPLOAD: u64 = 256 << 20;
-/// What a VM fetches at most, in bytes, and how long it may take.
+/// The most that a VM fetches, in bytes, and its timeout.
 pub(super) const MAX_DOWNLOAD: u64 = 2 << 30;
 pub(super) const DOWNLOADING: Duration = Duration::from_secs(600);
 pub(super) const COMMAND: Duration = Duration::from_secs(120);
 const MOMENT: Duration = Duration::from_secs(30);
-/// Seconds until a window is there.
+/// Seconds until a window must appear.
 const WINDOW: &str = "60";
-/// Between two looks at whether something is so.
+/// Pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What steps are filled in with, and what they may take.
+/// Values for placeholders in steps, and what steps may use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Setting {
-    /// Stands for `{CLIENT_PASSWORD}`.
+    /// The value of `{CLIENT_PASSWORD}`.
     pub(super) client_password: String,
     /// The only folder of the server with files that may be sent to a VM. None: no file may be sent.
     pub(super) files: Option<PathBuf>,
     /// `http://host:port`, for the step `proxy`.
     pub(super) proxy: Option<String>,
-    /// At which the VM's Chrome listens for its debugger. None: 9222.
+    /// The port of the debugger of the VM's Chrome. None: 9222.
     pub(super) chromium_port: Option<u16>,
 }
 
-/// Does the steps, one after the other, until one fails.
+/// Runs the steps one after the other, until one fails.
 ///
 /// # Errors
 /// Which step failed, and why.
@@ -60,11 +60,11 @@ pub(super) async fn run(vm: &dyn VirtualMachine, steps: &[Value], setting: &Sett
     Ok(())
 }
 
-/// Steps under way.
+/// Steps in progress.
 pub(super) struct Run<'a> {
     vm: &'a dyn VirtualMachine,
     setting: &'a Setting,
-    /// What `~` is in the VM, once it was asked for.
+    /// The value of `~` in the VM, once it was queried.
     home: Option<String>,
     /// Whether browsers are started with the proxy.
     is_proxied: bool,
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         self.setting.chromium_port.unwrap_or(chrome::PORT)
     }
 
-    /// Puts what they stand for in the place of `{CLIENT_PASSWORD}` and its like.
+    /// Replaces `{CLIENT_PASSWORD}` and similar placeholders by their values.
     pub(super) async fn fill(&self, params: &mut Value) -> Result<(), String> {
         let text = params.to_string();
         if !text.contains("{SCREEN_") && !text.contains("{CLIENT_PASSWORD}") {
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
         Ok(format!("{}/{rest}", self.home.as_deref().unwrap_or_default()))
     }
 
-    /// Runs a script of ours with arguments, none of which is taken for a part of it.
+    /// Runs one of Arenite's scripts. Its arguments can't become part of the script.
     pub(super) async fn script(&self, what: &str, script: &str, arguments: &[&str], timeout: Duration) -> Result<Output, String> {
         let mut command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned(), "sh".to_owned()];
         command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A file of the server's that a step names.
+    /// A file of the server in a step.
     async fn local(&self, given: &str) -> Result<Vec<u8>, String> {
         let root = self.setting.files.clone().ok_or("no folder of files is configured that could be sent to a VM")?;
         let given = given.to_owned();
@@ -212,14 +212,14 @@ impl<'a> Run<'a> {
         self.vm.launch(&command).await
     }
 
-    /// The words of a command, which is a text or a list, for a shell or not.
+    /// The words of a command, which is a text or a list, with or without a shell.
     pub(super) async fn command(&mut self, params: &Params) -> Result<Vec<String>, String> {
         let for_shell = params.get("shell").and_then(Value::as_bool).unwrap_or(false);
         let words = match (params.get("command"), for_shell) {
             (Some(Value::String(line)), true) => vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
             (Some(Value::String(line)), false) => words(line)?,
             (Some(Value::Array(_)), true) => {
-                // As Python has it: the first is the shell's command, the rest its arguments.
+                // As in Python: the first is the shell's command, the rest its arguments.
                 let given = texts(params, "command")?;
                 ["sh".to_owned(), "-c".to_owned()].into_iter().chain(given).collect()
             }
@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
         let until = params.get("until").and_then(Value::as_object).filter(|until| !until.is_empty());
         let Some(until) = until else {
             let done = self.vm.run(&command, COMMAND).await?;
-            // Some VMs tell by the code alone that there is no such program.
+            // Some VMs report a missing program only by the exit code.
             let is_missing = matches!(done.code, 126 | 127) && command[0] != "sh";
             return if is_missing { Err(said(&done)) } else { Ok(()) };
         };
@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a command said of why it failed, short.
+/// A command's error output, shortened.
 fn said(done: &Output) -> String {
     let line = [&done.stderr, &done.stdout].into_iter().find_map(|text| text.trim().lines().next_back());
     let line: String = line.unwrap_or("it does not say why").chars().filter(|c| !c.is_control()).take(300).collect();
@@ -366,7 +366,7 @@ fn fill(value: &mut Value, known: &[(&str, String)]) {
     }
 }
 
-/// A file in the one folder; links that lead out of it are outside.
+/// A file in the configured folder; links that lead out of it are refused.
 pub(super) fn local(root: &Path, given: &str) -> Result<Vec<u8>, String> {
     let outside = || format!("{given:?} is not in the folder of files that may be sent to a VM");
     let root = root.canonicalize().map_err(|error| format!("the folder of files can't be used: {error}"))?;
@@ -408,7 +408,7 @@ fn number(params: &Params, name: &str) -> Result<Option<f64>, String> {
     }
 }
 
-/// The words of a line, with quotes and backslashes as shells have them, and nothing else of a shell.
+/// Splits a line into words, with quotes and backslashes as in shells, and no other shell syntax.
 pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut rest = line.chars();

@@ -1,6 +1,6 @@
-//! What runs in VMs, with what it is about as arguments.
+//! Scripts that run in VMs, with their inputs as arguments.
 
-/// Fetches `$1` to `$2`, of at most `$3` bytes, with whatever the VM has for that.
+/// Fetches `$1` to `$2`, at most `$3` bytes, with any tool that the VM has.
 pub(in crate::backends::vm) const DOWNLOAD: &str = r#"
 mkdir -p -- "$(dirname -- "$2")" || exit 1
 part="$2.part"
@@ -32,7 +32,8 @@ if [ -e "$1" ]; then echo file; elif command -v -- "$1" >/dev/null; then echo pr
 else echo "there is no file or program $1" >&2; exit 1; fi
 "#;
 
-/// Waits until a window's title holds `$1` or `$2`, for `$3` seconds, and brings it to the front. Without wmctrl nobody can say.
+/// Waits up to `$3` seconds for a window with `$1` or `$2` in its title, and brings it to the front. Without wmctrl, this can't
+/// be checked.
 pub(super) const OPENED: &str = r#"
 command -v wmctrl >/dev/null || exit 0
 left=$3
@@ -51,7 +52,7 @@ command -v wmctrl >/dev/null || { echo "windows are found with wmctrl, which the
 wmctrl "$1" "$2" || { echo "there is no such window" >&2; exit 1; }
 "#;
 
-/// Programs of the desktop and of later shells go through `$1`; `$2` is its host and `$3` its port.
+/// Sends programs of the desktop and of later shells through `$1`; `$2` is its host and `$3` its port.
 pub(super) const PROXY: &str = r#"
 for name in http_proxy https_proxy HTTP_PROXY HTTPS_PROXY; do
   printf "export %s='%s'\n" "$name" "$1" >> "$HOME/.profile" && printf "export %s='%s'\n" "$name" "$1" >> "$HOME/.bashrc" || exit 1
@@ -86,7 +87,7 @@ base.commit()
 ' "$1"
 "#;
 
-/// Asks Chrome's debugger: `$1` is the method, `$2` the address, `$3` the seconds until it listens.
+/// Calls Chrome's debugger: `$1` is the method, `$2` the address, `$3` the seconds until it listens.
 pub(super) const DEBUGGER: &str = r#"
 left=$3
 while :; do

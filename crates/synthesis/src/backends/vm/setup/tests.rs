@@ -10,7 +10,7 @@ async fn one(vm: &FakeVm, setting: &Setting, kind: &str, parameters: Value) -> R
     run(vm, &[json!({ "type": kind, "parameters": parameters })], setting).await
 }
 
-/// A fake of a server on the network; answers everything with 200 and the text, or 404 for paths that hold `missing`.
+/// A fake server on the network; answers with 200 and the text, or 404 for paths that contain `missing`.
 async fn fake_site(text: &'static str) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -67,7 +67,7 @@ async fn commands_are_filled_in_and_run() {
     let line = "printf %s \"{SCREEN_WIDTH_HALF} {SCREEN_HEIGHT} $1\" > ~/out";
     one(&vm, &setting, "execute", json!({ "command": [line, "sh", "{CLIENT_PASSWORD}"], "shell": true })).await.unwrap();
     assert_eq!(std::fs::read_to_string(vm.home().join("out")).unwrap(), "960 1080 pa'ss");
-    // How a command ends does not matter, and that it can't be started does.
+    // The exit status of a command does not matter, but a failed start does.
     one(&vm, &setting, "command", json!({ "command": "false" })).await.unwrap();
     assert!(one(&vm, &setting, "command", json!({ "command": ["no-such-program"] })).await.is_err());
     let counted = "echo x >> n; wc -l < n";
