@@ -44,7 +44,7 @@ pub(crate) async fn serve(recorder: Recorder, tenant: TenantId, id: String, part
     Ok(response)
 }
 
-/// All steps, one a line, streamed while they are read. `inline` replaces references by bodies.
+/// All steps, one a line, streamed while they are read. `inline` replaces references with bodies.
 pub(crate) async fn lines(
     recorder: Recorder,
     tenant: TenantId,

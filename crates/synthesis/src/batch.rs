@@ -1,4 +1,4 @@
-//! Running several tools with one request.
+//! Batches: several tool calls in one request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,13 +16,13 @@ use crate::retry::Request;
 use crate::sandboxes::Caller;
 use crate::synthesis::Synthesis;
 
-/// The most items of a batch that run at the same time.
+/// The most items of a batch that run concurrently.
 const AT_ONCE: usize = 64;
 
 /// Several calls.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// All but its action.
+    /// Everything except its action.
     pub each: Execute,
     pub actions: Vec<Action>,
     pub parallel: bool,

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use crate::backend::{Backend, ToolSpec};
 use crate::names::{Found, Names, prefix, shown, simple};
 
-/// What is listed hidden stands behind this in its description, as AgentFlow's own tools have it.
+/// Prefix of the description of hidden tools, as in AgentFlow.
 const HIDDEN: &str = "[HIDDEN]";
 
 /// A backend, and whether it is warm.
@@ -19,7 +19,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Warms it up unless it is warm. Those who come meanwhile wait for it; other backends' callers don't.
+    /// Warms it up unless it is warm. Concurrent callers wait for it; other backends' callers don't.
     pub(crate) async fn warm_up(&self) -> Result<(), String> {
         let mut warm = self.warm.lock().await;
         if !*warm {
@@ -29,7 +29,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// None while it is being warmed up.
+    /// None while it is warming up.
     pub(crate) fn is_warm(&self) -> bool {
         self.warm.try_lock().is_ok_and(|warm| *warm)
     }
@@ -47,7 +47,7 @@ impl Tool {
     }
 }
 
-/// A tool as lists have it.
+/// A tool in a list.
 pub struct Listed(Arc<Tool>);
 
 impl Listed {
@@ -66,7 +66,7 @@ impl Listed {
         })
     }
 
-    /// In another's words. None for a format that nobody has.
+    /// In the format of another API. None for an unknown format.
     pub fn formatted(&self, format: &str) -> Option<Value> {
         let spec = &self.0.spec;
         let (name, description, parameters) = (shown(&spec.name), &spec.description, &spec.parameters);
@@ -89,7 +89,7 @@ impl Listed {
     }
 }
 
-/// A schema's properties as AgentFlow's catalogue lists parameters.
+/// A schema's properties in the parameter format of AgentFlow's catalogue.
 fn flat(schema: &Value) -> Vec<Value> {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let Some(properties) = schema["properties"].as_object() else { return Vec::new() };
@@ -108,9 +108,9 @@ fn flat(schema: &Value) -> Vec<Value> {
     properties.iter().map(flatten).collect()
 }
 
-/// All backends, and the tools that they offer at the moment.
+/// All backends, and their current tools.
 pub(crate) struct Catalog {
-    /// In the order of their registration; APIs too.
+    /// In the order of their registration, including APIs.
     backends: Vec<Arc<Loaded>>,
     tools: RwLock<Arc<Tools>>,
 }
@@ -152,7 +152,7 @@ impl Catalog {
         Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over what backends have discovered.
+    /// Adds the tools that backends have discovered.
     pub(crate) fn refresh(&self) {
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = Tools::new(&self.backends);
     }
@@ -180,7 +180,7 @@ impl Catalog {
         self.tools().order.len()
     }
 
-    /// The backend behind a type of resource; none for a type that needs no session.
+    /// The backend of a resource type; none for a type that needs no session.
     pub(crate) fn resource(&self, name: &str) -> Option<&Arc<Loaded>> {
         self.resources().find(|loaded| loaded.backend.name() == name)
     }

@@ -1,13 +1,13 @@
-//! AgentFlow's configuration, as its JSON file has it, and what is ours beside it.
+//! AgentFlow's configuration from its JSON file, with Arenite's additions.
 //!
 //! ```text
 //! server     url, host, port, session_ttl …       resources  {key: {enabled, backend_class | command, config, isolation …}}
-//! apis       {key: {…}}: any of them brings all    warmup     {enabled, resources}
-//! security   allowed_origins, auth                 plugins    [{modules, path}]: tools written in Python; ours
-//! arenite    switches of ours
+//! apis       {key: {…}}: any of them enables all   warmup     {enabled, resources}
+//! security   allowed_origins, auth                 plugins    [{modules, path}]: tools in Python; Arenite's
+//! arenite    Arenite's switches
 //! ```
 //!
-//! `${VAR}` and `${VAR:-default}` are expanded in every string. A variable that is not set and has no default stays as it is.
+//! `${VAR}` and `${VAR:-default}` are expanded in every string. A variable that is not set and has no default stays unchanged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::backends::{Bash, Browser, Code, Doc, Ds, Mcp, Rag, SearchDirs, Text2S
 use crate::plugin::{Launch, PLUGIN_PATH, Plugin, unpack};
 use crate::sandboxes::{SandboxRequest, Sandboxes};
 
-/// Seconds, unless the file says otherwise.
+/// Default in seconds.
 const SESSION_TTL: f64 = 300.0;
-/// Bytes of the file.
+/// Largest file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
-/// Backends that are ours, by the last part of the class that AgentFlow's files name.
+/// Arenite's backends, by the last part of the class in AgentFlow's files.
 const OURS: [(&str, &str); 9] = [
     ("BashBackend", "bash"),
     ("CodeBackend", "code"),
@@ -38,10 +38,10 @@ const OURS: [(&str, &str); 9] = [
     ("ToolathlonGymBackend", "mcp"),
     ("RAGBackend", "rag"),
 ];
-/// Where AgentFlow keeps its own backends; classes elsewhere are people's own.
+/// The module of AgentFlow's own backends; classes in other modules are users' own.
 const THEIRS: &str = "sandbox.server.backends.resources.";
 
-/// Why a file is refused.
+/// Why a file is rejected.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     #[error("could not read {}: {source}", path.display())]
@@ -50,7 +50,7 @@ pub enum ConfigError {
     Syntax { path: PathBuf, reason: String },
 }
 
-/// The whole file. Fields that nobody knows are passed over, as AgentFlow does.
+/// The whole file. Unknown fields are ignored, as in AgentFlow.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -61,15 +61,15 @@ pub struct Config {
     pub security: Security,
     pub plugins: Vec<Module>,
     pub arenite: Switches,
-    /// The folder of the file: what it names is looked for there.
+    /// The folder of the file, in which its relative paths are searched.
     #[serde(skip)]
     pub dir: PathBuf,
-    /// Keys as they stand in the file: tools and databases are listed in this order.
+    /// Keys in the order of the file, in which tools and databases are listed.
     #[serde(skip)]
     order: Order,
 }
 
-/// The keys of an object, in their order.
+/// The keys of an object, in order.
 #[derive(Debug, Clone, Default)]
 struct Keys(Vec<String>);
 
@@ -122,7 +122,7 @@ pub struct Server {
     pub url: Option<String>,
     pub host: Option<String>,
     pub port: Option<u16>,
-    /// Seconds.
+    /// In seconds.
     pub session_ttl: Option<f64>,
     pub log_level: Option<String>,
 }
@@ -137,7 +137,7 @@ pub struct Warmup {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Security {
-    /// `*` is not taken: origins have to be named.
+    /// `*` is not accepted: origins must be named.
     pub allowed_origins: Vec<String>,
     pub auth: Auth,
 }
@@ -159,18 +159,18 @@ pub struct Module {
     pub isolation: Isolation,
 }
 
-/// What AgentFlow's file does not have.
+/// Arenite's settings, which AgentFlow's file does not have.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Switches {
-    /// Answer every request with `Connection: close`, which the original client's sync calls need. Its requests are recognised
-    /// and answered so anyway.
+    /// Answer every request with `Connection: close`, which the original client's sync calls need. Requests of that client are
+    /// recognised and always answered this way.
     pub connection_close: bool,
     /// Answer tools' failures with HTTP 200 and their code in the body, so that rollouts show them to the model.
     pub failures_as_200: bool,
-    /// The folder under which `init/from-config` may read files; none: nothing.
+    /// The folder in which `init/from-config` may read files; none: no files.
     pub config_root: Option<PathBuf>,
-    /// What workers' sandboxes are.
+    /// Defaults of workers' sandboxes.
     pub sandbox: SandboxRequest,
 }
 
@@ -186,18 +186,18 @@ struct Resource {
     config: Map<String, Value>,
 }
 
-/// Where a plugin runs.
+/// Isolation of a plugin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// As a process of the server.
+    /// A child process of the server.
     #[default]
     Process,
     /// In a separate sandbox.
     Sandbox,
 }
 
-/// A backend that is to be there.
+/// A configured backend.
 #[derive(Clone)]
 pub enum Part {
     Ours(Arc<dyn Backend>),
@@ -205,7 +205,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The backend; a plugin is started.
+    /// Returns the backend; starts it if it is a plugin.
     ///
     /// # Errors
     /// Why it can't be used.
@@ -219,15 +219,15 @@ impl Part {
     }
 }
 
-/// What a server's workers are given.
+/// Configuration of a server's workers.
 #[derive(Clone)]
 pub struct Workers {
-    /// Where their sessions are remembered.
+    /// Folder in which their sessions are stored.
     pub dir: PathBuf,
     pub parts: Vec<Part>,
     pub session_ttl: Duration,
     pub sandbox_request: SandboxRequest,
-    /// Names of what has to be warm before the server serves.
+    /// Names of backends that are warmed up before the server serves.
     pub warmup: Vec<String>,
     pub switches: Switches,
 }
@@ -246,14 +246,14 @@ impl Config {
         expand(&mut parsed, &|name| std::env::var(name).ok());
         let mut config = Self::deserialize(&parsed).map_err(|error| syntax(error.to_string()))?;
         config.order = serde_json::from_str(&text).unwrap_or_default();
-        // A bare name has an empty parent, which is no folder to start anything in.
+        // A bare name has an empty parent, in which nothing can be started.
         let absolute = std::path::absolute(path).map_err(failed)?;
         config.dir = absolute.parent().map(Path::to_owned).unwrap_or_default();
         let problems = config.problems();
         if problems.is_empty() { Ok(config) } else { Err(syntax(problems.join("; "))) }
     }
 
-    /// What can be known to be wrong before anything is started.
+    /// Errors that can be detected before anything is started.
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (key, value) in named(&self.resources) {
@@ -271,7 +271,7 @@ impl Config {
         problems
     }
 
-    /// Where the file says that the server listens: the address's own words go before host and port.
+    /// The listening address in the file: `url` takes precedence over host and port.
     pub fn listen(&self) -> Option<(String, u16)> {
         let url = self.server.url.as_deref().and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
         let authority = url.map(|rest| rest.split('/').next().unwrap_or_default());
@@ -283,7 +283,7 @@ impl Config {
         Some((host.or_else(|| self.server.host.clone()).unwrap_or_else(|| "127.0.0.1".to_owned()), port))
     }
 
-    /// As it came out, without its secrets.
+    /// The expanded configuration without its secrets.
     pub fn shown(&self) -> Value {
         let mut shown = json!({
             "server": { "listen": self.listen(), "session_ttl": self.server.session_ttl.unwrap_or(SESSION_TTL) },
@@ -295,10 +295,10 @@ impl Config {
         shown
     }
 
-    /// What the file names, to be started.
+    /// The configured backends, to be started.
     ///
     /// # Errors
-    /// When a file of the server's own can't be written.
+    /// If a file of the server's own can't be written.
     pub fn workers(&self, data_dir: &Path) -> Result<Workers, String> {
         let dir = data_dir.join("synthesis");
         let package = dir.join("python");
@@ -333,7 +333,7 @@ impl Config {
         }
         let mut workers = Workers::new(dir, parts);
         workers.session_ttl = Duration::from_secs_f64(self.server.session_ttl.unwrap_or(SESSION_TTL).clamp(0.001, 3.2e9));
-        // The first session of a worker makes the sandbox for all that may follow.
+        // The first session of a worker creates the sandbox for all later ones.
         workers.sandbox_request = workers.parts.iter().fold(self.arenite.sandbox.clone(), |sandbox_request, part| match part {
             // Its sessions have separate sandboxes.
             Part::Ours(backend) if backend.default_config().get("sandbox") == Some(&"own".into()) => sandbox_request,
@@ -351,9 +351,9 @@ impl Config {
         Ok(workers)
     }
 
-    /// Where modules are looked for: the folders of the configuration, those of `ARENITE_PLUGIN_PATH`, then the configuration's
-    /// own folder and the working directory. A plugin in a sandbox gets a copy of these folders, so the last two are left out
-    /// when others are named.
+    /// Directories in which modules are searched: the folders of the configuration, those of `ARENITE_PLUGIN_PATH`, then the
+    /// configuration's own folder and the working directory. A plugin in a sandbox gets a copy of these folders, so the last two
+    /// are left out if others are named.
     fn path(&self, more: &[PathBuf], isolation: Isolation) -> Vec<PathBuf> {
         let mut path: Vec<PathBuf> = more.iter().map(|one| self.dir.join(one)).collect();
         let named = std::env::var_os(PLUGIN_PATH).unwrap_or_default();
@@ -399,7 +399,7 @@ impl Config {
                 }));
             }
             (None, Some(command)) => program(command.split_whitespace().map(str::to_owned).collect()),
-            // Also a class of AgentFlow's own that this server has no backend for: it is looked for in a checkout.
+            // Also a class of AgentFlow that has no backend here: it is searched in a checkout.
             (None, None) => {
                 let python = resource.python.as_deref().unwrap_or("python3");
                 let path = self.path(&resource.path, resource.isolation);
@@ -429,7 +429,7 @@ impl Workers {
             Part::Ours(Arc::new(Rag::new(Map::new(), data_dir))),
             Part::Ours(Arc::new(Vm::new(Map::new(), data_dir))),
         ];
-        // Without a configuration nobody has said that clients may read folders of the server.
+        // Without a configuration, clients may not read folders of the server.
         parts.extend(apis(&Map::new(), &ApisOrder::default(), &SearchDirs::default()));
         Self::new(data_dir.join("synthesis"), parts)
     }
@@ -446,7 +446,7 @@ impl Workers {
     }
 }
 
-/// All of AgentFlow's, in its order.
+/// All of AgentFlow's APIs, in its order.
 fn apis(config: &Map<String, Value>, order: &ApisOrder, search_dirs: &SearchDirs) -> Vec<Part> {
     let databases = [order.text2sql.databases.0.as_slice(), &order.text2sql.db_paths.0].concat();
     let of = |key: &str| without_comments(config.get(key).and_then(Value::as_object).unwrap_or(&Map::new()));
@@ -458,7 +458,7 @@ fn apis(config: &Map<String, Value>, order: &ApisOrder, search_dirs: &SearchDirs
     ]
 }
 
-/// Keys that begin with an underscore are comments.
+/// Skips keys that start with an underscore: they are comments.
 fn named(map: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
     map.iter().map(|(key, value)| (key.as_str(), value)).filter(|(key, _)| !key.starts_with('_') && !key.starts_with('$'))
 }
@@ -467,7 +467,7 @@ fn without_comments(map: &Map<String, Value>) -> Map<String, Value> {
     named(map).map(|(key, value)| (key.to_owned(), value.clone())).collect()
 }
 
-/// Puts the environment's values in the place of `${VAR}` and `${VAR:-default}`.
+/// Replaces `${VAR}` and `${VAR:-default}` with values from the environment.
 pub fn expand(value: &mut Value, variable: &dyn Fn(&str) -> Option<String>) {
     match value {
         Value::String(text) if text.contains("${") => *text = expanded(text, variable),
@@ -508,7 +508,7 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     out
 }
 
-/// Hides what looks like a secret.
+/// Hides values that look like secrets.
 fn hide(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Running a tool.
+//! Runs tools.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest};
 use crate::session::Session;
 use crate::synthesis::{Create, Synthesis};
 
-/// What the answer of a call takes from its deadline to be with the client in time.
+/// Time reserved before the deadline, so that the answer reaches the client in time.
 const MARGIN: Duration = Duration::from_millis(100);
-/// Parameters that tell a tool of its session: the server's to give.
+/// Parameters about the session, which only the server sets.
 const OURS: [&str; 3] = ["worker_id", "session_id", "session_info"];
 const DIALECT: &str = "agentflow";
-/// Characters of an action's name.
+/// Longest action name, in characters.
 const MAX_NAME: usize = 200;
 
 /// One call.
@@ -32,23 +32,23 @@ const MAX_NAME: usize = 200;
 pub struct Execute {
     pub worker: String,
     pub action: Action,
-    /// The client's own, kept in answer and record.
+    /// The client's own id, kept in answer and record.
     pub trace_id: Option<String>,
-    /// Names the trajectory beside the worker.
+    /// Identifies the trajectory together with the worker.
     pub task: Option<String>,
-    /// The step that this one goes on from, where that is not the one before.
+    /// The step that this one continues, if not the one before.
     pub parent: Option<u64>,
-    /// What the client says of its model's tokens.
+    /// The client's token counts of its model.
     pub tokens: Option<Box<RawValue>>,
 }
 
-/// What is to be done.
+/// A tool and its parameters.
 #[derive(Debug, Clone, Default)]
 pub struct Action {
     pub name: String,
-    /// None, where a batch had null in its place, is refused.
+    /// None, for null in a batch, is refused.
     pub params: Option<Map<String, Value>>,
-    /// Seconds; 0: none; negative: over already.
+    /// In seconds; 0: none; negative: already expired.
     pub timeout: Option<i64>,
 }
 
@@ -67,7 +67,7 @@ impl Done {
     }
 }
 
-/// A call's way so far, for what is said about it.
+/// State of a call, for its answer and record.
 struct Way<'a> {
     begun: Instant,
     trace_id: String,
@@ -95,14 +95,14 @@ impl Way<'_> {
 struct Held {
     session: Arc<Session>,
     handle: Option<SandboxHandle>,
-    /// Made for this call.
+    /// Created for this call.
     temporary: bool,
-    /// Not for a tool that has no session, and only a sandbox from it.
+    /// False for a tool without a session, which uses only its sandbox.
     shown: bool,
 }
 
 impl Synthesis {
-    /// Runs a tool. `request` names the client's request: when the client leaves and asks the very same again within
+    /// Runs a tool. `request` identifies the client's request: if the client leaves and repeats the same request within
     /// [`crate::GRACE`], it gets the answer of the first.
     pub async fn execute(
         self: &Arc<Self>,
@@ -164,7 +164,7 @@ impl Synthesis {
         let told = params.as_ref().and_then(|params| params.get("trace_id")).and_then(Value::as_str);
         let trace_id = told.map(str::to_owned).or_else(|| execute.trace_id.take()).unwrap_or_else(trace_id);
         let timeout = execute.action.timeout.filter(|timeout| *timeout != 0);
-        // One that is over already is noticed where the tool would be called.
+        // An expired deadline is detected when the tool would be called.
         let deadline = timeout.filter(|seconds| *seconds > 0).map(|seconds| {
             let all = Duration::from_secs(seconds.unsigned_abs().min(10 * 365 * 86_400));
             begun + all.saturating_sub(MARGIN)
@@ -275,17 +275,17 @@ impl Synthesis {
         done
     }
 
-    /// What an answer makes of what a tool returned.
+    /// Builds the answer from a tool's return value.
     fn returned(&self, way: &Way<'_>, held: Option<&Held>, returned: Result<Returned, Failure>) -> ToolAnswer {
         let session = held.and_then(Held::session_id);
         let mut answer = match returned {
             Ok(Returned::Data(data)) => ToolAnswer::success(data, way.meta(session)),
             Ok(Returned::Envelope(envelope)) => match of_envelope(envelope, way.meta(session)) {
                 Ok(answer) => answer,
-                // Not a tool's answer, so nothing is said of its session.
+                // Not a tool's answer, so it has no facts about its session.
                 Err(failure) => return way.failed(session, failure),
             },
-            // What broke off tells nothing of a temporary session either; what a tool reports does.
+            // An aborted call has no facts about a temporary session either; a tool's report has.
             Err(failure) if failure.code == code::UNEXPECTED_ERROR => return way.failed(session, failure),
             Err(failure) => way.failed(session, failure),
         };
@@ -299,8 +299,8 @@ impl Synthesis {
         answer
     }
 
-    /// The session for a call: the worker's own, or one that lives as long as the call. None for a tool that needs neither
-    /// session nor sandbox.
+    /// The session of a call: the worker's own, or one that lives as long as the call. None for a tool that needs neither session
+    /// nor sandbox.
     async fn hold(
         self: &Arc<Self>,
         caller: &Caller,
@@ -317,8 +317,8 @@ impl Synthesis {
             if !backend.needs_sandbox() {
                 return Ok(None);
             }
-            // Its sandbox is the one of the worker's sessions. Without one, a session that nobody sees keeps one for the calls that
-            // follow, until the worker is idle for its time or leaves.
+            // It uses the sandbox of the worker's sessions. If there is none, a hidden session keeps one for later calls, until
+            // the worker's idle time is over or the worker leaves.
             let known = self.worker(&caller.tenant, worker);
             let shared = known.sessions().into_iter().find(|session| session.sandbox().is_some() && !session.is_alone());
             let session = shared.unwrap_or_else(|| {
@@ -334,7 +334,7 @@ impl Synthesis {
             let handle = self.handle(caller, &session);
             return Ok(Some(Held { session, handle, temporary: false, shown: false }));
         };
-        // One that discovers is warm enough for its sessions, which start what they need themselves.
+        // A backend that discovers its tools need not be warm for sessions, which start what they need themselves.
         if backend.is_resource()
             && !backend.discovers()
             && let Err(error) = tool.loaded.warm_up().await
@@ -363,7 +363,7 @@ impl Synthesis {
                 Err(error) => return Err(refused(Some(&session), kind, &error)),
             }),
         };
-        // The call's time may be over before it is ready.
+        // The call's time may be over before the session is ready.
         let mut unready = Unready { synthesis: self, caller, handle };
         if backend.is_resource()
             && let Err(error) = backend.initialize(&session, unready.handle.as_ref()).await
@@ -430,7 +430,7 @@ impl Synthesis {
         self.recorder.begin_with_body(intent, &body)
     }
 
-    /// An answer to a call that came to no tool, with its step.
+    /// An answer to a call that reached no tool, with its step.
     #[allow(clippy::too_many_arguments)]
     fn recorded(
         &self,
@@ -452,7 +452,7 @@ impl Synthesis {
     }
 }
 
-/// The sandbox of a session that is being made ready for one call; it goes when that fails or breaks off.
+/// The sandbox of a session that is being prepared for one call. It is removed if that fails or is aborted.
 struct Unready<'a> {
     synthesis: &'a Arc<Synthesis>,
     caller: &'a Caller,
@@ -488,7 +488,7 @@ fn cancelled(way: &Way<'_>, session: Option<&str>) -> ToolAnswer {
     way.failed(session, Failure::new(code::UNEXPECTED_ERROR, "the client left, so the call was cancelled"))
 }
 
-/// Completes an envelope that a tool made itself. What it says about itself stands, but for the trace.
+/// Completes an envelope that a tool built itself. Its own fields take precedence, except the trace.
 fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<ToolAnswer, Failure> {
     let (Some(code), Some(message)) =
         (envelope.get("code").and_then(Value::as_i64), envelope.get("message").and_then(Value::as_str))
@@ -505,13 +505,13 @@ fn of_envelope(mut envelope: Map<String, Value>, ours: Meta<'_>) -> Result<ToolA
     Ok(ToolAnswer { code, message, data: envelope.remove("data").unwrap_or_default(), meta })
 }
 
-/// A tool returned something that is no envelope.
+/// The failure for a tool that returned no envelope.
 pub(crate) fn legacy(returned_type: &str) -> Failure {
     let message = "Tool returned legacy response format; expected {code, message, data, meta}";
     Failure::new(code::UNEXPECTED_ERROR, message).with(json!({ "returned_type": returned_type }))
 }
 
-/// A name that is repeated in answers and records. None that long is a tool's.
+/// A name, shortened for answers and records. No tool has a name that long.
 fn shortened(name: String) -> String {
     match name.char_indices().nth(MAX_NAME) {
         Some((at, _)) => format!("{}...[Truncated]", &name[..at]),
@@ -519,21 +519,21 @@ fn shortened(name: String) -> String {
     }
 }
 
-/// Writes the outcome of a step, and answers.
+/// Writes the outcome of a step, and returns the answer.
 fn finish(mut step: arenite_trajectory::OpenStep, answer: &ToolAnswer, result: Option<OutcomeKind>) -> Done {
     let done = Done::from_answer(answer, answer.status());
     step.response_tap().feed(done.json.get().as_bytes());
     let ok = answer.is_success();
     let result = result.unwrap_or(if ok { OutcomeKind::Ok } else { OutcomeKind::Error });
     let outcome = Outcome { status: Some(done.status), result, error: (!ok).then(|| answer.message.clone()) };
-    // It is done; that its outcome could not be written is counted, and the step reads as interrupted.
+    // The call is done. If its outcome can't be written, that is counted, and the step reads as interrupted.
     if let Err(error) = step.finish(outcome) {
         tracing::error!(%error, "the outcome of a step could not be recorded");
     }
     done
 }
 
-/// For names that must not meet.
+/// A unique name.
 pub(crate) fn unique(prefix: &str) -> String {
     format!("{prefix}-{}", random_hex(8))
 }

@@ -1,4 +1,4 @@
-//! What a backend that keeps sandboxes ready, before there are sessions for them, makes them with.
+//! Creates sandboxes for backends that keep some ready before they have sessions for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use crate::answer::random_hex;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::worker::LABEL;
 
-/// What sandboxes that are kept ready are labelled with where a worker's id would be.
+/// Label of sandboxes that are kept ready, in place of a worker's id.
 const NOBODY: &str = "(kept ready)";
 
-/// Makes and removes sandboxes that are no worker's yet. Those that a server leaves behind are removed by the next one.
+/// Creates and removes sandboxes that belong to no worker yet. The next server removes those that a server leaves behind.
 #[derive(Clone)]
 pub struct Keep {
     sandboxes: Arc<dyn Sandboxes>,
     caller: Caller,
     under: SandboxRequest,
-    /// Only sandboxes of this server's life carry it.
+    /// Only sandboxes of this server process have it.
     label: String,
 }
 
@@ -38,15 +38,15 @@ impl Keep {
         &self.caller.tenant
     }
 
-    /// The request with what the server sets.
+    /// The request, completed with the server's defaults.
     pub fn whole(&self, sandbox_request: &SandboxRequest) -> SandboxRequest {
         sandbox_request.clone().over(&self.under)
     }
 
-    /// Makes one.
+    /// Creates a sandbox.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it could not be created.
     pub async fn make(&self, sandbox_request: &SandboxRequest) -> Result<SandboxHandle, String> {
         let labels = BTreeMap::from([(LABEL.to_owned(), NOBODY.to_owned()), (self.label.clone(), "true".to_owned())]);
         let name = self.sandboxes.make(&self.caller, &self.whole(sandbox_request), labels).await?;
@@ -57,7 +57,7 @@ impl Keep {
         self.sandboxes.remove(&self.caller, name).await;
     }
 
-    /// Whether it is still there: others may have removed it.
+    /// Whether it still exists: others may have removed it.
     pub async fn is_there(&self, name: &str) -> bool {
         self.sandboxes.is_there(&self.caller, name).await
     }

@@ -1,11 +1,11 @@
-//! How a tool is found by the name that a client gives it, and how sessions are named.
+//! Finds tools by the names that clients use, and names sessions.
 
 use std::collections::HashMap;
 
-/// Characters of a worker's name, and of a session's own, that a session's name keeps.
+/// Longest part of a worker's name, and of a session's own, in a session's name, in characters.
 const KEPT: usize = 32;
 
-/// What a name led to.
+/// Result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     Tool(&'a str),
@@ -23,18 +23,18 @@ pub(crate) struct Names {
     shown: HashMap<String, usize>,
 }
 
-/// What stands behind the colon; the whole name where there is none.
+/// The part after the colon; the whole name if it has none.
 pub(crate) fn simple(full: &str) -> &str {
     full.split_once(':').map_or(full, |(_, simple)| simple)
 }
 
-/// What stands before the colon: the type of the session in which it works.
+/// The part before the colon: the type of the session in which it works.
 pub(crate) fn prefix(full: &str) -> Option<&str> {
     full.split_once(':').map(|(prefix, _)| prefix)
 }
 
 impl Names {
-    /// False for a name that is there already.
+    /// False for a name that exists.
     pub(crate) fn add(&mut self, full: &str) -> bool {
         let at = self.order.len();
         if self.full.contains_key(full) {
@@ -98,7 +98,8 @@ pub(crate) fn session_name(resource_type: &str, worker: &str, number: u32, custo
     name
 }
 
-/// The id of a worker's trajectory, or of one of its tasks: what is left of its name, and a hash of the whole of it.
+/// The id of a worker's trajectory, or of one of its tasks: its shortened name, with `-` for other characters, and a hash of
+/// the whole name.
 pub fn trajectory_id(worker: &str, task: Option<&str>) -> String {
     let mut hash = blake3::Hasher::new();
     hash.update(worker.as_bytes());

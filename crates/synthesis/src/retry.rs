@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::execute::Done;
 
-/// For how long a call goes on without its client, who asks again after 1 or 2 s.
+/// How long a call continues without its client, which repeats the request after 1 or 2 s.
 pub const GRACE: Duration = Duration::from_secs(4);
 
-/// Names a request: the hash of its tenant and its bytes.
+/// Identifies a request: the hash of its tenant and its bytes.
 pub(crate) type Request = [u8; 32];
 
-/// A call under way.
+/// A call in progress.
 #[derive(Clone)]
 pub(crate) struct Running {
     pub(crate) done: watch::Receiver<Option<Done>>,
@@ -26,7 +26,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Its answer. None when its task died.
+    /// Waits for its answer. None if its task died.
     pub(crate) async fn wait(&mut self) -> Option<Done> {
         self.done.wait_for(Option::is_some).await.ok()?.clone()
     }
@@ -44,24 +44,24 @@ impl Orphans {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there can be any; without it no request need be hashed.
+    /// Whether it holds no calls; then no request needs to be hashed.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// The call of this very request, if its client left it a moment ago.
+    /// The call of the same request, if its client left it a moment ago.
     pub(crate) fn adopt(&self, request: &Request) -> Option<Running> {
         let (_, running) = self.calls().remove(request)?;
         self.count.fetch_sub(1, Ordering::AcqRel);
         Some(running)
     }
 
-    /// A client left this call.
+    /// Registers a call that its client left.
     pub(crate) fn leave(self: &Arc<Self>, request: Request, running: Running) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) as u64;
         let before = self.calls().insert(request, (number, running));
         match before {
-            // Of two that are the same only the later one can be found again.
+            // Of two equal calls, only the later one can be adopted.
             Some((_, before)) => before.cancel.cancel(),
             None => drop(self.count.fetch_add(1, Ordering::AcqRel)),
         }
@@ -79,7 +79,7 @@ impl Orphans {
     }
 }
 
-/// Held by who waits for a call: dropped before the answer it leaves the call to [`Orphans`].
+/// Held while a client waits for a call. Dropping it before the answer leaves the call to [`Orphans`].
 pub(crate) struct Waiting {
     pub(crate) orphans: Arc<Orphans>,
     /// The tenant and the request's bytes, hashed only when they are needed.
@@ -98,7 +98,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
-            // Without a runtime the server is at its end.
+            // Without a runtime, the server is ending.
             if tokio::runtime::Handle::try_current().is_ok() {
                 self.orphans.leave((self.request)(), running);
             }

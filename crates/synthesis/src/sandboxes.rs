@@ -1,4 +1,4 @@
-//! The sandboxes that workers work in. Who makes them is the gateway's to say: this crate asks.
+//! The interface to workers' sandboxes, which the gateway implements.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Who asks, as a step tells it.
+/// The caller, as steps record it.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub tenant: TenantId,
@@ -16,7 +16,7 @@ pub struct Caller {
     pub origin: Option<String>,
 }
 
-/// What a worker's sandbox is asked to be. Unset: the server's default.
+/// Requested properties of a worker's sandbox. Unset: the server's default.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SandboxRequest {
@@ -25,17 +25,17 @@ pub struct SandboxRequest {
     pub network: Option<String>,
     pub env: BTreeMap<String, String>,
     pub memory_mb: Option<u64>,
-    /// Cores; may be a fraction.
+    /// Number of cores; may be a fraction.
     pub cpus: Option<f64>,
     pub disk_mb: Option<u64>,
     pub pids: Option<u32>,
 }
 
 impl SandboxRequest {
-    /// The fields of a session's configuration that are about its sandbox.
+    /// Reads the fields of a session's configuration that are about its sandbox.
     ///
     /// # Errors
-    /// Which field is of the wrong type.
+    /// The field with a wrong type.
     pub fn from_config(config: &Map<String, Value>) -> Result<Self, String> {
         const FIELDS: [&str; 7] = ["image", "network", "env", "memory_mb", "cpus", "disk_mb", "pids"];
         let mut own = Map::new();
@@ -44,14 +44,14 @@ impl SandboxRequest {
                 own.insert(field.to_owned(), value.clone());
             }
         }
-        // Another name of the same, of AgentFlow's documents.
+        // Another name for it in AgentFlow's documents.
         if let Some(limit) = config.get("memory_limit_mb").filter(|limit| limit.is_u64()) {
             own.entry("memory_mb").or_insert_with(|| limit.clone());
         }
         Self::deserialize(Value::Object(own)).map_err(|error| format!("the session's configuration: {error}"))
     }
 
-    /// What is set here, else what is set there.
+    /// Combines two requests; values of `self` take precedence.
     #[must_use]
     pub fn over(mut self, under: &Self) -> Self {
         self.image = self.image.or_else(|| under.image.clone());
@@ -71,14 +71,14 @@ impl SandboxRequest {
 #[derive(Debug, Clone)]
 pub struct GuestAnswer {
     pub status: u16,
-    /// Null when it is no JSON.
+    /// Null if the body is not JSON.
     pub json: Value,
-    /// As it came: a picture, a file.
+    /// The unchanged body: a picture, a file.
     pub bytes: Vec<u8>,
 }
 
 impl GuestAnswer {
-    /// A file or a picture as it came, or what went wrong.
+    /// The unchanged file or picture, or the error.
     pub fn file(self) -> Result<Vec<u8>, String> {
         if self.status < 400 {
             return Ok(self.bytes);
@@ -87,7 +87,7 @@ impl GuestAnswer {
         Err(self.data().err().unwrap_or_else(|| format!("the sandbox answered with status {status}")))
     }
 
-    /// The `data` of AIO's envelope, or what went wrong, in the sandbox's own words.
+    /// The `data` of AIO's envelope, or the sandbox's error message.
     pub fn data(self) -> Result<Value, String> {
         let Value::Object(mut answer) = self.json else {
             return Err(format!("the sandbox answered with status {} and no JSON", self.status));
@@ -103,7 +103,7 @@ impl GuestAnswer {
     }
 }
 
-/// A request to a program that listens on a port of a sandbox, with a body of any kind.
+/// A request to a program on a port of a sandbox, with a body of any type.
 #[derive(Debug)]
 pub struct GuestRequest<'a> {
     pub port: u16,
@@ -113,26 +113,26 @@ pub struct GuestRequest<'a> {
     pub body: Vec<u8>,
 }
 
-/// Makes sandboxes, calls them and removes them. Implemented by the gateway.
+/// Creates, calls and removes sandboxes. Implemented by the gateway.
 #[async_trait]
 pub trait Sandboxes: Send + Sync {
-    /// Makes one, and answers its name. It carries the labels.
+    /// Creates a sandbox with the labels, and returns its name.
     ///
     /// # Errors
-    /// Why not, for the client.
+    /// Why it failed, for the client.
     async fn make(
         &self,
         caller: &Caller,
         sandbox_request: &SandboxRequest,
         labels: BTreeMap<String, String>,
     ) -> Result<String, String>;
-    /// Removes it; one that is gone is fine.
+    /// Removes it. Succeeds if it does not exist.
     async fn remove(&self, caller: &Caller, name: &str);
-    /// Whether it is there, and could answer.
+    /// Whether it exists, and could answer.
     async fn is_there(&self, caller: &Caller, name: &str) -> bool;
-    /// Names of all that carry the label.
+    /// Names of all sandboxes with the label.
     async fn labelled(&self, tenant: &TenantId, label: &str) -> Vec<String>;
-    /// Calls one of the paths of a sandbox's own API. GET without a body.
+    /// Calls a path of a sandbox's own API. GET without a body.
     ///
     /// # Errors
     /// Why it could not be reached.
@@ -156,10 +156,10 @@ pub struct SandboxHandle {
 }
 
 impl SandboxHandle {
-    /// Posts to a path of the sandbox, and answers the `data` of what it says.
+    /// Posts to a path of the sandbox, and returns the `data` of its answer.
     ///
     /// # Errors
-    /// What the sandbox says, or why it could not be reached.
+    /// The sandbox's error, or why it could not be reached.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.sandboxes.call(&self.caller, &self.name, path, Some(body)).await?.data()
     }

@@ -16,22 +16,22 @@ use tokio_util::task::TaskTracker;
 
 use crate::answer::naive;
 
-/// A worker's session with one type of resource. There is at most one of a type.
+/// A worker's session with one type of resource. A worker has at most one per type.
 ///
 /// ```text
-///  asked for ──► initializing ──► active ──► removed from the worker ──► its calls end ──► cleaned up
+///  requested ──► initializing ──► active ──► removed from the worker ──► its calls end ──► cleaned up
 ///                     └─────────► error ───────────┘
 /// ```
 pub struct Session {
     pub facts: Facts,
     times: Mutex<Times>,
-    /// Why it could not be made ready.
+    /// Why its preparation failed.
     pub(crate) ready: OnceCell<Result<(), String>>,
-    /// No backend stands behind its type: kept for clients that make sessions of everything.
+    /// Its type has no backend: kept for clients that create sessions of everything.
     pub(crate) compatible: bool,
-    /// Restored after a start of the server: what its backend knew of it is gone.
+    /// Restored when the server started: its backend's state is lost.
     pub(crate) restored: bool,
-    /// It goes on in the sandbox that it had before: what was done there to make it ready is done.
+    /// It continues in the sandbox that it had before, which is already prepared.
     pub(crate) resumed: AtomicBool,
     /// The sandbox that it works in, by name.
     pub(crate) sandbox: Mutex<Option<String>>,
@@ -39,27 +39,27 @@ pub struct Session {
     pub(crate) noted: Mutex<BTreeSet<String>>,
     /// For backends that run the calls of one session one after the other.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    /// Calls under way, which are cancelled when the session ends.
+    /// Open calls, which are cancelled when the session ends.
     pub(crate) calls: TaskTracker,
     pub(crate) ended: CancellationToken,
 }
 
-/// What does not change in a session's life.
+/// The constant facts of a session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Facts {
     pub id: String,
     pub name: String,
     pub worker: String,
     pub resource_type: String,
-    /// The backend's defaults with the session's own laid over, at the top level.
+    /// The backend's defaults, overridden by the session's own configuration at the top level.
     pub config: Map<String, Value>,
     pub custom_name: Option<String>,
     pub created_at: Timestamp,
-    /// Made for one call, and gone with it.
+    /// Created for one call, and removed after it.
     pub auto_created: bool,
-    /// Seconds without a call after which it ends.
+    /// Idle time in seconds after which it ends.
     pub ttl_seconds: f64,
-    /// Whether calls put that off.
+    /// Whether calls restart this time.
     pub auto_extend: bool,
 }
 
@@ -70,7 +70,7 @@ struct Times {
 }
 
 fn after(at: Timestamp, seconds: f64) -> Timestamp {
-    // A century is longer than anything here lives.
+    // A century is longer than any session lasts.
     let span = Duration::from_secs_f64(seconds.clamp(0.0, 3.2e9));
     at.checked_add(span).unwrap_or(at)
 }
@@ -97,7 +97,7 @@ impl Session {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Restarts its time; answers when it will be over.
+    /// Restarts its idle time, and returns when it ends.
     pub(crate) fn refresh(&self) -> Timestamp {
         let now = Timestamp::now();
         let mut times = self.times();
@@ -105,7 +105,7 @@ impl Session {
         times.expires_at
     }
 
-    /// A call came back.
+    /// Notes the end of a call.
     pub(crate) fn used(&self) {
         if self.facts.auto_extend {
             self.refresh();
@@ -130,17 +130,18 @@ impl Session {
         }
     }
 
-    /// Its configuration asks for a sandbox that it shares with no other session of its worker.
+    /// Whether its configuration requests a sandbox that it shares with no other session of its worker.
     pub(crate) fn is_alone(&self) -> bool {
         self.facts.config.get("sandbox").and_then(Value::as_str) == Some("own")
     }
 
-    /// It only keeps the worker's sandbox for tools that have no session, such as `ds_*`: nobody asked for it, and no list has it.
+    /// Whether it only keeps the worker's sandbox for tools without a session, such as `ds_*`. No client requested it, and no
+    /// list has it.
     pub(crate) fn is_hidden(&self) -> bool {
         self.facts.resource_type.is_empty()
     }
 
-    /// After a start of the server it goes on in the sandbox that it had.
+    /// Whether it continues in its old sandbox after a start of the server.
     pub(crate) fn is_resumed(&self) -> bool {
         self.resumed.load(Ordering::Relaxed)
     }
@@ -149,7 +150,7 @@ impl Session {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes in the record of a call's trajectory with what this session was made, unless that stands there already.
+    /// Records the session's configuration in a call's trajectory, unless it is already recorded there.
     pub(crate) fn note_begin(&self, recorder: &Recorder, tenant: &TenantId, trajectory: &str) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if !noted.insert(trajectory.to_owned()) {
@@ -159,7 +160,7 @@ impl Session {
         self.note(recorder, tenant, trajectory, SessionChange::Begin, Some(config));
     }
 
-    /// Notes its end wherever its begin was noted.
+    /// Records its end in all trajectories with its start.
     pub(crate) fn note_end(&self, recorder: &Recorder, tenant: &TenantId) {
         let noted = std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner));
         for trajectory in noted {
@@ -184,7 +185,7 @@ impl Session {
         }
     }
 
-    /// As `session/list` has it.
+    /// In the format of `session/list`.
     pub(crate) fn listed(&self) -> Value {
         let times = *self.times();
         json!({
@@ -199,7 +200,7 @@ impl Session {
         })
     }
 
-    /// As `lifecycle/status` has it.
+    /// In the format of `lifecycle/status`.
     pub(crate) fn told(&self) -> Value {
         json!({
             "session_id": self.facts.id,
@@ -209,7 +210,7 @@ impl Session {
         })
     }
 
-    /// As tools of plugins get it, without the data that the plugin keeps itself.
+    /// For tools of plugins, without the data that the plugin keeps itself.
     pub fn info(&self) -> Value {
         let times = *self.times();
         json!({

@@ -1,4 +1,4 @@
-//! Which sessions there are, on disk: a server that was killed goes on with them.
+//! Stores sessions on disk, so that they survive a killed server.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::session::Facts;
 
-/// A session as it is kept.
+/// A stored session.
 pub(crate) struct Kept {
     pub(crate) tenant: String,
     pub(crate) facts: Facts,
@@ -18,11 +18,11 @@ pub(crate) struct Kept {
 pub(crate) struct Store(Mutex<Connection>);
 
 impl Store {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     pub(crate) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        // A kill loses nothing; a power cut may lose the last sessions, as it does the sandboxes that they work in.
+        // A kill loses nothing; a power cut may lose the last sessions, and also the sandboxes in which they work.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         connection.execute_batch(
             "CREATE TABLE IF NOT EXISTS sessions (
@@ -54,7 +54,7 @@ impl Store {
         connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id]).map(drop)
     }
 
-    /// In the order in which they were made.
+    /// In the order of their creation.
     pub(crate) fn all(&self) -> Result<Vec<Kept>, rusqlite::Error> {
         let connection = self.connection();
         let mut select = connection.prepare("SELECT tenant, facts, sandbox, compatible FROM sessions ORDER BY rowid")?;
@@ -64,7 +64,7 @@ impl Store {
         })?;
         let mut all = Vec::new();
         for row in rows {
-            // A row of another version is nobody's any more.
+            // A row of another version is ignored.
             if let (tenant, Ok(facts), sandbox, compatible) = row? {
                 all.push(Kept { tenant, facts, sandbox, compatible });
             }

@@ -25,7 +25,7 @@ use crate::session::{Facts, Session};
 use crate::store::Store;
 use crate::worker::{LABEL, TEMPORARY, Worker, label};
 
-/// What AgentFlow's server says of a session that nothing stands behind.
+/// AgentFlow's message for a session without a backend.
 const COMPATIBLE: &str = "was created for compatibility but no initialization was performed.";
 /// Workers with remembered numbers, though they have no session.
 const MAX_WORKERS: usize = 100_000;
@@ -33,38 +33,38 @@ const MAX_WORKERS: usize = 100_000;
 const MAX_SESSIONS: usize = 64;
 /// Between two checks for expired sessions.
 const SWEEP: Duration = Duration::from_secs(1);
-/// For backends that are discovering their tools, when a list is asked for meanwhile.
+/// Time for a request of a list to wait for backends that are discovering their tools.
 const DISCOVERY: Duration = Duration::from_secs(30);
 /// For calls in progress when the server stops. Calls without a client end within [`crate::GRACE`].
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// How the workers' part of a server is set up.
+/// Configuration of the workers' part of a server.
 pub struct Setup {
-    /// Where sessions are remembered.
+    /// Folder in which sessions are stored.
     pub dir: PathBuf,
     pub recorder: Recorder,
     pub sandboxes: Arc<dyn Sandboxes>,
-    /// In the order in which their tools are listed.
+    /// In the order of tool lists.
     pub backends: Vec<Arc<dyn Backend>>,
-    /// Time without a call after which a session ends, unless it names its own.
+    /// Default idle time after which a session ends.
     pub session_ttl: Duration,
-    /// What sandboxes of workers are, where their sessions don't say.
+    /// Default properties of workers' sandboxes.
     pub sandbox_request: SandboxRequest,
 }
 
-/// A session that is asked for.
+/// A request for a session.
 #[derive(Debug, Clone, Default)]
 pub struct Create {
     pub worker: String,
     pub resource_type: String,
     pub config: Map<String, Value>,
     pub custom_name: Option<String>,
-    /// Seconds.
+    /// In seconds.
     pub ttl: Option<f64>,
     pub auto_extend: Option<bool>,
 }
 
-/// A session that was asked for. `new`: it was made now.
+/// The session of a request. `new`: it was created now.
 pub struct Created {
     pub session: Arc<Session>,
     pub new: bool,
@@ -79,7 +79,7 @@ impl Created {
         self.session.status()
     }
 
-    /// What is said of a session that nothing stands behind.
+    /// The message for a session without a backend.
     pub fn compatibility(&self) -> Option<String> {
         let kind = &self.session.facts.resource_type;
         self.session
@@ -93,12 +93,12 @@ type Key = (TenantId, String);
 /// All workers of a server.
 pub struct Synthesis {
     pub(crate) catalog: Catalog,
-    /// Whether backends that discover their tools have done so, or failed.
+    /// Whether backends have finished discovering their tools, successfully or not.
     discovered: watch::Sender<bool>,
     pub(crate) recorder: Recorder,
     pub(crate) sandboxes: Arc<dyn Sandboxes>,
     pub(crate) orphans: Arc<Orphans>,
-    /// Whatever goes on without its client: calls that end, sandboxes that are removed.
+    /// Tasks that continue without a client: ending calls, removal of sandboxes.
     pub(crate) tasks: TaskTracker,
     workers: Mutex<HashMap<Key, Arc<Worker>>>,
     store: Store,
@@ -109,10 +109,10 @@ pub struct Synthesis {
 }
 
 impl Synthesis {
-    /// Takes over the sessions of before.
+    /// Restores stored sessions.
     ///
     /// # Errors
-    /// Why the file of sessions can't be opened.
+    /// Why the sessions' file can't be opened.
     pub fn start(setup: Setup) -> Result<Arc<Self>, String> {
         let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", setup.dir.display());
         std::fs::create_dir_all(&setup.dir).map_err(|error| failed("could not make", &error))?;
@@ -164,7 +164,7 @@ impl Synthesis {
             }
         }
         self.tasks.close();
-        // What a backend never ends, such as a session that a plugin does not make ready, must not hold the server.
+        // Work that a backend never ends, such as a plugin that never prepares a session, must not block the server.
         if tokio::time::timeout(FAREWELL, self.tasks.wait()).await.is_err() {
             tracing::warn!("calls and sessions of workers that do not end are left");
         }
@@ -173,14 +173,14 @@ impl Synthesis {
         }
     }
 
-    /// Sandboxes of calls that a killed server had under way, and of sessions that are not remembered.
+    /// Removes sandboxes of calls that were open in a killed server, and of sessions that are not stored.
     async fn remove_leftovers(&self, tenant: &TenantId) {
         let caller = own(tenant.clone());
         let mut wanted: Vec<String> = Vec::new();
         for (_, worker) in self.all() {
             wanted.extend(worker.sessions().iter().filter_map(|session| session.sandbox()));
         }
-        // First all, then those that are kept: none that is made meanwhile is only among the first.
+        // All are listed first, then those that are kept ready: one that is created in between is not only in the first list.
         let all = self.sandboxes.labelled(tenant, LABEL).await;
         wanted.extend(self.sandboxes.labelled(tenant, &self.kept).await);
         for name in all {
@@ -206,14 +206,14 @@ impl Synthesis {
     pub(crate) fn worker(&self, tenant: &TenantId, worker: &str) -> Arc<Worker> {
         let mut workers = self.workers();
         if workers.len() >= MAX_WORKERS {
-            // Their numbers start over. Their sessions' ids differ all the same.
+            // Their numbers start over, but session ids stay unique.
             workers.retain(|_, worker| worker.count() > 0 || Arc::strong_count(worker) > 1);
         }
         let key = (tenant.clone(), worker.to_owned());
         Arc::clone(workers.entry(key).or_insert_with(|| Arc::new(Worker::new(worker))))
     }
 
-    /// How many workers ever had a session and did not leave, and how many sessions there are.
+    /// The number of workers that had a session and did not leave, and the number of sessions.
     pub fn counts(&self) -> (usize, usize) {
         let workers = self.workers();
         (workers.len(), workers.values().map(|worker| worker.shown_sessions().len()).sum())
@@ -236,18 +236,18 @@ impl Synthesis {
         self.discovered.send_replace(true);
     }
 
-    /// Whether the backend of this name finds out itself what its tools are.
+    /// Whether the backend of this name discovers its tools.
     pub fn discovers(&self, name: &str) -> bool {
         self.catalog.resource(name).is_some_and(|loaded| loaded.backend.discovers())
     }
 
-    /// Waits for [`Synthesis::discover`], for a while.
+    /// Waits for [`Synthesis::discover`], for a limited time.
     pub async fn discovered(&self) {
         let mut discovered = self.discovered.subscribe();
         let _ = tokio::time::timeout(DISCOVERY, discovered.wait_for(|done| *done)).await;
     }
 
-    /// By backend, what of it does not work and why.
+    /// The problems of each backend.
     pub fn problems(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let problems = self.catalog.resources().map(|loaded| (name_of(loaded), loaded.backend.problems()));
         problems.filter(|(_, problems)| !problems.is_empty()).collect()
@@ -257,12 +257,12 @@ impl Synthesis {
         self.catalog.list(include_hidden)
     }
 
-    /// By its full name, or any other that leads to it alone.
+    /// Finds a tool by its full name, or by any other unambiguous name.
     pub fn tool(&self, name: &str) -> Option<Listed> {
         self.catalog.get(name)
     }
 
-    /// The facts of a session that is about to be made.
+    /// The facts of a session that is about to be created.
     pub(crate) fn facts(&self, create: &Create, number: u32, auto_created: bool) -> (Facts, bool) {
         let loaded = self.catalog.resource(&create.resource_type);
         let mut config = loaded.map(|loaded| loaded.backend.default_config()).unwrap_or_default();
@@ -283,11 +283,10 @@ impl Synthesis {
         (facts, loaded.is_none())
     }
 
-    /// The worker's session of this type, made and made ready if there is none. One that could not be made ready before is
-    /// recreated.
+    /// The worker's session of this type. Creates and prepares it if there is none, and recreates one that failed before.
     ///
     /// # Errors
-    /// When the worker has too many.
+    /// If the worker has too many.
     pub async fn create(self: &Arc<Self>, caller: &Caller, create: Create) -> Result<Created, String> {
         let worker = self.worker(&caller.tenant, &create.worker);
         if let Some(session) = worker.session(&create.resource_type) {
@@ -309,13 +308,13 @@ impl Synthesis {
         Ok(Created { session, new })
     }
 
-    /// Waits until the session is ready, or known to be unusable. The work is a separate task: a client that leaves in the
-    /// middle of it leaves nothing half done.
+    /// Waits until the session is ready, or known to be unusable. The work runs in a separate task, so that a client that leaves
+    /// does not interrupt it.
     pub(crate) async fn make_ready(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) {
         if session.ready.initialized() {
             return;
         }
-        // What makes it ready is the server's doing, not the agent's.
+        // The server prepares it, not the agent.
         let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
         let task = self.tasks.spawn(async move {
@@ -328,7 +327,7 @@ impl Synthesis {
 
     async fn initialize(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> Result<(), String> {
         let done = self.prepare(caller, worker, session).await;
-        // One that failed is remembered only while the server lives.
+        // A failed one is only kept in memory.
         if done.is_ok()
             && let Err(error) =
                 self.store.put(caller.tenant.as_str(), &session.facts, session.sandbox().as_deref(), session.compatible)
@@ -388,7 +387,7 @@ impl Synthesis {
         Some(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 
-    /// The session needs its sandbox no more.
+    /// Releases the sandbox of a session that no longer needs it.
     async fn release(&self, caller: &Caller, worker: &Worker, session: &Session, handle: Option<SandboxHandle>) {
         let shared = handle.is_some() && !session.is_alone();
         if let Some(handle) = handle.filter(|_| session.is_alone()) {
@@ -397,7 +396,7 @@ impl Synthesis {
         worker.release(&self.sandboxes, caller, shared).await;
     }
 
-    /// A sandbox for one session: one that its backend has ready, or a new one.
+    /// A sandbox for one session: a prepared one of its backend, or a new one.
     pub(crate) async fn spare_or_own_sandbox(
         &self,
         caller: &Caller,
@@ -431,8 +430,8 @@ impl Synthesis {
         Ok(SandboxHandle { sandboxes: Arc::clone(&self.sandboxes), caller: caller.clone(), name })
     }
 
-    /// Ends a session: no call finds it from here on, those under way are cancelled, and then it is cleaned up. False: someone
-    /// else is at it.
+    /// Ends a session: no call can find it any more, open calls are cancelled, and then it is cleaned up. False: another task is
+    /// already ending it.
     pub(crate) async fn end(&self, caller: &Caller, worker: &Worker, session: &Arc<Session>) -> bool {
         if !worker.take(session) {
             return false;
@@ -441,7 +440,7 @@ impl Synthesis {
         session.calls.close();
         session.calls.wait().await;
         session.note_end(&self.recorder, &caller.tenant);
-        // One that is still being made ready is waited for.
+        // Waits for one that is still being prepared.
         let _ = session.ready.get_or_init(async || Err("the session has ended".to_owned())).await;
         let handle = self.handle(caller, session);
         if session.error().is_none()
@@ -456,7 +455,7 @@ impl Synthesis {
         true
     }
 
-    /// Ends the worker's session of this type. None when there is none.
+    /// Ends the worker's session of this type. None if there is none.
     pub async fn destroy(self: &Arc<Self>, caller: &Caller, worker: &str, resource_type: &str) -> Option<Arc<Session>> {
         let worker = self.known(&caller.tenant, worker)?;
         let session = worker.session(resource_type)?;
@@ -464,7 +463,7 @@ impl Synthesis {
         ended.then_some(session)
     }
 
-    /// The same as a separate task, which goes on without the client.
+    /// The same as a separate task, which continues without the client.
     async fn detached_end(self: &Arc<Self>, caller: &Caller, worker: &Arc<Worker>, session: &Arc<Session>) -> bool {
         let (synthesis, caller) = (Arc::clone(self), Caller { origin: None, ..caller.clone() });
         let (worker, session) = (Arc::clone(worker), Arc::clone(session));
@@ -472,7 +471,7 @@ impl Synthesis {
         ending.await.unwrap_or(false)
     }
 
-    /// Ends all sessions of a worker, and forgets it. Answers how many there were.
+    /// Ends all sessions of a worker, and forgets the worker. Returns the number of sessions.
     pub async fn disconnect(self: &Arc<Self>, caller: &Caller, worker: &str) -> usize {
         let Some(known) = self.known(&caller.tenant, worker) else { return 0 };
         let ending = known.sessions().into_iter().map(|session| {
@@ -496,19 +495,19 @@ impl Synthesis {
         futures_util::future::join_all(ending).await.into_iter().sum()
     }
 
-    /// Sessions of a worker as `session/list` has them.
+    /// Sessions of a worker in the format of `session/list`.
     pub fn list(&self, tenant: &TenantId, worker: &str) -> Vec<Value> {
         self.sessions(tenant, worker).iter().map(|session| session.listed()).collect()
     }
 
-    /// The types of a worker's sessions, and each as `lifecycle/status` has it.
+    /// The types of a worker's sessions, and each session in the format of `lifecycle/status`.
     pub fn status(&self, tenant: &TenantId, worker: &str) -> (Vec<String>, Value) {
         let sessions = self.sessions(tenant, worker);
         let told = sessions.iter().map(|session| (session.facts.resource_type.clone(), session.told())).collect::<Map<_, _>>();
         (sessions.iter().map(|session| session.facts.resource_type.clone()).collect(), Value::Object(told))
     }
 
-    /// Restarts the time of one session, or of all: their types, ids, and when they are over.
+    /// Restarts the idle time of one session, or of all. Returns their types, ids, and expiry times.
     pub fn refresh(&self, tenant: &TenantId, worker: &str, resource_type: Option<&str>) -> Vec<(String, String, String)> {
         let wanted = |session: &&Arc<Session>| resource_type.is_none_or(|wanted| session.facts.resource_type == wanted);
         let refreshed =
@@ -516,12 +515,12 @@ impl Synthesis {
         self.sessions(tenant, worker).iter().filter(wanted).map(refreshed).collect()
     }
 
-    /// Those that somebody asked for.
+    /// The sessions that clients requested.
     fn sessions(&self, tenant: &TenantId, worker: &str) -> Vec<Arc<Session>> {
         self.known(tenant, worker).map(|worker| worker.shown_sessions()).unwrap_or_default()
     }
 
-    /// Warms up the named backends, or all: whether each is warm, and what went wrong.
+    /// Warms up the named backends, or all. Returns whether each is warm, or its error.
     pub async fn warm_up(&self, names: Option<&[String]>) -> Vec<(String, Result<(), String>)> {
         let all: Vec<String> = self.catalog.resources().map(|loaded| loaded.backend.name().to_owned()).collect();
         let names = names.filter(|names| !names.is_empty()).unwrap_or(&all);
@@ -569,7 +568,7 @@ fn name_of(loaded: &Arc<Loaded>) -> String {
     loaded.backend.name().to_owned()
 }
 
-/// The server itself asks.
+/// The server itself as caller.
 fn own(tenant: TenantId) -> Caller {
     Caller { tenant, request_id: String::new(), origin: None }
 }

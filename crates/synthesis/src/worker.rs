@@ -1,4 +1,4 @@
-//! One worker: its sessions, their numbers, and the sandbox that they share.
+//! A worker: its sessions, their numbers, and the sandbox that they share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 use crate::session::Session;
 
-/// The label that sandboxes of workers carry: the worker's id.
+/// The label of workers' sandboxes: the worker's id.
 pub(crate) const LABEL: &str = "agentflow.worker";
-/// Beside it, on the sandbox of a single call.
+/// An additional label of sandboxes for a single call.
 pub(crate) const TEMPORARY: &str = "agentflow.temporary";
 
 pub(crate) struct Worker {
     pub(crate) id: String,
     state: Mutex<State>,
-    /// Its lock is held while the sandbox is made or removed.
+    /// The lock is held while the sandbox is created or removed.
     shared: tokio::sync::Mutex<Shared>,
 }
 
 #[derive(Default)]
 struct State {
-    /// In the order in which they were made.
+    /// In the order of their creation.
     sessions: Vec<Arc<Session>>,
     counters: HashMap<String, u32>,
 }
@@ -45,7 +45,7 @@ impl Worker {
         self.state().sessions.iter().find(|session| session.facts.resource_type == resource_type).cloned()
     }
 
-    /// The session of this type, or the one that `make` makes of its number. True: it was made now.
+    /// The session of this type, or a new one that `make` creates with its number. True: it is new.
     pub(crate) fn session_or(&self, resource_type: &str, make: impl FnOnce(u32) -> Session) -> (Arc<Session>, bool) {
         let mut state = self.state();
         if let Some(session) = state.sessions.iter().find(|session| session.facts.resource_type == resource_type) {
@@ -62,13 +62,13 @@ impl Worker {
         count(&mut self.state(), resource_type)
     }
 
-    /// A session of before the server's start.
+    /// Adds a session from before the server's start.
     pub(crate) fn restore(&self, session: Arc<Session>) {
         let mut state = self.state();
-        // The number stands behind the worker's name, which may hold digits too: it is the first of three or more after it.
+        // The number follows the worker's name, which may contain digits too, so the last numeric part is used.
         let number = session.facts.name.split('_').filter_map(|part| part.parse().ok()).next_back().unwrap_or(1);
         state.counters.insert(session.facts.resource_type.clone(), number);
-        // Nobody else knows the worker yet.
+        // No other task knows the worker yet.
         if let (Some(name), Ok(mut shared)) = (session.sandbox().filter(|_| !session.is_alone()), self.shared.try_lock()) {
             shared.name = Some(name);
             shared.users += 1;
@@ -76,7 +76,7 @@ impl Worker {
         state.sessions.push(session);
     }
 
-    /// Takes the session out: from here on no call finds it.
+    /// Removes the session: no call can find it any more.
     pub(crate) fn take(&self, session: &Arc<Session>) -> bool {
         let mut state = self.state();
         let before = state.sessions.len();
@@ -96,7 +96,7 @@ impl Worker {
         self.state().sessions.len()
     }
 
-    /// The worker's sandbox for one more of its sessions. The first makes it; those who come meanwhile wait for that.
+    /// Claims the worker's sandbox for one more of its sessions. The first claim creates it; concurrent ones wait for that.
     pub(crate) async fn claim(
         &self,
         sandboxes: &Arc<dyn Sandboxes>,
@@ -116,7 +116,7 @@ impl Worker {
         Ok(SandboxHandle { sandboxes: Arc::clone(sandboxes), caller: caller.clone(), name })
     }
 
-    /// A session of before the server's start goes on in the sandbox that it had, if that is still there.
+    /// Lets a session from before the server's start continue in its sandbox, if that still exists.
     pub(crate) async fn reclaim(&self, sandboxes: &Arc<dyn Sandboxes>, caller: &Caller, name: &str) -> Option<SandboxHandle> {
         let mut shared = self.shared.lock().await;
         if sandboxes.is_there(caller, name).await {
@@ -129,7 +129,7 @@ impl Worker {
         None
     }
 
-    /// A session is over. `used`: it had claimed the sandbox. It goes with the last session.
+    /// Releases the sandbox of an ended session. `used`: the session had claimed it. The last session removes it.
     pub(crate) async fn release(&self, sandboxes: &Arc<dyn Sandboxes>, caller: &Caller, used: bool) {
         let mut shared = self.shared.lock().await;
         if used {
@@ -152,7 +152,7 @@ fn count(state: &mut State, resource_type: &str) -> u32 {
     }
 }
 
-/// A worker's id as a label carries it.
+/// A worker's id as a label value.
 pub(crate) fn label(worker: &str) -> String {
     worker.chars().filter(|c| !c.is_control()).take(128).collect()
 }

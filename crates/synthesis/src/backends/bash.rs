@@ -68,7 +68,7 @@ pub(super) async fn run(call: &ToolCall<'_>, command: &str, timeout: f64) -> Ans
         "command": command,
         "stdout": done["stdout"].as_str().unwrap_or_default(),
         "stderr": done["stderr"].as_str().unwrap_or_default(),
-        // AgentFlow's client formats one name, its documents have the other.
+        // AgentFlow's client reads one name, its documents have the other.
         "return_code": code,
         "exit_code": code,
     });

@@ -17,7 +17,7 @@ const NAME: &str = "code";
 const TIMEOUT: f64 = 60.0;
 /// The kernel's own limit on one execution, in seconds.
 const LONGEST: f64 = 300.0;
-/// Lines that one read returns.
+/// Default number of lines of one read.
 const LINES: u64 = 2000;
 /// Files or matches in one answer.
 const FOUND: usize = 1000;

@@ -1,4 +1,4 @@
-//! A process beside the server that computes for the server alone: what it is given comes from elsewhere, and may hang or break it.
+//! A separate process for computations on untrusted input, which may hang or crash it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::process::Process;
 use super::{FAREWELL, Launch, PROTOCOL};
 
-/// Started by the first call, and again after it broke.
+/// Started by the first call, and restarted after a crash.
 pub(crate) struct Aside {
     process: Process,
 }
@@ -19,8 +19,7 @@ impl Aside {
         Self { process }
     }
 
-    /// One call of a tool, and the envelope that it answers with. One that takes too long ends the process: Python can't be
-    /// stopped otherwise.
+    /// Calls a tool, and returns its envelope. A timeout ends the process, because Python can't be stopped otherwise.
     pub(crate) async fn call(&self, tool: &str, params: &Value, timeout: Duration) -> Result<Map<String, Value>, String> {
         let mut is_second = false;
         loop {
@@ -35,7 +34,7 @@ impl Aside {
                     Value::Object(envelope) => return Ok(envelope),
                     _ => return Err("its answer has no envelope".to_owned()),
                 },
-                // Someone else's call may have ended it.
+                // Another call may have ended it.
                 Err(fault) if fault.kind == "PluginError" && !is_second => is_second = true,
                 Err(fault) => return Err(fault.message),
             }

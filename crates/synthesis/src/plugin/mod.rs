@@ -1,8 +1,8 @@
-//! Backends and tools that are separate processes, in any language: see docs/PLUGINS.md for what is spoken.
+//! Backends and tools as separate processes, in any language: docs/PLUGINS.md describes the protocol.
 //!
 //! ```text
-//!  started ──► described ──► calls ──► ended by itself or us
-//!                              └──► died: calls under way fail ──► restarted by the next call, which says `session_lost` once
+//!  started ──► described ──► calls ──► ended by itself or the server
+//!                              └──► died: open calls fail ──► restarted by the next call, which reports `session_lost` once
 //! ```
 
 pub(crate) mod aside;
@@ -28,11 +28,11 @@ use crate::session::Session;
 use process::{Fault, Process, Running};
 use sandboxed::PluginSandboxes;
 
-/// The version of what is spoken.
+/// The version of the protocol.
 const PROTOCOL: u64 = 1;
-/// Until a plugin has said what it is.
+/// Time for a plugin to describe itself.
 const DESCRIBE: Duration = Duration::from_secs(60);
-/// For its end.
+/// Time for its end.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// The most tools of one plugin.
 const MAX_TOOLS: usize = 2000;
@@ -40,8 +40,8 @@ const MAX_TOOLS: usize = 2000;
 /// The Python package: names under which its files are imported, and their text.
 const PACKAGE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/package.rs"));
 
-/// Starts the host without the working directory on Python's path, where `-m` would put it before `PYTHONPATH`: the `sandbox`
-/// package of an AgentFlow checkout must not take the place of ours.
+/// Starts the host without the working directory on Python's path. `-m` would put it before `PYTHONPATH`, and the `sandbox`
+/// package of an AgentFlow checkout would replace Arenite's.
 const HOST: &str =
     "import sys; sys.path[:] = [p for p in sys.path if p]; from sandbox.host.__main__ import main; sys.exit(main())";
 /// Folders with modules of plugins, for the host and for the server that starts it.
@@ -54,15 +54,15 @@ const PYTHON_PATH: &str = "PYTHONPATH";
 pub struct Launch {
     pub command: Vec<String>,
     pub env: Vec<(String, String)>,
-    /// Variables that hold folders of the host.
+    /// Variables with folders of the host.
     pub paths: Vec<(String, Vec<PathBuf>)>,
     pub dir: Option<PathBuf>,
-    /// In a separate sandbox, and of this kind.
+    /// Set for a plugin in a separate sandbox: its settings.
     pub sandbox: Option<SandboxRequest>,
 }
 
 impl Launch {
-    /// Python's plugin host, which runs what exists for AgentFlow. `kind`: `backend` with a dotted class, or `tools` with modules.
+    /// Python's plugin host, which runs code for AgentFlow. `kind`: `backend` with a dotted class, or `tools` with modules.
     pub fn python(python: &str, kind: &str, what: &[String], package: &Path, path: &[PathBuf]) -> Self {
         let mut command = vec![python.to_owned(), "-c".to_owned(), HOST.to_owned(), kind.to_owned()];
         command.extend(what.iter().cloned());
@@ -76,7 +76,7 @@ impl Launch {
     }
 }
 
-/// Removes sandboxes in which plugins of a killed server ran.
+/// Removes the plugins' sandboxes of a killed server.
 pub async fn remove_plugins(sandboxes: &Arc<dyn Sandboxes>) {
     let tenant = arenite_model::TenantId::default_tenant();
     let caller = crate::sandboxes::Caller { tenant: tenant.clone(), request_id: String::new(), origin: None };
@@ -85,7 +85,7 @@ pub async fn remove_plugins(sandboxes: &Arc<dyn Sandboxes>) {
     }
 }
 
-/// Writes the Python package where plugin hosts find it.
+/// Writes the Python package for plugin hosts.
 ///
 /// # Errors
 /// What could not be written.
@@ -142,7 +142,7 @@ pub struct Plugin {
     tools: Vec<ToolSpec>,
     default_config: Map<String, Value>,
     process: Process,
-    /// In which of the process's lives each session was made ready.
+    /// The life of the process in which each session was prepared.
     lives: Mutex<HashMap<String, u64>>,
     /// Sessions that were restarted because the process or the server had died, and of which the worker does not know yet.
     lost: Mutex<HashSet<String>>,
@@ -150,7 +150,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Starts the plugin, and asks it what it is. `key`: what the configuration calls it.
+    /// Starts the plugin, and asks for its description. `key`: its name in the configuration.
     ///
     /// # Errors
     /// Why it can't be used.
@@ -203,14 +203,14 @@ impl Plugin {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session is ready in the process as it lives now.
+    /// Makes sure that a session is prepared in the current process.
     async fn ready(&self, session: &Arc<Session>) -> Result<Running, Fault> {
         let running = self.process.running().await.map_err(Fault::broken)?;
         let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(&session.facts.id).copied();
         if life != Some(running.life) && !session.compatible {
             let told = json!({ "worker_id": session.facts.worker, "config": session.facts.config, "session": session.info() });
             running.ask("initialize", told).await?;
-            // It was ready before: in an earlier life of the process, or of the server.
+            // It was prepared before: in an earlier life of the process, or of the server.
             if life.is_some() || session.restored {
                 self.lost().insert(session.facts.id.clone());
             }

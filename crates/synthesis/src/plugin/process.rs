@@ -1,4 +1,4 @@
-//! A plugin's process: requests and answers, one a line.
+//! A plugin's process: requests and answers, one per line.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -15,20 +15,20 @@ use tokio_util::sync::CancellationToken;
 use super::sandboxed::{PluginSandbox, PluginSandboxes};
 use super::{Launch, PYTHON_PATH};
 
-/// Bytes of one line.
+/// Longest line, in bytes.
 const MAX_LINE: u64 = 16 << 20;
 /// Requests that wait to be written.
 const WAITING: usize = 256;
-/// Between two starts of a process that dies.
+/// Pause between two starts of a process that dies.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of its log that are taken over in one second; the rest is counted.
+/// Bytes of its log that are copied per second; the rest is counted.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     pub(super) message: String,
-    /// The type of the exception, or what else it was.
+    /// The type of the exception, or another kind of failure.
     pub(super) kind: String,
 }
 
@@ -55,14 +55,14 @@ impl Life {
     }
 }
 
-/// A process that is there.
+/// A running process.
 #[derive(Clone)]
 pub(super) struct Running {
     pub(super) life: u64,
     of: Arc<Life>,
 }
 
-/// A request under way. Dropped before its answer it is cancelled.
+/// An open request. Dropping it before its answer cancels it.
 struct Pending<'a> {
     of: &'a Life,
     id: u64,
@@ -72,7 +72,7 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if self.of.pending().remove(&self.id).is_some() {
             let cancel = json!({ "jsonrpc": "2.0", "method": "cancel", "params": { "id": self.id } });
-            // One that does not read has nothing more to be told.
+            // A process that does not read needs no cancellation.
             let _ = self.of.requests.try_send(line(&cancel));
         }
     }
@@ -85,7 +85,7 @@ fn line(message: &Value) -> Vec<u8> {
 }
 
 impl Running {
-    /// One request. Others may be under way at the same time.
+    /// Sends one request. Others may be open at the same time.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Answer {
         let life = &*self.of;
         let id = life.next.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Running {
 pub(super) struct Process {
     name: String,
     launch: Launch,
-    /// Where it runs in a sandbox; none: here.
+    /// Set if it runs in a sandbox; none: on the host.
     sandboxes: Option<PluginSandboxes>,
     state: tokio::sync::Mutex<State>,
     alive: Mutex<Option<Running>>,
@@ -135,7 +135,7 @@ impl Process {
         }
     }
 
-    /// The process, if it lives.
+    /// The process, if it is alive.
     pub(super) fn alive(&self) -> Option<Running> {
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         alive.clone().filter(|running| !running.of.dead.is_cancelled())
@@ -186,7 +186,7 @@ impl Process {
         let (program, arguments) = command.split_first().ok_or("its command is empty")?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // What the server was told of keys is not the plugin's, unless its configuration says so.
+        // A plugin gets the server's keys only if its configuration says so.
         command.env_remove("ARENITE_API_KEY").envs(env.iter().cloned()).process_group(0).kill_on_drop(true);
         for (name, folders) in paths {
             let mut folders = folders.clone();
@@ -210,10 +210,10 @@ impl Process {
         Ok(Streams { body: Body::Child(child), input: Box::new(input), output: Box::new(output), log: Box::new(log) })
     }
 
-    /// Closes its standard input, and kills it if it has not ended in time.
+    /// Closes its standard input, and kills it if it does not end in time.
     pub(super) async fn end(&self, patience: Duration) {
         let Some(running) = self.alive() else { return };
-        // An empty line stands for the end of what is written to it.
+        // An empty line marks the end of its input.
         let _ = running.of.requests.try_send(Vec::new());
         if tokio::time::timeout(patience, running.of.dead.cancelled()).await.is_err() {
             running.of.dead.cancel();
@@ -221,7 +221,7 @@ impl Process {
     }
 }
 
-/// A process that was started.
+/// A started process.
 pub(super) struct Streams {
     pub(super) body: Body,
     pub(super) input: Box<dyn AsyncWrite + Send + Unpin>,
@@ -231,7 +231,7 @@ pub(super) struct Streams {
 
 pub(super) enum Body {
     Child(Child),
-    /// In a sandbox, which goes with it.
+    /// In a sandbox, which is removed with it.
     Sandbox(PluginSandbox),
 }
 
@@ -244,7 +244,7 @@ impl Body {
                 return sandbox.remove().await;
             }
         };
-        // It may have ended by itself just now.
+        // It may have just ended by itself.
         match tokio::time::timeout(Duration::from_millis(200), child.wait()).await {
             Ok(Ok(status)) => tracing::info!(plugin = name, life, %status, "a plugin's process ended: {why}"),
             _ => {
@@ -285,7 +285,7 @@ async fn write(mut input: Box<dyn AsyncWrite + Send + Unpin>, mut waiting: mpsc:
     while let Some(line) = waiting.recv().await {
         if line.is_empty() {
             drop(input);
-            // Its end is seen by who reads from it.
+            // The reader detects its end.
             return std::future::pending().await;
         }
         if input.write_all(&line).await.is_err() {
@@ -316,7 +316,7 @@ async fn read(name: &str, life: &Life, output: Box<dyn AsyncRead + Send + Unpin>
             tracing::debug!(plugin = name, method = message["method"].as_str(), "{said}");
             continue;
         };
-        // One that nobody waits for any more was cancelled.
+        // An answer that no caller waits for belongs to a cancelled request.
         if let Some(tell) = life.pending().remove(&id) {
             let answer = match message.get("error").filter(|error| !error.is_null()) {
                 None => Ok(message.get("result").cloned().unwrap_or_default()),
@@ -330,7 +330,7 @@ async fn read(name: &str, life: &Life, output: Box<dyn AsyncRead + Send + Unpin>
     }
 }
 
-/// Takes what a plugin writes to its standard error into the server's log, at a bounded rate, and drains the rest.
+/// Copies a plugin's standard error to the server's log, at a bounded rate, and drains the rest.
 async fn take_over_log(name: String, mut log: Box<dyn AsyncRead + Send + Unpin>) {
     let mut buffer = vec![0; 4 << 10];
     let (mut since, mut taken, mut dropped) = (Instant::now(), 0usize, 0usize);

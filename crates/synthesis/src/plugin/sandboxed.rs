@@ -1,4 +1,4 @@
-//! Plugins in a sandbox: a command there runs the plugin, and its streams carry the protocol.
+//! Plugins in a sandbox: a command there runs the plugin, and its streams transport the protocol.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -16,25 +16,25 @@ use super::process::{Body, Streams};
 use crate::backends::quoted;
 use crate::sandboxes::{Caller, SandboxHandle, SandboxRequest, Sandboxes};
 
-/// The label of sandboxes that plugins run in: the plugin's name.
+/// The label of plugins' sandboxes: the plugin's name.
 pub(crate) const LABEL: &str = "agentflow.plugin";
-/// Where its files are in the sandbox.
+/// Location of its files in the sandbox.
 const HOME: &str = "/tmp/plugin";
-/// Bytes between the server and the process that wait.
+/// Buffer between the server and the process, in bytes.
 const PIPE: usize = 256 << 10;
-/// Seconds that one look for output waits.
+/// Longest wait of one request for output, in seconds.
 const WAIT: u64 = 300;
-/// Files that a plugin brings, and their bytes in all.
+/// The most files of a plugin, and their total bytes.
 const MAX_FILES: usize = 2000;
 const MAX_BYTES: u64 = 32 << 20;
 
-/// Makes sandboxes for plugins.
+/// Creates sandboxes for plugins.
 pub(crate) struct PluginSandboxes {
     pub(crate) sandboxes: Arc<dyn Sandboxes>,
     pub(crate) sandbox_request: SandboxRequest,
 }
 
-/// One of them.
+/// A plugin's sandbox.
 pub(super) struct PluginSandbox(SandboxHandle);
 
 impl PluginSandbox {
@@ -59,14 +59,14 @@ impl PluginSandboxes {
     }
 }
 
-/// A command of a sandbox.
+/// A running command in a sandbox.
 #[derive(Clone)]
 struct Command {
     session: String,
     id: String,
 }
 
-/// Puts its files there and starts it.
+/// Copies the plugin's files and starts it.
 async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, String> {
     let mut env = BTreeMap::new();
     for (at, (name, folders)) in launch.paths.iter().enumerate() {
@@ -89,7 +89,7 @@ async fn begin(handle: &SandboxHandle, launch: &Launch) -> Result<Command, Strin
     }
 }
 
-/// Copies a folder of the host into a sandbox: all of its files, as far as there are not too many.
+/// Copies all files of a folder of the host into a sandbox, up to a limit.
 pub(crate) async fn put_all(handle: &SandboxHandle, folder: &Path, target: &str) -> Result<(), String> {
     put(handle, folder, target, false).await
 }
@@ -120,13 +120,14 @@ async fn put(handle: &SandboxHandle, folder: &Path, target: &str, sources: bool)
 }
 
 struct File {
-    /// Its path below the folder.
+    /// Its path in the folder.
     name: String,
     bytes: Vec<u8>,
     is_program: bool,
 }
 
-/// No links. `sources`: what a plugin needs of its folders, which is Python, JSON and text, and nothing hidden.
+/// Collects files, without links. `sources`: only the files that a plugin needs, which are Python, JSON and text, and nothing
+/// hidden.
 fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
     const ENDINGS: [&str; 7] = ["py", "json", "txt", "md", "toml", "yaml", "csv"];
     let failed = |path: &Path, error: std::io::Error| format!("{} can't be read: {error}", path.display());
@@ -154,7 +155,7 @@ fn gather(folder: &Path, sources: bool) -> Result<Vec<File>, String> {
     Ok(files)
 }
 
-/// Carries what is written and read to and from the command.
+/// Transports data to and from the command.
 fn streams(handle: SandboxHandle, command: Command) -> Streams {
     let (input, ours) = tokio::io::duplex(PIPE);
     tokio::spawn(send(handle.clone(), command.clone(), ours));
@@ -170,7 +171,7 @@ async fn send(handle: SandboxHandle, command: Command, mut input: DuplexStream) 
     loop {
         let read = input.read(&mut buffer).await.unwrap_or(0);
         held.extend_from_slice(&buffer[..read]);
-        // Whole lines are whole characters.
+        // Whole lines contain only whole characters.
         let whole = if read == 0 { held.len() } else { held.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         let text = String::from_utf8_lossy(&held[..whole]).into_owned();
         held.drain(..whole);
@@ -192,11 +193,11 @@ async fn receive(handle: SandboxHandle, command: Command, mut out: DuplexStream,
         });
         let Ok(said) = handle.post("/v1/bash/output", &asked).await else { return };
         let text = |field: &str| said[field].as_str().unwrap_or_default().as_bytes();
-        // What the sandbox could not keep breaks the protocol: the process is ended for it.
+        // A gap in the sandbox's output buffer breaks the protocol, so the process is ended.
         if said["stdout_gap"].as_u64().is_some_and(|gap| gap > 0) || out.write_all(text("stdout")).await.is_err() {
             return;
         }
-        // A log that nobody takes over is no reason to stop.
+        // A log that is not read is no reason to stop.
         let _ = err.write_all(text("stderr")).await;
         offset = said["offset"].as_u64().unwrap_or(offset);
         stderr_offset = said["stderr_offset"].as_u64().unwrap_or(stderr_offset);

@@ -21,9 +21,9 @@ use tree::Element;
 const NAME: &str = "doc";
 /// Default number of results of one search.
 const RESULTS: i64 = 10;
-/// Length of one section: characters of XML, or tokens of a plain document, which are about three quarters of a word.
+/// Default length of one section: characters of XML, or tokens of a plain document, which are about three quarters of a word.
 const TOKENS: i64 = 20_000;
-/// The most pictures of one section.
+/// Default number of pictures of one section.
 const PICTURES: i64 = 10;
 /// The files of AgentFlow's folders. The tools use the second; the first helps authors of a model's task.
 const FILES: [&str; 2] = ["outline.xml", "all_content.xml"];

@@ -101,7 +101,7 @@ fn find_task(given: &str, folders: &Folders) -> Result<PathBuf, String> {
 
 async fn make_folder(handle: &SandboxHandle, folder: &str) -> Result<(), String> {
     let folder = quoted(folder);
-    // Outside the user's own folders, the sandbox's root creates it if sudo allows that.
+    // Where the user may not write, the sandbox's root creates it, if sudo works.
     let command = format!("mkdir -p -- {folder} 2>/dev/null || sudo -n install -d -o \"$(id -u)\" -- {folder}");
     run(handle, &command, 30).await.map(drop)
 }

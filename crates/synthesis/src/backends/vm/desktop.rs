@@ -43,7 +43,7 @@ const NOTCHES_AT_ONCE: i64 = 200;
 /// A sandbox's desktop.
 pub(super) struct Desktop {
     handle: SandboxHandle,
-    /// Whether answers include the accessibility tree.
+    /// Whether the accessibility tree is read.
     tells: bool,
 }
 

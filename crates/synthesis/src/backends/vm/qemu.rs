@@ -18,7 +18,7 @@ pub(super) struct Qemu {
     handle: SandboxHandle,
     screen: Desktop,
     agent: OsWorld,
-    /// Whether answers include the accessibility tree.
+    /// Whether the accessibility tree is read.
     tells: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  created ──► started ──► its agent shows a screen: ready ──► removed
-//!                     └───► ended or too slow: removed, with its last output in the error
+//!                    └───► ended or too slow: removed, with its last output in the error
 //! ```
 //!
 //! A reset recreates the container: the disk is read-only, and the VM writes into the container.

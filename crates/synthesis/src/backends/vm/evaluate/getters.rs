@@ -63,7 +63,7 @@ print(json.dumps(tree(sys.argv[1].rstrip("/") or "/")))
 /// The result of a getter.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
-    /// It does not exist, which is valid.
+    /// Nothing was found, which is not an error.
     Nothing,
     Value(Value),
     /// A file of the evaluation's folder, by its name there.

@@ -61,7 +61,7 @@ async fn a_task_is_judged_by_what_the_machine_holds() {
     assert_eq!(judged["details"][0]["result"], json!({ "file": "a.txt" }));
     assert_eq!(judged["details"][1]["result"], "by postconfig");
     assert_eq!(judged["evaluator"], evaluator);
-    // A failing metric decides the result, or is ignored.
+    // A failing metric ends an `and`, and is ignored by an `or`.
     let both = |conj: &str| {
         let file = json!({ "type": "vm_file", "path": "~/a.txt" });
         let missing = json!({ "type": "vm_file", "path": "~/nothing" });
