@@ -219,7 +219,7 @@ fn a_call_is_refused_rather_than_made_without_a_record() {
     };
     assert_eq!(refused.code(), ErrorCode::Exhausted);
     assert_eq!(recorder.counters().refused, 2);
-    // Removing makes room again.
+    // Removal frees space again.
     recorder.remove(&tenant(), "s1").unwrap();
     assert_eq!(recorder.begin(intent("s1", None)).unwrap().id(), 1);
 
