@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: the rows of the budget table, each next to its floor from the same run.
 //!
-//! Floor and subject take turns, so that whatever else the machine does hits both alike: only their ratio is kept.
+//! Floor and subject alternate, so that other load on the machine affects both alike: only their ratio counts.
 
 mod agentflow;
 mod browser;
@@ -30,7 +30,7 @@ use report::{Report, Row};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Where the numbers go, as JSON [default: target/bench.json]
+    /// File for the numbers, as JSON [default: target/bench.json]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Rounds of the rows that are measured in milliseconds
@@ -39,16 +39,16 @@ pub(crate) struct BenchArgs {
     /// The server's data directory [default: target/bench-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Port of the server that is measured
+    /// Port of the measured server
     #[arg(long, default_value_t = 18090)]
     port: u16,
-    /// Measure the build that is there instead of making one
+    /// Measure this existing build instead of building one
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Only these groups of rows, separated by commas
     #[arg(long, value_name = "GROUP", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(GROUPS))]
     only: Vec<String>,
-    /// Make, use and delete 1,000 sandboxes in turn, too
+    /// Also create, use and delete 1,000 sandboxes in turn
     #[arg(long)]
     soak: bool,
     /// Write the table into docs/SPECIFICATION.md, between its two marks; with --only, its other rows stay
@@ -56,18 +56,18 @@ pub(crate) struct BenchArgs {
     update_specification: bool,
 }
 
-/// What `--only` takes, in the order in which they are measured.
+/// Accepted values of `--only`, in the order of measurement.
 const GROUPS: [&str; 11] =
     ["create", "exec", "code", "browser", "mcp", "agentflow", "retrieval-peers", "retrieval-api", "many", "stream", "grep"];
-/// Rounds before the counting ones: pools fill, files come into the cache.
+/// Warm-up rounds: pools fill, files get into the cache.
 const WARM_UP: usize = 10;
-/// How many sandboxes the rows about many make.
+/// Number of sandboxes in the rows about many.
 const MANY: usize = 50;
-/// Sandboxes of `--soak`.
+/// Number of sandboxes of `--soak`.
 const SOAK: usize = 1000;
-/// What calls left running has to end before anything counts as idle, and a guest waits ten seconds for another.
+/// Time until a system counts as idle: remaining work of calls ends, and a guest waits ten seconds for another.
 const SETTLE: Duration = Duration::from_secs(13);
-/// Between a delete and the next round, so that its end is not measured as the next one's beginning.
+/// Pause between a delete and the next round, so that its end is not measured as the next one's start.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     measured.and(stopped)
 }
 
-/// What was measured before a failure counts.
+/// Measures into the report, which keeps its rows after a failure.
 fn measure(
     args: &BenchArgs,
     arenite: &Path,
@@ -139,7 +139,7 @@ fn measure(
     }
     if wanted("browser") {
         browser::measure(args, &mut api, work, report)?;
-        // It said nothing for too long.
+        // The server closed the idle connection.
         api = Connection::open(args.port)?;
     }
     if wanted("mcp") {
@@ -239,7 +239,7 @@ fn exec(args: &BenchArgs, api: &mut Connection, floors: &floor::Programs, report
     Ok(())
 }
 
-/// Fifty at once, and what idle ones hold of the host's memory.
+/// Fifty at once, and the host memory of idle ones.
 fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome {
     let begun = Instant::now();
     let made: Vec<Result<Duration, Failure>> = std::thread::scope(|scope| {
@@ -261,13 +261,13 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
     report.push(Row::plain("fifty at once: the last has its first output", all.as_secs_f64() * 1e3, "ms"));
     report.push(Row::plain("fifty at once: p50 of one", report::quantile(&made, 0.50).as_secs_f64() * 1e3, "ms"));
     let each = idle(api, (0..MANY).map(|i| format!("bench-many-{i}")))?;
-    // It said nothing for too long.
+    // The server closed the idle connection.
     *api = Connection::open(args.port)?;
     report.push(Row::plain("idle sandbox, PSS of all its processes: each of fifty", each, "MiB"));
     for i in 0..MANY {
         api.delete(&format!("bench-many-{i}"))?;
     }
-    // Alone it bears the pages that sandboxes share; so this is the number with the budget.
+    // A single sandbox bears the shared pages alone; so this is the number with the budget.
     api.create("bench-alone")?;
     let alone = idle(api, ["bench-alone".to_owned()].into_iter())?;
     *api = Connection::open(args.port)?;
@@ -275,7 +275,7 @@ fn many(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome 
     api.delete("bench-alone")
 }
 
-/// What each of these holds of the host's memory once nothing runs in them, in MiB.
+/// The host memory of each idle sandbox, in MiB.
 fn idle(api: &mut Connection, names: impl Iterator<Item = String>) -> Result<f64, Failure> {
     let owners = names.map(|name| memory::first_id(api, &name)).collect::<Result<Vec<_>, _>>()?;
     std::thread::sleep(SETTLE);
@@ -300,7 +300,7 @@ fn soak(api: &mut Connection, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Runs a helper program quietly; what it says shows only when it fails.
+/// Runs a helper program; its output is only shown on failure.
 fn quietly(name: &str, args: &[&str], dir: &Path) -> Outcome {
     let output =
         program(name).args(args).current_dir(dir).stdin(Stdio::null()).output().attempt(|| format!("could not start {name}"))?;

@@ -1,4 +1,4 @@
-//! Building `arenite`.
+//! Builds `arenite`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::command::{cargo, program, repository, shown, target_dir};
 use crate::failure::{Attempt, Failure};
 use crate::web;
 
-/// A line of what cargo says about a build.
+/// A line of cargo's JSON messages.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,
@@ -26,15 +26,15 @@ struct Target {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Profile {
-    /// As it is started from a clone.
+    /// The build that a clone starts.
     Release,
-    /// The same for others to install: it holds no path of this machine, and is built apart from the first.
+    /// The build that others install: without paths of this machine, in a separate target directory.
     Dist,
-    /// With assertions and checks of overflows, and what is our own in it not optimised: done in minutes less.
+    /// With assertions and overflow checks, and our own crates not optimised: it builds minutes faster.
     Checked,
 }
 
-/// Builds it with its pages, and says where it is.
+/// Builds it with its pages, and returns its path.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf, Failure> {
     web::build()?;
     let mut command = cargo();
@@ -77,7 +77,7 @@ fn hide_paths(command: &mut Command) {
     command.env("CFLAGS", c.join(" ")).env("CXXFLAGS", c.join(" "));
 }
 
-/// The commit that is checked out, for the program to say; none outside a clone.
+/// The current commit, which the program reports; none outside a clone.
 fn commit() -> Option<String> {
     let output = program("git").args(["rev-parse", "--short=12", "HEAD"]).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();

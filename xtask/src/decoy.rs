@@ -1,4 +1,4 @@
-//! A server beside the tests, on the default ports, which no test may reach or disturb.
+//! A server that runs beside the tests, on the default ports. No test may reach or disturb it.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use crate::failure::{Attempt, Failure, Outcome};
 use crate::server::{self, STOP_LIMIT};
 use crate::{host, image};
 
-/// Where a server listens, and where AgentFlow's clients look, when nobody says otherwise.
+/// The default port of the server.
 const PORT: u16 = 8080;
 const AGENTFLOW_PORT: u16 = 18890;
 /// The sandbox that it has from the start.
@@ -25,7 +25,7 @@ pub(crate) struct Decoy {
 }
 
 impl Decoy {
-    /// Starts it in a separate data directory. None when another server is on a default port already.
+    /// Starts it in a separate data directory. None if another server is already on a default port.
     pub(crate) fn start(arenite: &Path, images: &Path, data_dir: &Path) -> Result<Option<Self>, Failure> {
         if let Some(port) = [PORT, AGENTFLOW_PORT].into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err()) {
             eprintln!("port {port} is in use, so no decoy is started there; the tests leave the program on that port alone");
@@ -53,7 +53,7 @@ impl Decoy {
         Ok(Some(decoy))
     }
 
-    /// Fails when a test left something in it, or when it can't create sandboxes any more. Ends it.
+    /// Fails if a test left something in it, or if it can't create sandboxes any more. Ends it.
     pub(crate) fn check(mut self) -> Outcome {
         let checked = self.untouched();
         self.end();
@@ -78,7 +78,7 @@ impl Decoy {
         Ok(())
     }
 
-    /// One field of each entry of a list that it answers.
+    /// One field of each entry of a list in its answer.
     fn names(&self, path: &str, list: &str, field: &str) -> Result<Vec<String>, Failure> {
         let answer = server::get(PORT, path).filter(|(status, _)| *status == 200);
         let (_, body) = answer.ok_or_else(|| Failure::new(format!("it didn't answer {path}")))?;

@@ -136,7 +136,13 @@ impl Dist {
         build.env("SOURCE_DATE_EPOCH", &self.epoch).args(["--root-owner-group", "-Zgzip", "--build"]).arg(&tree).arg(&file);
         // Directories get their modes from the umask, and everything its time from now; dpkg-deb lowers times to the commit's.
         command::run(command::program("chmod").args(["-R", "u=rwX,go=rX"]).arg(&tree))?;
-        command::run(command::program("find").arg(&tree).args(["-exec", "touch", "-h", "-d"]).arg(format!("@{}", self.epoch)).args(["{}", "+"]))?;
+        command::run(
+            command::program("find")
+                .arg(&tree)
+                .args(["-exec", "touch", "-h", "-d"])
+                .arg(format!("@{}", self.epoch))
+                .args(["{}", "+"]),
+        )?;
         command::run(&mut build)?;
         Ok(file)
     }
@@ -156,7 +162,8 @@ impl Dist {
 
     fn put(&self, from: &Path, to: &Path, mode: u32) -> Outcome {
         write(to, &fs::read(from).attempt(|| format!("could not read {}", from.display()))?)?;
-        fs::set_permissions(to, fs::Permissions::from_mode(mode)).attempt(|| format!("could not set the mode of {}", to.display()))
+        fs::set_permissions(to, fs::Permissions::from_mode(mode))
+            .attempt(|| format!("could not set the mode of {}", to.display()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why a task could not be done, in words.
+//! Failures of tasks, as text.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Turns an error into a failure that says what was attempted.
+/// Converts an error into a failure that says what was attempted.
 pub(crate) trait Attempt<T> {
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T, Failure>;
 }

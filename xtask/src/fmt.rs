@@ -7,7 +7,7 @@ pub(crate) fn run() -> Outcome {
     command::run(cargo().args(["fmt", "--all"]))
 }
 
-/// Changes nothing; fails when something would change.
+/// Changes nothing; fails if a file is not formatted.
 pub(crate) fn check() -> Outcome {
     command::run(cargo().args(["fmt", "--all", "--check"]))
 }

@@ -1,4 +1,4 @@
-//! What tasks need of the host, and how it gets there.
+//! The programs and packages that tasks need on the host, and their installation.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,22 +7,22 @@ use std::process::Command;
 use crate::command::{find, program, run, succeeds};
 use crate::failure::{Failure, Outcome};
 
-/// Something that must be installed.
+/// A program or package that must be installed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
     present: Present,
-    /// Debian's package that has it.
+    /// Debian's package that contains it.
     package: &'static str,
     why: &'static str,
 }
 
-/// How its presence is known.
+/// How its presence is checked.
 #[derive(Debug, Clone, Copy)]
 enum Present {
-    /// One of these programs is there.
+    /// One of these programs exists.
     AnyOf(&'static [&'static str]),
     File(&'static str),
-    /// These words succeed.
+    /// This command succeeds.
     Runs(&'static [&'static str]),
 }
 
@@ -57,7 +57,7 @@ pub(crate) const TO_RUN: &[Need] = &[
     },
 ];
 
-/// To run the tests, besides.
+/// In addition, to run the tests.
 pub(crate) const TO_TEST: &[Need] = &[
     Need { present: Present::AnyOf(&["python3"]), package: "python3", why: "the end-to-end tests are Python" },
     Need {
@@ -70,7 +70,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     Need { present: Present::AnyOf(&["ffprobe"]), package: "ffmpeg", why: "recordings are looked into" },
 ];
 
-/// To run the benchmarks, besides.
+/// In addition, to run the benchmarks.
 pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["runc"]), package: "runc", why: "creates are compared with it" },
     Need { present: Present::AnyOf(&["nginx"]), package: "nginx-light", why: "proxied streams are compared with it" },
@@ -83,7 +83,7 @@ pub(crate) const TO_BENCH: &[Need] = &[
     Need { present: Present::AnyOf(&["rg"]), package: "ripgrep", why: "searches are compared with it" },
 ];
 
-/// Installs what is missing where that can be done, else says what to install.
+/// Installs what is missing if possible, otherwise reports what to install.
 pub(crate) fn prepare(needs: &[&[Need]]) -> Outcome {
     let missing: Vec<Need> = needs.iter().copied().flatten().copied().filter(|need| !need.present.holds()).collect();
     if missing.is_empty() {
@@ -102,7 +102,7 @@ pub(crate) fn prepare(needs: &[&[Need]]) -> Outcome {
     if !is_root() {
         return Err(Failure::new(format!("install them with: sudo apt-get install --no-install-recommends {names}")));
     }
-    // The lists may be there already, and fetching them takes a while.
+    // The package lists may exist already, and fetching them takes a while.
     if run(&mut install(&packages)).is_err() {
         run(program("apt-get").args(["update", "-q"]))?;
         run(&mut install(&packages))?;
@@ -124,7 +124,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
 
-/// Sandboxes need the host's root; fails with what to type instead.
+/// Fails without root, which sandboxes need, and names the command to type.
 pub(crate) fn must_be_root(task: &str) -> Outcome {
     if is_root() {
         return Ok(());
@@ -132,8 +132,8 @@ pub(crate) fn must_be_root(task: &str) -> Outcome {
     Err(Failure::new(format!("sandboxes need the host's root; run: sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask {task}")))
 }
 
-/// The variable, and the file of certificate authorities that it names, by which this user's programs are told whom to
-/// trust: a network that intercepts TLS is set up like that, and sandboxes need the same.
+/// The variable and the file of certificate authorities that this user's programs trust. A network that intercepts TLS is set
+/// up like that, and sandboxes need the same.
 pub(crate) fn extra_ca() -> Option<(&'static str, String)> {
     let names = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO"];
     names.into_iter().find_map(|name| std::env::var(name).ok().filter(|path| Path::new(path).is_file()).map(|path| (name, path)))

@@ -10,7 +10,7 @@ use crate::binary::Profile;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{binary, command, host};
 
-/// The image with the VM that comes along.
+/// The image with the VM that comes with Arenite.
 const VM: &str = "vm";
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &ImageArgs) -> Outcome {
     build(&binary::build(Profile::Release)?, &args.name, &args.data_dir)
 }
 
-/// Builds an image. Steps of an earlier build are not repeated, so an image that is up to date takes a second.
+/// Builds an image. Steps of an earlier build are cached, so an up-to-date image takes a second.
 pub(crate) fn ensure(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     if name == VM && is_built(arenite, name, data_dir) { Ok(()) } else { build(arenite, name, data_dir) }
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_built(arenite: &Path, name: &str, data_dir: &Path) -> bool {
     command::succeeds(&mut inspect)
 }
 
-/// Copies images with the layers that the other data directory lacks: that takes seconds, and building them minutes.
+/// Copies images with the layers that the other data directory lacks: that takes seconds, and building them takes minutes.
 pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Outcome {
     #[derive(Deserialize)]
     struct Manifest {
@@ -49,7 +49,7 @@ pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Ou
     }
     std::fs::create_dir_all(to).attempt(|| format!("could not create {}", to.display()))?;
     let _held = [hold_pool(from)?, hold_pool(to)?];
-    // Listing images mounts the directory's storage pool, and creates it when there is none.
+    // Listing images mounts the directory's storage pool, and creates it if it doesn't exist.
     for dir in [from, to] {
         command::output(command::program(arenite).args(["image", "ls", "--json", "--data-dir"]).arg(dir))?;
     }
@@ -76,7 +76,7 @@ pub(crate) fn copy(arenite: &Path, names: &[&str], from: &Path, to: &Path) -> Ou
     Ok(())
 }
 
-/// Takes part in a storage pool's use while the file lives: the last user unmounts the pool.
+/// Counts as a user of a storage pool while the file is open: the last user unmounts the pool.
 fn hold_pool(data_dir: &Path) -> Result<File, Failure> {
     let path = data_dir.join("pool.lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -85,12 +85,12 @@ fn hold_pool(data_dir: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// From the tree's Imagefile of that name, where there is one: the binary has only `base` with it. What it begins with is
-/// built before it, when it is missing.
+/// Builds the image from the tree's Imagefile of that name, if there is one: the binary only includes `base`. A missing base
+/// image is built first.
 fn build(arenite: &Path, name: &str, data_dir: &Path) -> Outcome {
     let of_tree = |name: &str| command::repository().join("images").join(format!("{name}.Imagefile"));
     if name == VM {
-        // It is made of two Imagefiles, both of which the binary has with it, and stands on the base image.
+        // It consists of two Imagefiles, both embedded in the binary, and builds on the base image.
         ensure(arenite, "base", data_dir)?;
         return command::run(command::program(arenite).args(["vm", "build", name, "--data-dir"]).arg(data_dir));
     }

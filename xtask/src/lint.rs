@@ -6,7 +6,7 @@ use crate::command::{self, cargo, program, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{fmt, web, words};
 
-/// The checker of dependencies, pinned: its rules change between versions.
+/// The version of cargo-deny, pinned: its rules change between versions.
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn run() -> Outcome {
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Outcome {
     std::thread::scope(|scope| {
         // It has a separate build folder.
         let deny = scope.spawn(cargo_deny);
-        // The profile is the tests': what C code and macros compile to is there once, then.
+        // The profile of the tests: their C code and macros are compiled once, then.
         let clippy = ["clippy", "--workspace", "--all-targets", "--profile", "checked", "--quiet", "--", "--deny", "warnings"];
         command::run(cargo().args(clippy))?;
         // Refuses broken links. Links to private items help readers of the code; bare URLs are in texts that clap prints.
@@ -31,7 +31,7 @@ pub(crate) fn run() -> Outcome {
     })
 }
 
-/// Where cargo-deny is; installed from source when it isn't there.
+/// The path of cargo-deny; installed from source if it is missing.
 fn cargo_deny() -> Result<PathBuf, Failure> {
     let tools = target_dir().join("tools");
     let root = tools.join(format!("cargo-deny-{CARGO_DENY}"));
@@ -54,10 +54,10 @@ fn cargo_deny() -> Result<PathBuf, Failure> {
         "dev",
         "--quiet",
     ]);
-    // Away from this workspace, whose flags for static programs are not meant for tools.
+    // Outside this workspace: its flags for static programs are not meant for tools.
     install.current_dir("/").arg("--root").arg(&root).arg("--target-dir").arg(tools.join("build"));
     command::run(&mut install)?;
-    // Most of a gigabyte of intermediate files that nobody needs again; left there they do no harm.
+    // Most of a gigabyte of intermediate files that are not needed again; leftovers do no harm.
     let _ = std::fs::remove_dir_all(tools.join("build"));
     Ok(tool)
 }

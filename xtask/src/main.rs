@@ -1,4 +1,4 @@
-//! The developer's menu: `cargo xtask TASK`. One file for each task; what they share has files of its own.
+//! The developer's menu: `cargo xtask TASK`. Each task has a file; shared parts have separate files.
 
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 
 #[derive(Debug, Args)]
 pub(crate) struct OpenapiArgs {
-    /// Rewrite the golden files; look at the difference before you commit it
+    /// Rewrite the golden files; check the difference before you commit it
     #[arg(long)]
     bless: bool,
 }

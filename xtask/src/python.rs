@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use crate::command::{self, program, repository, succeeds, target_dir};
 use crate::failure::{Attempt, Failure};
 
-/// The interpreter of an environment that has exactly what `tests/requirements.txt` pins, and what `requirements-alone.txt` does
-/// without what that depends on.
+/// The interpreter of an environment with exactly the pinned packages of `tests/requirements.txt`, and those of
+/// `requirements-alone.txt` without their dependencies.
 pub(crate) fn environment() -> Result<PathBuf, Failure> {
     // Tests are prepared while others run.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -23,7 +23,7 @@ pub(crate) fn environment() -> Result<PathBuf, Failure> {
     {
         return Ok(python);
     }
-    // --clear: what an older list wanted must not stay.
+    // --clear: packages of an older list must not stay.
     command::run(program("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
     for (file, with) in [(&requirements, None), (&alone, Some("--no-deps"))] {
         let mut install = program(&python);

@@ -1,4 +1,4 @@
-//! A server that outlives this task: found, started, stopped.
+//! A server that outlives this task: finds, starts and stops it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::command::{program, run, succeeds, target_dir};
 use crate::failure::{Attempt, Failure, Outcome};
 
-/// How long a start may take: storage, networks and the recovery of sandboxes.
+/// Maximum time of a start: storage, networks and the recovery of sandboxes.
 const START_LIMIT: Duration = Duration::from_secs(90);
-/// How long a graceful stop may take.
+/// Maximum time of a graceful stop.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is remembered of a server that a task started.
+/// The record of a server that a task started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Started {
     pub(crate) pid: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Started {
     pub(crate) arguments: Vec<String>,
 }
 
-/// Tells one build from another.
+/// Identifies a build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Build {
     bytes: u64,
@@ -53,7 +53,7 @@ impl Started {
         started.runs().then_some(started)
     }
 
-    /// A pid may have a new owner by now: it counts only while it is a server with these arguments.
+    /// A pid may have been reused: it only counts if it is a server with these arguments.
     fn runs(&self) -> bool {
         let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let mut words = words.split(|b| *b == 0).map(String::from_utf8_lossy);
@@ -62,7 +62,7 @@ impl Started {
             && words.zip(&self.arguments).all(|(word, argument)| word == *argument || word.is_empty())
     }
 
-    /// Stops it gracefully; its sandboxes live on.
+    /// Stops it gracefully; its sandboxes keep running.
     pub(crate) fn stop(&self) -> Outcome {
         run(&mut signal(self.pid))?;
         let begun = Instant::now();
@@ -86,7 +86,7 @@ pub(crate) fn start(binary: &Path, port: u16, arguments: &[String], log: &Path) 
 /// Starts a server in place of another one on the same data directory. No connection is refused meanwhile.
 pub(crate) fn replace(old: &Started, binary: &Path, port: u16, arguments: &[String], log: &Path) -> Outcome {
     let mut child = spawn(binary, arguments, &["--take-over"], log)?;
-    // Until the old server has stopped, it is the one that says that it is ready.
+    // Until the old server has stopped, `/ready` is its answer.
     let begun = Instant::now();
     while old.runs() {
         if let Some(status) = child.try_wait().attempt(|| "could not watch the server".into())? {
@@ -108,7 +108,7 @@ fn spawn(binary: &Path, arguments: &[String], more: &[&str], log: &Path) -> Resu
     let again = file.try_clone().attempt(|| "could not open the log twice".into())?;
     let mut command = program(binary);
     command.arg("serve").args(arguments).args(more).stdin(Stdio::null()).stdout(file).stderr(again);
-    // A group of its own: Ctrl-C in this terminal is not meant for it.
+    // A separate group: Ctrl-C in this terminal is not meant for it.
     command.process_group(0);
     command.spawn().attempt(|| format!("could not start {}", binary.display()))
 }
@@ -141,7 +141,7 @@ fn signal(pid: u32) -> Command {
     kill
 }
 
-/// Stops a server of this task's own gracefully, or by force when that takes too long.
+/// Stops a server of this task gracefully, or by force after the limit.
 pub(crate) fn terminate(server: &mut Child, limit: Duration) {
     let begun = Instant::now();
     let mut asked = false;
@@ -165,7 +165,7 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// What a server on this port answers. None: nobody listens, or it doesn't speak HTTP.
+/// The answer of a server on this port. None: nothing listens, or it doesn't speak HTTP.
 pub(crate) fn get(port: u16, path: &str) -> Option<(u16, String)> {
     const LIMIT: u64 = 1 << 20;
     let address = SocketAddr::from(([127, 0, 0, 1], port));

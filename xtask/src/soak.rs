@@ -9,7 +9,7 @@ use crate::{command, host};
 
 #[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
-    /// What follows goes to pytest
+    /// Arguments for pytest
     #[arg(last = true)]
     pytest: Vec<String>,
 }

@@ -22,7 +22,7 @@ pub(crate) struct TestArgs {
     /// Only parts with this in their name: lint, crates, package, end-to-end
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// What follows goes to pytest, which then runs one test after the other
+    /// Arguments for pytest, which then runs one test after another
     #[arg(last = true)]
     pytest: Vec<String>,
 }
@@ -30,20 +30,20 @@ pub(crate) struct TestArgs {
 /// Sockets' paths have at most 107 bytes, and the server keeps some in its data directory.
 const LONGEST_DATA_DIR: usize = 58;
 
-/// What the end-to-end tests make sandboxes from.
+/// The images of the end-to-end tests.
 const IMAGES: [&str; 4] = ["base", "code", "browser", "aio"];
 const END_TO_END: &str = "end-to-end";
-/// The folder of the end-to-end tests whose tests run beside those of the others, since most of them wait most of their time.
-/// Each of the two lanes has its own server and data directory.
+/// The folder of the end-to-end tests that run beside those of the others, since most of them wait most of their time. Each of
+/// the two lanes has its own server and data directory.
 const FIRST_LANE: &str = "aio";
-/// The folder that comes after the others: its tests fill the host, and look at what it holds.
+/// The folder that runs after the others: its tests fill the host, and inspect its state.
 const ALONE: &str = "isolation";
 /// A test that fails gets a second try, and the summary names it.
 const SECOND_TRY: [&str; 2] = ["--reruns", "1"];
 
 type Part = (&'static str, fn() -> Outcome);
 
-/// What a part came to, and what it took.
+/// The name, outcome and duration of a part.
 type Done = (&'static str, Outcome, Duration);
 
 pub(crate) fn run(args: &TestArgs) -> Outcome {
@@ -52,11 +52,11 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
     let parts: [Part; 3] = [("lint", lint::run), ("crates", crates), ("package", package)];
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut results: Vec<Done> = Vec::new();
-    // Those of the last run. There may be none.
+    // The list of the last run, which may not exist.
     let _ = std::fs::remove_file(second_tries());
     web::build()?;
     std::thread::scope(|scope| {
-        // The program is compiled first in any case, and its images are made while the others are at work.
+        // The program is compiled first in any case, and its images are built while other parts run.
         let preparing = wanted(END_TO_END).then(|| scope.spawn(|| Prepared::make(Profile::Checked)));
         for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
             results.push(step(name, part));
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
             let decoy = Decoy::start(&prepared.arenite, &prepared.data_dir, &beside(&prepared.data_dir, "decoy"))?;
             let tests =
                 if args.pytest.is_empty() { prepared.in_lanes() } else { command::run(&mut prepared.pytest(&args.pytest)) };
-            // Also when tests failed: that they reached it may be the reason.
+            // Also after failed tests: that they reached it may be the reason.
             let untouched = decoy.map_or(Ok(()), Decoy::check);
             tests.and(untouched)
         }));
@@ -127,7 +127,7 @@ fn crates() -> Outcome {
     })
 }
 
-/// The Python package's own tests, in a folder for their files that no other run looks into.
+/// The Python package's own tests, in a folder for their files that no other run uses.
 fn package() -> Outcome {
     let python = python::environment()?;
     let scratch = target_dir().join("package-tests");
@@ -136,7 +136,7 @@ fn package() -> Outcome {
     command::run(pytest.arg(scratch))
 }
 
-/// All that the end-to-end tests need.
+/// The prerequisites of the end-to-end tests.
 pub(crate) struct Prepared {
     arenite: PathBuf,
     python: PathBuf,
@@ -167,7 +167,7 @@ impl Prepared {
         pytest
     }
 
-    /// All of them. What the second lane says is shown when the first has ended.
+    /// Runs all of them. The output of the second lane is shown when the first has ended.
     fn in_lanes(&self) -> Outcome {
         let settings = repository().join("tests/pytest.ini");
         let text = std::fs::read_to_string(&settings).attempt(|| format!("could not read {}", settings.display()))?;

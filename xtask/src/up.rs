@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::server::{self, Build, Started};
 use crate::{binary, command, host, image};
 
-/// The image that is built first. The server answers from it while a larger one is being built.
+/// The image that is built first. The server uses it while a larger one is being built.
 const BASE: &str = "base";
 
 #[derive(Debug, Args)]
@@ -96,7 +96,7 @@ pub(crate) fn down(args: &DownArgs) -> Outcome {
     Ok(())
 }
 
-/// Has the host checked; shows the table only when something is missing.
+/// Runs `doctor` on the host; shows the table only if something is missing.
 pub(crate) fn doctor(arenite: &Path, data_dir: &Path) -> Outcome {
     let mut check = command::program(arenite);
     check.arg("doctor").arg("--data-dir").arg(data_dir);
@@ -112,7 +112,7 @@ fn log(port: u16) -> PathBuf {
     command::target_dir().join(format!("server-{port}.log"))
 }
 
-/// Makes sure that this build serves on the port with this default image, and says how it came to.
+/// Ensures that this build serves on the port with this default image, and returns what was done.
 fn serve(arenite: &Path, args: &UpArgs, image: &str) -> Result<&'static str, Failure> {
     let port = args.port;
     let mut arguments = vec!["--listen".to_owned(), format!("127.0.0.1:{port}")];
@@ -131,7 +131,7 @@ fn serve(arenite: &Path, args: &UpArgs, image: &str) -> Result<&'static str, Fai
         }
         (Some(started), _) => {
             eprintln!("the server on port {port} has another build or other settings: replacing it; its sandboxes keep running");
-            // The first four name the address and the data directory, which a successor must share.
+            // The first four are the address and the data directory, which a successor must share.
             if started.arguments.get(..4) == arguments.get(..4) {
                 server::replace(&started, arenite, port, &arguments, &log(port))?;
             } else {

@@ -1,4 +1,4 @@
-//! `cargo xtask web`: the console and the dashboard, from `web/`, for the server's build to take in.
+//! `cargo xtask web`: builds the console and the dashboard from `web/`, for the server's build to embed.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,11 +8,11 @@ use std::process::Command;
 use crate::command::{self, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 
-/// What is built from: these, and all below `src`.
+/// The sources of the build: these, and all below `src`.
 const SOURCES: [&str; 4] = ["build.mjs", "package.json", "package-lock.json", "src"];
 const BUILT: [&str; 6] = ["console.js", "console.css", "dashboard.js", "dashboard.css", "viewer.js", "viewer.css"];
 
-/// Builds them, when something changed since they were built.
+/// Builds them if a source changed since the last build.
 pub(crate) fn build() -> Outcome {
     let web = repository().join("web");
     let mark = web.join("dist/.built-from");
@@ -34,7 +34,7 @@ pub(crate) fn check() -> Outcome {
     command::run(npm(&web).args(["run", "--silent", "check"]))
 }
 
-/// What a folder's lock names, exactly; again only when it names something else.
+/// Installs exactly what a folder's lock file names; again only if the lock file changes.
 pub(crate) fn install(web: &Path) -> Outcome {
     let lock = web.join("package-lock.json");
     let lock = std::fs::read_to_string(&lock).attempt(|| format!("could not read {}", lock.display()))?;
@@ -52,7 +52,7 @@ fn npm(web: &Path) -> Command {
     npm
 }
 
-/// Tells one state of the sources from another.
+/// Identifies a state of the sources.
 fn fingerprint(web: &Path) -> Result<String, Failure> {
     let mut files = BTreeMap::new();
     let mut left: Vec<PathBuf> = SOURCES.iter().map(|name| web.join(name)).collect();

@@ -1,4 +1,4 @@
-//! The command line: what can be said, and its help.
+//! The command line: arguments and help.
 
 mod quarantine;
 mod rag;
@@ -35,38 +35,38 @@ pub(crate) use vm::{VmBuildArgs, VmCommand, VmImportArgs, VmListArgs, VmProbeArg
     max_term_width = 100,
     after_help = "\
 Examples:
-  arenite doctor                       what this host can do
-  sudo arenite image build base        build the image that sandboxes use
+  arenite doctor                       check what this host supports
+  sudo arenite image build base        build the default image
   sudo arenite serve                   start the server on 127.0.0.1:8080
-  arenite create demo                  make a sandbox
-  arenite exec demo                    a shell in it
+  arenite create demo                  create a sandbox
+  arenite exec demo                    open a shell in it
   arenite exec demo -- python3 -c 'print(6 * 7)'
   arenite cp report.csv demo:/home/gem/
-  arenite trajectory show demo         what was done there, step by step
+  arenite trajectory show demo         show its recorded steps
   arenite rm demo
 
-'arenite COMMAND --help' shows a command's own examples."
+'arenite COMMAND --help' shows examples for each command."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// Where the server is, for commands that speak to one.
+/// The server's address, for commands that call one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Server {
-    /// The server to speak to
+    /// URL of the server
     #[arg(long, env = "ARENITE_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub(crate) server: String,
-    /// The server's API key, if it asks for one; better in the variable than on the command line
+    /// API key of the server, if it requires one; prefer the variable over the flag
     #[arg(long, env = "ARENITE_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub(crate) api_key: Option<Secret>,
 }
 
-/// How results are printed.
+/// Output format of results.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Format {
-    /// Print JSON, for programs
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -75,15 +75,15 @@ pub(crate) struct Format {
 pub(crate) enum Command {
     /// Start the server
     Serve(Box<ServeArgs>),
-    /// Make a sandbox
+    /// Create a sandbox
     Create(Box<CreateArgs>),
     /// List sandboxes
     Ls(LsArgs),
     /// Run a command in a sandbox, or open a shell
     Exec(ExecArgs),
-    /// Copy files into, out of or between sandboxes
+    /// Copy files to, from or between sandboxes
     Cp(CpArgs),
-    /// Show what a sandbox's main command or its guest wrote
+    /// Show the output of a sandbox's main command, or its guest's log
     Logs(LogsArgs),
     /// Delete sandboxes
     Rm(RmArgs),
@@ -91,36 +91,36 @@ pub(crate) enum Command {
     Pause(NamesArgs),
     /// Wake paused sandboxes
     Resume(NamesArgs),
-    /// Run failed or lost sandboxes again, with the files that they left
+    /// Restart failed or lost sandboxes with their files
     Start(NamesArgs),
-    /// Look after sandboxes that a start could not explain
+    /// Manage sandboxes that a server start quarantined
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
-    /// Build and look after images
+    /// Build and manage images
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Build images with a VM in them: a complete system under QEMU
+    /// Build images that contain a VM: a complete system under QEMU
     #[command(subcommand)]
     Vm(VmCommand),
-    /// See the recorded steps
+    /// Show, export and replay recorded steps
     #[command(subcommand)]
     Trajectory(TrajectoryCommand),
     /// Run agents over many tasks
     #[command(subcommand)]
     Rollout(RolloutCommand),
-    /// Index, search and measure corpora of passages
+    /// Index, search and evaluate corpora of passages
     #[command(subcommand)]
     Rag(RagCommand),
-    /// Speak MCP on standard input and output, for desktop clients
+    /// Serve MCP on stdin and stdout, for desktop clients
     Mcp(McpArgs),
-    /// Mount a storage pool again that an error of the disk made read-only
+    /// Remount a storage pool that a disk error made read-only
     RecoverStorage(RecoverStorageArgs),
     /// Show or remove everything that Arenite has on this host
     Reset(ResetArgs),
     /// Run the server as a service of systemd
     #[command(subcommand)]
     Service(ServiceCommand),
-    /// Check what this host can do
+    /// Check what this host supports
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -130,7 +130,7 @@ pub(crate) enum Command {
     /// Run the server inside a sandbox; started by Arenite itself
     #[command(hide = true)]
     Guest,
-    /// Run the process that sets sandboxes up; started by Arenite itself
+    /// Run the process that creates sandboxes; started by Arenite itself
     #[command(hide = true)]
     Launcher,
 }
@@ -138,16 +138,16 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  arenite mcp                          tools that make sandboxes, and those of the sandbox 'default'
+  arenite mcp                          tools to manage sandboxes, and those of the sandbox 'default'
   arenite mcp --sandbox demo           the tools of one sandbox
   claude mcp add arenite -- arenite mcp
 
-A client's configuration:
+Client configuration:
   {\"mcpServers\": {\"arenite\": {\"command\": \"arenite\", \"args\": [\"mcp\"]}}}
 
-Clients that speak HTTP need no program: give them http://127.0.0.1:8080/mcp.")]
+HTTP clients don't need this command: their URL is http://127.0.0.1:8080/mcp.")]
 pub(crate) struct McpArgs {
-    /// Offer this sandbox's tools alone
+    /// Offer only this sandbox's tools
     #[arg(long, short, value_name = "NAME")]
     pub(crate) sandbox: Option<SandboxName>,
     #[command(flatten)]
@@ -156,31 +156,32 @@ pub(crate) struct McpArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every setting has one name, in this order of precedence: a flag (--prepared-slots), a variable (ARENITE_PREPARED_SLOTS), a line of the
-TOML file (prepared_slots = 16), the default. Lists in variables are separated by commas.
+A setting has the same name everywhere. In order of precedence: a flag (--prepared-slots), a variable (ARENITE_PREPARED_SLOTS), a
+line of the TOML file (prepared_slots = 16), the default. Lists in variables are separated by commas.
 
 Examples:
   sudo arenite serve
   sudo arenite serve --listen 127.0.0.1:9000 --data-dir /srv/arenite
-  arenite serve --show-config          the effective configuration, and where each value is from
+  arenite serve --show-config          show the effective configuration, and the source of each value
   sudo arenite serve --config sandbox-server.json         AgentFlow's own configuration
-  arenite serve --config sandbox-server.json --validate   whether it can be used
+  arenite serve --config sandbox-server.json --validate   check it
   sudo arenite serve --extra-ca /etc/ssl/proxy-ca.pem
-  sudo arenite serve --take-over       a newer program in the place of the one that serves
+  sudo arenite serve --take-over       replace the running server, for example with a newer program
 
-Sockets that a service manager passes (LISTEN_FDS) are served on in the place of --listen. The server stops gracefully at SIGTERM and SIGINT, and at once at a second one. Sandboxes live on and are found again at the
-next start; with --remove-sandboxes they are removed.")]
+If a service manager passes sockets (LISTEN_FDS), the server uses them instead of --listen. SIGTERM and SIGINT stop the server
+gracefully; a second signal stops it at once. Sandboxes keep running, and the next start re-adopts them. With --remove-sandboxes,
+the stop deletes them.")]
 pub(crate) struct ServeArgs {
-    /// Configuration file, in TOML or as AgentFlow's JSON [default: /etc/arenite.toml when it exists]
+    /// Configuration file, in TOML or AgentFlow's JSON [default: /etc/arenite.toml if it exists]
     #[arg(long, env = "ARENITE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Print the effective configuration and end
+    /// Print the effective configuration and exit
     #[arg(long)]
     pub(crate) show_config: bool,
-    /// Check the configuration and end
+    /// Check the configuration and exit
     #[arg(long)]
     pub(crate) validate: bool,
-    /// Take the place of the server that runs on the same data directory, without refusing a connection
+    /// Replace the running server on the same data directory, without refusing connections
     #[arg(long)]
     pub(crate) take_over: bool,
     #[command(flatten)]
@@ -190,50 +191,50 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  arenite create                                   a sandbox with a name made up
+  arenite create                                   create a sandbox with a generated name
   arenite create demo
   arenite create small --memory 512MiB --cpu 0.5 --network none
   arenite create web --env PORT=3000 --port 3000 --timeout 2h -- python3 -m http.server 3000")]
 pub(crate) struct CreateArgs {
-    /// Its name: lower-case letters, digits and inner hyphens
+    /// Name: lower-case letters, digits and inner hyphens
     pub(crate) name: Option<SandboxName>,
-    /// Image to make it of [default: the template's, else the server's]
+    /// Image [default: the template's, else the server's]
     #[arg(long, short, value_name = "IMAGE")]
     pub(crate) image: Option<ImageName>,
-    /// Template to begin with
+    /// Template to start from
     #[arg(long, short, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
-    /// Environment of its commands; without =VALUE the value here is passed on
+    /// Environment variable for its commands; without =VALUE, pass the current value
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
-    /// Cores it may use, such as 0.5 or 2
+    /// CPU limit in cores, such as 0.5 or 2
     #[arg(long, value_name = "CORES", value_parser = cores)]
     pub(crate) cpu: Option<u32>,
-    /// Memory it may use
+    /// Memory limit
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// Disk space it may write
+    /// Disk limit
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<Size>,
-    /// Size of its /dev/shm
+    /// Size of /dev/shm
     #[arg(long, value_name = "SIZE")]
     pub(crate) shm: Option<Size>,
-    /// Processes and threads it may have
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u32>,
-    /// What it may reach
+    /// Network access
     #[arg(long, value_enum)]
     pub(crate) network: Option<Network>,
-    /// Default directory of its commands
+    /// Default working directory of its commands
     #[arg(long, short, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Its host name [default: its name]
+    /// Host name [default: the sandbox's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
-    /// A directory of the host that the server declares, and where to mount it
+    /// Host directory that the server declares, and where to mount it
     #[arg(long, short, value_name = "NAME:PATH[:ro]")]
     pub(crate) volume: Vec<String>,
-    /// A port that it means to serve
+    /// Port that the sandbox will serve
     #[arg(long, short, value_name = "PORT")]
     pub(crate) port: Vec<u16>,
     /// Delete it after this time [default: never]
@@ -242,13 +243,13 @@ pub(crate) struct CreateArgs {
     /// Apply the idle policy after this time without a call [default: never]
     #[arg(long, value_name = "TIME")]
     pub(crate) idle_timeout: Option<Span>,
-    /// What happens when it was idle for that time
+    /// Action after the idle timeout
     #[arg(long, value_enum)]
     pub(crate) idle_policy: Option<Idle>,
-    /// A label
+    /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
-    /// Its main command, run once, with its output logged
+    /// Main command, run once, with logged output
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]
@@ -266,7 +267,7 @@ fn cores(text: &str) -> Result<u32, String> {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Network {
-    /// Its own loopback only
+    /// Loopback only
     None,
     /// The public internet, but not metadata addresses, private ranges or the host
     Open,
@@ -285,7 +286,7 @@ pub(crate) enum Idle {
 Examples:
   arenite ls
   arenite ls --json | jq -r '.sandboxes[].name'
-  arenite ls -q                        names only")]
+  arenite ls -q                        print names only")]
 pub(crate) struct LsArgs {
     /// Print names only
     #[arg(long, short, conflicts_with = "json")]
@@ -298,35 +299,35 @@ pub(crate) struct LsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On a terminal the command gets a terminal of its own; elsewhere its stdout and stderr stay apart and stdin is passed to it.
+On a terminal, the command gets its own terminal. Elsewhere, its stdout and stderr stay separate and stdin is passed to it.
 The exit code is the command's; 125 means that Arenite failed. Input and output are text: bytes that are not UTF-8 are
 replaced, so copy binary files with 'arenite cp'.
 
 Examples:
-  arenite exec demo                                a shell
+  arenite exec demo                                open a shell
   arenite exec demo -- ls -l /home/gem
-  arenite exec demo -c 'cd /tmp && ls | wc -l'     a line for bash
+  arenite exec demo -c 'cd /tmp && ls | wc -l'     run a line in bash
   echo 'print(6 * 7)' | arenite exec demo -- python3
   arenite exec demo --no-tty -- make test")]
 pub(crate) struct ExecArgs {
-    /// The sandbox; 'default' is made when it isn't there
+    /// The sandbox; 'default' is created if it doesn't exist
     pub(crate) sandbox: SandboxName,
-    /// A line for bash instead of a command with its arguments
+    /// Run this line in bash, instead of a command with arguments
     #[arg(short = 'c', long = "script", value_name = "LINE", conflicts_with = "command")]
     pub(crate) script: Option<String>,
-    /// Directory to run it in [default: the sandbox's]
+    /// Working directory [default: the sandbox's]
     #[arg(long, short, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// A variable for the command; without =VALUE the value here is passed on
+    /// Environment variable for the command; without =VALUE, pass the current value
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
     /// Kill the command after this time
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// Use no terminal, even on one
+    /// Don't allocate a terminal
     #[arg(long)]
     pub(crate) no_tty: bool,
-    /// The command and its arguments; none: a shell
+    /// The command and its arguments [default: a shell]
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
     #[command(flatten)]
@@ -335,8 +336,8 @@ pub(crate) struct ExecArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One side names a sandbox, as NAME:/PATH; '-' is stdin or stdout. A directory is copied with all that is in it, and lands in the
-target when that is a directory.
+At least one side names a sandbox, as NAME:/PATH; '-' is stdin or stdout. Directories are copied recursively. If the target is a
+directory, the copy is placed in it.
 
 Examples:
   arenite cp report.csv demo:/home/gem/
@@ -345,11 +346,11 @@ Examples:
   arenite cp demo:/var/log/dpkg.log - | tail
   tar c src | arenite cp - demo:/tmp/src.tar")]
 pub(crate) struct CpArgs {
-    /// What to copy: PATH, NAME:/PATH or -
+    /// Source: PATH, NAME:/PATH or -
     pub(crate) source: String,
-    /// Where to: PATH, NAME:/PATH or -
+    /// Target: PATH, NAME:/PATH or -
     pub(crate) target: String,
-    /// Say nothing
+    /// Print nothing
     #[arg(long, short)]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -361,14 +362,14 @@ pub(crate) struct CpArgs {
 Examples:
   arenite logs web
   arenite logs -f web
-  arenite logs --guest web             the log of the server inside it")]
+  arenite logs --guest web             show the log of the server inside it")]
 pub(crate) struct LogsArgs {
     /// The sandbox
     pub(crate) sandbox: SandboxName,
-    /// The guest's own log instead of the main command's output
+    /// Show the guest's log instead of the main command's output
     #[arg(long)]
     pub(crate) guest: bool,
-    /// Go on as more is written
+    /// Follow the output as it grows
     #[arg(long, short)]
     pub(crate) follow: bool,
     #[command(flatten)]
@@ -385,10 +386,10 @@ pub(crate) struct RmArgs {
     /// The sandboxes
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) sandboxes: Vec<SandboxName>,
-    /// Every sandbox; asks first
+    /// Delete all sandboxes, after confirmation
     #[arg(long)]
     pub(crate) all: bool,
-    /// Ask nothing, and do not mind sandboxes that aren't there
+    /// Don't ask for confirmation, and ignore sandboxes that don't exist
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -406,8 +407,7 @@ pub(crate) struct NamesArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server must be stopped. Processes of sandboxes are ended; their disks are kept. A pool that can be written to is left as
-it is.
+The server must be stopped. The processes of sandboxes are killed, and their disks are kept. A writable pool is not changed.
 
 Example:
   sudo arenite recover-storage")]
@@ -437,7 +437,7 @@ pub(crate) struct ResetArgs {
     pub(crate) data_dir: DataDir,
 }
 
-/// Where this host's images are.
+/// The directory of this host's images.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataDir {
     /// The server's data directory
@@ -453,7 +453,7 @@ pub(crate) enum ImageCommand {
     Ls(ImageLsArgs),
     /// Remove images
     Rm(ImageRmArgs),
-    /// Remove layers that no image has and no sandbox uses
+    /// Remove layers that no image or sandbox uses
     Prune(ImagePruneArgs),
     /// Show an image's layers and configuration
     Inspect(InspectArgs),
@@ -461,20 +461,20 @@ pub(crate) enum ImageCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An Imagefile has the syntax of a Dockerfile with FROM, RUN, COPY, ENV, WORKDIR, USER and LABEL. FROM debootstrap:bookworm begins
-with a fresh Debian, FROM IMAGE with an image of this host. Steps whose input didn't change are taken from earlier builds.
+An Imagefile has the syntax of a Dockerfile with FROM, RUN, COPY, ENV, WORKDIR, USER and LABEL. FROM debootstrap:bookworm starts
+from a fresh Debian, FROM IMAGE from an image of this host. Steps with unchanged input are cached.
 
 Examples:
-  sudo arenite image build base                    the image that comes with Arenite
-  sudo arenite image build tools -f Imagefile      with the directory of Imagefile as context
+  sudo arenite image build base                    build the image that comes with Arenite
+  sudo arenite image build tools -f Imagefile      use the Imagefile's directory as context
   sudo arenite image build tools -f ci/Imagefile --context .")]
 pub(crate) struct BuildArgs {
-    /// The image's name; 'base' needs no Imagefile
+    /// Name of the image; 'base' needs no Imagefile
     pub(crate) name: ImageName,
     /// The Imagefile
     #[arg(long, short, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Directory that COPY takes from [default: the Imagefile's]
+    /// Directory that COPY copies from [default: the Imagefile's]
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,
     /// Rebuild every step
@@ -497,10 +497,10 @@ pub(crate) struct ImageLsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageRmArgs {
-    /// The images; of one that sandboxes use it asks first
+    /// The images; asks for confirmation if sandboxes use one
     #[arg(required = true)]
     pub(crate) images: Vec<ImageName>,
-    /// Ask nothing: sandboxes that use an image keep its layers, but none can be made of it any more
+    /// Don't ask for confirmation; sandboxes keep the image's layers, but no new sandbox can use it
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -509,8 +509,8 @@ pub(crate) struct ImageRmArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Layers outlive their image when it is built anew or removed while sandboxes use it, and when a build fails: the next build
-takes them up again.")]
+Layers outlive their image when it is rebuilt or removed while sandboxes use it, and when a build fails: the next build
+reuses them.")]
 pub(crate) struct ImagePruneArgs {
     #[command(flatten)]
     pub(crate) data_dir: DataDir,
@@ -528,8 +528,8 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each line is ok, degraded (it works, with what is said there lacking) or missing (sandboxes can't be made without it).
-The exit code is 1 when something is missing.")]
+Each line is ok, degraded (it works, without what the line names) or missing (required to create sandboxes). The exit code is 1
+if something is missing.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) format: Format,

@@ -1,4 +1,4 @@
-//! The client of a running server: HTTP/1.1 to its one port.
+//! The client of a running server: HTTP/1.1 on its one port.
 
 use std::io;
 
@@ -21,39 +21,39 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use crate::cli::Server;
 use crate::failure::Failure;
 
-/// Where a server is looked for unless told otherwise.
+/// The default address of the server.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
-/// The largest JSON answer that is read, in bytes. Above the guest's own bound on a command's inline output.
+/// Maximum size of a JSON answer, in bytes. Above the guest's own limit on a command's inline output.
 const MAX_ANSWER: usize = 64 << 20;
-/// The largest error body that is read, in bytes.
+/// Maximum size of an error body, in bytes.
 const MAX_ERROR: usize = 1 << 20;
 
 type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What stays as it is in a query's value or a path's segment.
+/// Characters that are not escaped in a query's value or a path's segment.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Text as a query's value or a path's segment.
+/// Text encoded as a query's value or a path's segment.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// Speaks to one server.
+/// A client of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     /// Scheme, authority and an optional path, without a slash at the end.
     base: String,
     http: HttpClient<HttpConnector, RequestBody>,
     key: Option<HeaderValue>,
-    /// The command that all calls are made for; they are one step then.
+    /// The command that makes all calls, which are then one step.
     command: Option<Command>,
 }
 
-/// A command whose calls are recorded as one step.
+/// A command that records its calls as one step.
 #[derive(Debug, Clone)]
 struct Command {
     header: HeaderValue,
-    /// With the last call.
+    /// The header of the last call.
     end: HeaderValue,
     arguments: Option<HeaderValue>,
 }
@@ -61,11 +61,11 @@ struct Command {
 const COMMAND: HeaderName = HeaderName::from_static("x-arenite-command");
 const ARGUMENTS: HeaderName = HeaderName::from_static("x-arenite-arguments");
 
-/// How the key is sent.
+/// The header of the key.
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 impl Client {
-    /// For the server, and with the key, that a command line names.
+    /// A client of the server, and with the key, of a command line.
     pub(crate) fn connect_to(server: &Server) -> Result<Self, Failure> {
         let mut client = Self::new(&server.server)?;
         if let Some(key) = &server.api_key {
@@ -77,7 +77,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Takes a server's URL. Nothing is connected yet.
+    /// Parses a server's URL. Does not connect.
     pub(crate) fn new(server: &str) -> Result<Self, Failure> {
         let refuse = |why: &str| {
             let message = format!("the server's address {server:?} is not valid: {why}");
@@ -98,7 +98,8 @@ impl Client {
         Ok(Self { base: server.trim_end_matches('/').to_owned(), http, key: None, command: None })
     }
 
-    /// The same for a command whose calls are one step: its name, and what was asked for unless its first call says that.
+    /// The same client, but with its calls recorded as one step: the command's name, and its arguments unless its first call
+    /// states them.
     pub(crate) fn recorded_as(&self, name: &str, arguments: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(|error| Failure::new(format!("no random bytes: {error}")))?;
@@ -113,7 +114,7 @@ impl Client {
         Ok(Self { command: Some(command), ..self.clone() })
     }
 
-    /// The command makes no further calls in this sandbox.
+    /// Ends the command: it makes no further calls in this sandbox.
     pub(crate) async fn end_command(&self, sandbox: &str) {
         let Some(command) = &self.command else { return };
         let last = Self { command: Some(Command { header: command.end.clone(), ..command.clone() }), ..self.clone() };
@@ -132,7 +133,7 @@ impl Client {
         let failed = |error: tungstenite::Error| Failure::new(format!("the terminal could not be opened: {error}"));
         let mut request = url.into_client_request().map_err(failed)?;
         request.headers_mut().extend(self.key.clone().map(|key| (KEY_HEADER, key)));
-        // Someone sits at it.
+        // A person uses it.
         request.headers_mut().insert(HeaderName::from_static("x-arenite-origin"), HeaderValue::from_static("person"));
         Ok(request)
     }
@@ -151,7 +152,7 @@ impl Client {
         decode(self.send(Method::POST, path, Some("application/json"), body).await?).await
     }
 
-    /// The raw bytes of an answer, as they come.
+    /// The raw bytes of an answer, as they arrive.
     pub(crate) async fn download(
         &self,
         path: &str,
@@ -160,7 +161,7 @@ impl Client {
         Ok(response.into_body().into_data_stream().map_err(io::Error::other))
     }
 
-    /// Sends a file as AIO's upload wants it: a multipart form with `path`, then `file`.
+    /// Uploads a file in AIO's format: a multipart form with `path`, then `file`.
     pub(crate) async fn upload<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -183,7 +184,7 @@ impl Client {
         decode(self.send(Method::POST, path, Some(&kind), body).await?).await
     }
 
-    /// Sends a request and returns an answer whose status is a success.
+    /// Sends a request and returns its answer, which has a success status.
     async fn send(
         &self,
         method: Method,
@@ -215,7 +216,7 @@ impl Client {
         Err(refusal(status, &body))
     }
 
-    /// Sends a request whose answer the caller reads, whatever its status.
+    /// Sends a request and returns the answer with any status. The caller reads the body.
     pub(crate) async fn raw(&self, path: &str, request: Request<Bytes>) -> Result<Response<Incoming>, Failure> {
         let (mut parts, body) = request.into_parts();
         let uri = format!("{}{path}", self.base).parse();
@@ -226,7 +227,7 @@ impl Client {
         self.http.request(Request::from_parts(parts, body)).await.map_err(|error| self.unreachable(&error))
     }
 
-    /// The failure of a connection that nobody took.
+    /// The failure of a refused connection.
     pub(crate) fn no_answer(&self) -> Failure {
         Failure::new(format!("no server answers at {}", self.base))
             .hint("start one with: sudo arenite serve; or name another with --server URL or ARENITE_SERVER")
@@ -251,7 +252,7 @@ fn empty() -> RequestBody {
 async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
     let body = body.map_err(|error| Failure::new(format!("the server's answer broke off: {error}")))?.to_bytes();
-    // An answer without content stands for null.
+    // An empty answer means null.
     let body: &[u8] = if body.is_empty() { b"null" } else { &body };
     serde_json::from_slice(body).map_err(|error| {
         Failure::new(format!("the server's answer is not understood: {error}"))
@@ -259,7 +260,7 @@ async fn decode<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, 
     })
 }
 
-/// The failure that an error body tells of, whichever dialect it is in.
+/// The failure in an error body of any dialect.
 pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|t| !t.is_empty());

@@ -1,10 +1,10 @@
-//! How a command fails: a message, a hint, an exit code.
+//! Failures of commands: a message, a hint, an exit code.
 
 use std::process::ExitCode;
 
 use crate::config::ConfigError;
 
-/// What a command could not do, for the person who asked.
+/// A failure of a command, for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     status: Option<u16>,
 }
 
-/// What commands return: an exit code, since `exec` passes on that of its command.
+/// The result of commands: an exit code, since `exec` passes on that of its command.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 impl Failure {
@@ -27,21 +27,21 @@ impl Failure {
         self.maybe_hint(Some(hint.into()))
     }
 
-    /// The hint that an error of another crate gives, if it does.
+    /// Adds the hint of another crate's error, if it has one.
     #[must_use]
     pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
         self.hint = hint;
         self
     }
 
-    /// Another exit code than 1.
+    /// Sets an exit code other than 1.
     #[must_use]
     pub(crate) fn exit_code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
 
-    /// The HTTP status that the server refused with.
+    /// Sets the HTTP status that the server refused with.
     #[must_use]
     pub(crate) fn of_status(mut self, status: u16) -> Self {
         self.status = Some(status);
@@ -64,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// Tells the person, and gives the exit code.
+    /// Prints the failure, and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("error: {}", self.message);
         if let Some(hint) = &self.hint {
@@ -80,7 +80,7 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Turns an error into a failure that says what was attempted.
+/// Converts an error into a failure that says what was attempted.
 pub(crate) trait Attempt<T> {
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T, Failure>;
 }

@@ -1,5 +1,5 @@
-//! `arenite`: the one binary. Owns the command line, the configuration and the wiring of the other crates.
-//! Never holds logic that another crate could hold.
+//! `arenite`: the binary. Owns the command line, the configuration and the wiring of the other crates. Never holds logic that
+//! another crate could hold.
 
 #![forbid(unsafe_code)]
 
@@ -21,12 +21,12 @@ use cli::{Cli, Command, ImageCommand};
 use failure::{Attempt, Outcome};
 
 fn main() -> ExitCode {
-    // In a sandbox this file stands under another name too.
+    // In a sandbox, this file also has another name.
     if arenite_guest::aio::is_meant(std::env::args_os().next().as_deref()) {
         return arenite_guest::aio::main();
     }
-    // These start once for every sandbox and every server, in processes that must be small and have one thread:
-    // they come before the parser, the runtime and everything else.
+    // These start once for every sandbox and every server, in processes that must be small and have one thread: they come
+    // before the parser, the runtime and everything else.
     match std::env::args_os().nth(1).as_deref().and_then(|arg| arg.to_str()) {
         Some("guest") => return guest(),
         Some("launcher") => arenite_isolation::launcher::main(),
@@ -90,12 +90,12 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
     }
 }
 
-/// Runs a client's command. It waits for one server, so one thread does.
+/// Runs a client's command. It waits for one server, so one thread suffices.
 fn on_runtime(command: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.attempt(|| "could not start".into())?;
     let outcome = runtime.block_on(command);
-    // A read of stdin that nobody waits for any more must not hold the end up.
+    // An abandoned read of stdin must not delay the exit.
     runtime.shutdown_background();
     outcome
 }

@@ -1,4 +1,4 @@
-//! What people and programs read: lines, JSON, tables.
+//! Output for people and programs: lines, JSON, tables.
 
 use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Prints a line to stdout. When the reader has gone, as in `arenite ls | head -1`, the process ends as SIGPIPE would end it.
+/// Prints a line to stdout. If the reader is gone, as in `arenite ls | head -1`, the process exits like after SIGPIPE.
 pub(crate) fn line(text: impl fmt::Display) {
     or_end(writeln!(io::stdout().lock(), "{text}"));
 }
@@ -32,7 +32,7 @@ fn or_end(written: io::Result<()>) {
     }
 }
 
-/// Prints a JSON value, for programs.
+/// Prints a JSON value.
 pub(crate) fn json(value: &Value) {
     line(format_args!("{value:#}"));
 }
@@ -82,10 +82,10 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Asks a person whether to go on. Who is not at a terminal has to say so with `--force`.
+/// Asks the user for confirmation. Without a terminal, `--force` is required instead.
 ///
 /// # Errors
-/// Without a terminal, and when the answer is not yes.
+/// Without a terminal, and if the answer is not yes.
 pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
     let refused = |message: String| Err(Failure::new(message).hint("--force does it without asking"));
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {

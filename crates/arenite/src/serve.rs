@@ -1,4 +1,4 @@
-//! `serve`: reads the configuration, puts the parts together, and takes them apart again at a stop.
+//! `serve`: reads the configuration, starts the server's parts, and stops them.
 
 mod handover;
 mod listeners;
@@ -34,7 +34,7 @@ use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 use handover::Handover;
 
-/// Open files of a process in a sandbox.
+/// Maximum number of open files of a process in a sandbox.
 const OPEN_FILES: u64 = 65_536;
 
 pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
@@ -54,7 +54,7 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
         if let Some(agentflow) = &agentflow {
             output::line(serde_json::to_string_pretty(&agentflow.shown()).unwrap_or_default());
         }
-        // A configuration that would be refused is shown, and then refused.
+        // An invalid configuration is shown first, and then refused.
         args.settings.over(aio).over(file).resolve()?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -68,7 +68,7 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
             .hint("start it with: sudo arenite serve; arenite doctor says what else is needed"));
     }
     start_log(&config)?;
-    // What the server writes holds its users' secrets. Sandboxes' processes get a umask of their own.
+    // The files that the server writes hold its users' secrets. Processes in sandboxes get a separate umask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     if let Err(error) = arenite_engine::descriptors::raise_limit() {
         tracing::warn!(%error, "the limit of descriptors stays as it is");
@@ -80,13 +80,13 @@ pub(crate) fn run(mut args: ServeArgs, matches: &clap::ArgMatches) -> Outcome {
 }
 
 fn start_log(config: &Config) -> Result<(), Failure> {
-    // The protocol's library tells of each session's beginning and end.
+    // The protocol's library logs each session's start and end.
     let filter = EnvFilter::try_new(format!("rmcp=warn,{}", config.log)).map_err(|error| {
         Failure::new(format!("log is {:?}, and that is no filter: {error}", config.log))
             .hint("write a level, or one for each part: info,arenite_engine=debug")
             .exit_code(2)
     })?;
-    // It reports a line that can't be written with a macro that panics when stderr is a file on a full disk.
+    // If a line can't be written, tracing-subscriber reports it with a macro that panics when stderr is a file on a full disk.
     let log = tracing_subscriber::fmt()
         .log_internal_errors(false)
         .with_env_filter(filter)
@@ -106,7 +106,7 @@ async fn serve(
     take_over: bool,
 ) -> Outcome {
     let mut stop = Stop::watch()?;
-    // Before anything is mounted or made: one that can't serve leaves the host as it was.
+    // Before anything is mounted or created: a server that can't start leaves the host unchanged.
     let Claim { listeners, lock, handover } = claim(&config, passed, take_over).await?;
     let engine = start_engine(&config, lock).await?;
     let warnings = engine.warnings().await;
@@ -173,14 +173,14 @@ fn failed(what: &str, error: &impl std::fmt::Display, hint: Option<String>) -> F
     Failure::new(format!("{what}: {error}")).maybe_hint(hint)
 }
 
-/// An engine's configuration with nothing asked for, on a data directory; image builds use it too.
+/// An engine's default configuration for a data directory; image builds use it too.
 pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failure> {
     Ok(NamespaceConfig {
         data_dir: data_dir.to_owned(),
-        // Not its path, where another version may stand by now.
+        // Not its path, which may be another version by now.
         program: "/proc/self/exe".into(),
         storage: StorageConfig::default(),
-        // The engine puts its own mark there.
+        // The engine sets its own tag there.
         network: NetworkConfig::default(),
         prepared_slots: 0,
         default_resources: Resources::default(),
@@ -190,14 +190,14 @@ pub(crate) fn namespace_config(data_dir: &Path) -> Result<NamespaceConfig, Failu
     })
 }
 
-/// What a server has for itself alone.
+/// The exclusive resources of a server.
 struct Claim {
     listeners: Vec<TcpListener>,
     lock: ServerLock,
     handover: Handover,
 }
 
-/// Takes addresses and data directory, from another server if `take_over`.
+/// Claims addresses and data directory, from another server if `take_over`.
 async fn claim(config: &Config, mut passed: Vec<TcpListener>, take_over: bool) -> Result<Claim, Failure> {
     let data_dir = &config.data_dir;
     let predecessor = if take_over { handover::ask(data_dir)? } else { None };
@@ -260,7 +260,7 @@ fn words(listen: &[SocketAddr]) -> String {
     listen.iter().map(|address| format!("http://{address}")).collect::<Vec<_>>().join(" and ")
 }
 
-/// The signals that end the server: gracefully at the first, at once at the second.
+/// The signals that stop the server: gracefully at the first, at once at the second.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -279,12 +279,12 @@ impl Stop {
         }
     }
 
-    /// Leaves a task behind that ends the process at the next signal.
+    /// Spawns a task that ends the process at the next signal.
     fn end_at_the_next(mut self) {
         tokio::spawn(async move {
             let name = self.any().await;
             tracing::warn!("{name}: stopping at once");
-            // Everything that matters is on disk by then: a crash is always allowed.
+            // Everything that matters is on disk by then: a crash is always safe.
             std::process::exit(130);
         });
     }

@@ -1,6 +1,6 @@
-//! The JSON of the control API, `/api/v2`, as the commands read it. The gateway's `api.rs` is its definition.
+//! The JSON of the control API, `/api/v2`, as the commands read it. It is defined in the gateway's `api.rs`.
 //!
-//! Answers are read leniently: a newer server may say more.
+//! Unknown fields are ignored: a newer server may send more.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ pub(crate) struct Quarantined {
     pub(crate) has_record: bool,
 }
 
-/// When a sandbox ends or pauses if nothing happens.
+/// The next timeout of a sandbox.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Deadline {
     pub(crate) at: jiff::Timestamp,
@@ -177,7 +177,7 @@ pub(crate) struct Step {
     pub(crate) arguments: Option<serde_json::Value>,
 }
 
-/// AIO's envelope, around what a guest answers.
+/// AIO's envelope around a guest's answer.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Envelope<T> {
     #[serde(default = "yes")]
@@ -194,7 +194,7 @@ fn yes() -> bool {
 }
 
 impl<T> Envelope<T> {
-    /// Its data, or the failure that it tells of.
+    /// Its data, or the failure that it reports.
     pub(crate) fn into_data(self) -> Result<T, Failure> {
         match self.data {
             Some(data) if self.success => Ok(data),

@@ -1,11 +1,11 @@
-//! The binary as people and scripts meet it: help, errors with hints, exit codes, configuration. Nothing here needs root.
+//! The binary as people and scripts use it: help, errors with hints, exit codes, configuration. Nothing here needs root.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The binary, without what this environment may say about a server.
+/// The binary, without variables of this environment that concern a server.
 fn arenite(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_arenite"));
     let ours = std::env::vars().filter(|(name, _)| name.starts_with("ARENITE_"));
@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> &str {
     text(&output.stderr)
 }
 
-/// Every command's help is what it was when somebody last looked at it.
+/// Every command's help is unchanged since its last review.
 #[test]
 fn golden_help() {
     let commands = [
@@ -115,7 +115,7 @@ fn mistakes_on_the_command_line_are_named_and_exit_with_2() {
 
 #[test]
 fn without_a_server_every_client_command_says_how_to_start_one() {
-    // A port that was free a moment ago; nobody listens there.
+    // A port that was free a moment ago; nothing listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = format!("http://127.0.0.1:{port}");
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -164,7 +164,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     ] {
         assert!(shown.lines().any(|l| l == line), "{line} is not in\n{shown}");
     }
-    // What is shown is a file that gives the same configuration.
+    // The output is a file that gives the same configuration.
     let again = config_file(dir.path(), shown);
     let output = run(&["serve", "--show-config", "--config", again.to_str().unwrap()]);
     let values = |text: &str| text.lines().map(|l| l.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
@@ -233,7 +233,7 @@ fn an_image_without_an_imagefile_is_a_question_of_its_name() {
     let data = data.to_str().unwrap();
     let output = run(&["image", "build", "tools", "--data-dir", data]);
     assert!(stderr(&output).contains("hint: name it: arenite image build tools -f Imagefile"), "{}", stderr(&output));
-    // Asking makes nothing.
+    // The question alone creates nothing.
     assert_eq!(
         text(&run(&["image", "ls", "--json", "--data-dir", data]).stdout).split_whitespace().collect::<String>(),
         r#"{"images":[]}"#

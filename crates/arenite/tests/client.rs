@@ -1,4 +1,4 @@
-//! The client commands against a small HTTP server that plays a prepared exchange: what they send, and what they make of answers.
+//! The client commands against a small HTTP server that plays a prepared exchange: their requests, and how they handle answers.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
 
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
-/// One request as the server got it.
+/// One request as the server received it.
 #[derive(Debug)]
 struct Seen {
     line: String,
@@ -51,7 +51,7 @@ impl Server {
         Self::answering(answers.into_iter().map(|(status, body)| (status, body.to_string().into_bytes())).collect())
     }
 
-    /// Runs the binary against it with this stdin, and returns what it did and what was asked of the server.
+    /// Runs the binary against it with this stdin, and returns its result and its requests.
     fn run(self, args: &[&str], stdin: Stdin<'_>) -> (Output, Vec<Seen>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_arenite"));
         command.args(args).env("ARENITE_SERVER", &self.url).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -222,7 +222,7 @@ fn a_longer_command_is_followed_to_its_last_byte() {
     let mut started = done(0, "one ", "");
     started["data"]["status"] = json!("running");
     started["data"]["exit_code"] = json!(null);
-    // The end is told before all output has been handed out.
+    // The end arrives before all output is read.
     let server = Server::with([
         (200, started),
         progress("two ", 8, "running"),
@@ -305,7 +305,7 @@ fn ran(session: &str, stdout: &str) -> Value {
     json!({"success": true, "message": "", "data": {"session_id": session, "stdout": stdout, "exit_code": 0}})
 }
 
-/// A list with one trajectory, its steps, and a sandbox made for them.
+/// A list with one trajectory, its steps, and a sandbox for them.
 fn replayed(answers: impl IntoIterator<Item = (u16, Value)>) -> Server {
     let list = json!({"trajectories": [{
         "trajectory": "s-old-12345", "sandbox_name": "demo", "first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-01T00:00:00Z", "steps": 3,

@@ -1,4 +1,4 @@
-//! Whether the host has capacity for one more sandbox.
+//! Admission: whether the host has capacity for one more sandbox.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{ControlError, Limits};
 
-/// How long a reading of the host's capacity is valid; what was admitted since is counted against it.
+/// How long a reading of the host's capacity is valid. Sandboxes admitted since then are counted against it.
 const READING_AGE: Duration = Duration::from_millis(200);
 
 /// Admits creates one by one while the host has capacity.
@@ -25,16 +25,16 @@ pub(crate) struct Admission {
 #[derive(Default)]
 struct Reading {
     capacity: Option<(HostCapacity, Instant)>,
-    /// Admitted creates that the reading doesn't show in full.
+    /// Admitted creates that the reading doesn't fully include.
     unseen: u64,
 }
 
-/// Lets one create run; released when dropped.
+/// Permission to run one create; released when dropped.
 pub(crate) struct AdmissionPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Counts a create in the queue, also when its caller goes away.
+/// Counts a create in the queue, even if its caller disconnects.
 struct Queued(Arc<AtomicUsize>);
 
 impl Drop for Queued {
@@ -53,7 +53,7 @@ impl Admission {
         }
     }
 
-    /// Whoever waits is refused, and so is whoever comes.
+    /// Refuses all waiting and all later requests.
     pub(crate) fn close(&self) {
         self.permits.close();
     }
@@ -111,7 +111,7 @@ impl Admission {
         let mut reading = self.reading();
         let creates = reading.unseen + 1;
         let limits = &self.limits;
-        // A total of none means that the engine can't tell.
+        // A total of zero means that the engine doesn't know.
         for (what, available, total, reserve, estimate) in [
             (
                 "memory",

@@ -1,8 +1,8 @@
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// The wall clock as read at start, carried on by the monotonic one: a step of the host's clock reaps nothing early, and
-/// tests can move time.
+/// The wall clock as read at start, advanced by the monotonic clock. A step of the host's clock reaps nothing early, and tests
+/// can move time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     wall: Timestamp,
@@ -14,13 +14,13 @@ impl Clock {
         Self { wall: Timestamp::now(), start: Instant::now() }
     }
 
-    /// In whole microseconds, as the store keeps them: a time reads the same after a restart.
+    /// The current time in whole microseconds, as in the store: a time reads the same after a restart.
     pub(crate) fn now(&self) -> Timestamp {
         let now = later(self.wall, self.start.elapsed());
         Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
     }
 
-    /// When the monotonic clock gets there.
+    /// The instant of the monotonic clock at that time.
     pub(crate) fn instant_of(&self, time: Timestamp) -> Instant {
         let from_start = time.duration_since(self.wall);
         self.start + std::time::Duration::try_from(from_start).unwrap_or_default()

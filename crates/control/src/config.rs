@@ -5,25 +5,25 @@ use arenite_model::ImageName;
 
 use crate::SpecOverlay;
 
-/// What control is told at start.
+/// Settings of the control service, passed at start.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
-    /// The store is `control.sqlite` in it.
+    /// The directory of the store, `control.sqlite`.
     pub data_dir: PathBuf,
     /// The image of a sandbox that names neither template nor image, and of the sandbox called `default`.
     pub default_image: ImageName,
-    /// Laid over the default template for the sandbox called `default` when it is made by being called.
+    /// Overlay on the default template for the sandbox `default`, if a call creates it.
     pub default_spec: SpecOverlay,
     pub limits: Limits,
     /// Directory of `NAME.toml` templates.
     pub templates_dir: Option<PathBuf>,
     /// Agent-Sandbox's environments: a JSON array of `{name, image, description}`.
     pub environments_file: Option<PathBuf>,
-    /// Sandboxes to keep made ahead: a template or image, and how many. Beside what templates say of themselves.
+    /// Sandboxes to create in advance: a template or image, and their number. In addition to templates' own pools.
     pub pools: Vec<(String, usize)>,
-    /// How long the disk of a lost or failed sandbox is kept when its own time isn't up before.
+    /// How long the disk of a lost or failed sandbox is kept, unless its own timeout ends earlier.
     pub lost_keep: Duration,
-    /// How long one step of the engine may take (create, destroy, pause, resume).
+    /// Timeout of one engine operation (create, destroy, pause, resume).
     pub engine_timeout: Duration,
 }
 
@@ -43,26 +43,26 @@ impl ControlConfig {
     }
 }
 
-/// Admission's bounds. Beyond each a create is refused with [`crate::ControlError::Exhausted`].
+/// Limits of admission. Beyond them, a create is refused with [`crate::ControlError::Exhausted`].
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Creates that the engine works on at once.
+    /// Maximum number of concurrent creates in the engine.
     pub max_concurrent_creates: usize,
-    /// Creates that wait for their turn.
+    /// Maximum number of creates in the queue.
     pub create_queue: usize,
-    /// How long one waits for its turn.
+    /// Maximum time in the queue.
     pub create_queue_wait: Duration,
-    /// Memory of the host that is never given to sandboxes, in bytes.
+    /// Host memory that sandboxes never get, in bytes.
     pub memory_reserve_bytes: u64,
-    /// What a new sandbox is expected to take of the host's memory, in bytes. Its own limit is usually far higher.
+    /// Estimated host memory of a new sandbox, in bytes. Its limit is usually far higher.
     pub memory_estimate_bytes: u64,
-    /// Free disk that must be left, in bytes.
+    /// Disk space that must stay free, in bytes.
     pub disk_reserve_bytes: u64,
-    /// What a new sandbox is expected to take of the disk, in bytes.
+    /// Estimated disk space of a new sandbox, in bytes.
     pub disk_estimate_bytes: u64,
-    /// Sandboxes of all tenants, in any state.
+    /// Maximum number of sandboxes of all tenants, in any state.
     pub max_sandboxes: usize,
-    /// Sandboxes of one tenant, in any state.
+    /// Maximum number of sandboxes of one tenant, in any state.
     pub max_sandboxes_per_tenant: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the gateway and the command line call.
+//! The API of this crate for the gateway and the command line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::{
     Change, ControlConfig, ControlError, Counters, CreateRequest, Deadline, Lease, QuarantinedSandbox, Sandbox, Template,
 };
 
-/// Sandboxes that a stop removes at once.
+/// Number of sandboxes that a stop removes concurrently.
 const REMOVE_AT_ONCE: usize = 16;
 
 /// Tenants' sandboxes.
@@ -25,17 +25,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// Opens the store in the data directory, brings its schema up to date, finds sandboxes again, and starts to reap.
+    /// Opens the store in the data directory, migrates its schema, re-adopts sandboxes, and starts the reaper.
     ///
     /// # Errors
-    /// A store that can't be opened or is of a newer version; an engine that can't recover.
+    /// If the store can't be opened or has a newer version, or if the engine can't recover.
     pub async fn start(config: ControlConfig, engine: Arc<dyn Engine>) -> Result<Arc<Self>, ControlError> {
         let path = config.data_dir.join("control.sqlite");
         let store = tokio::task::spawn_blocking(move || SqliteStore::open(path)).await.map_err(|_| ControlError::Stopping)??;
         Self::start_with(config, engine, Arc::new(store)).await
     }
 
-    /// The same with a given store.
+    /// Like [`Control::start`], with the given store.
     pub async fn start_with(
         config: ControlConfig,
         engine: Arc<dyn Engine>,
@@ -45,7 +45,7 @@ impl Control {
         let ended = engine.ended();
         let core = Arc::new(Core::new(config, engine, store));
         core.recover().await?;
-        // Says in the log what of the templates can't be used.
+        // Logs which templates are unusable.
         core.templates.list();
         let tasks = vec![
             tokio::spawn(Arc::clone(&core).listen(ended)).abort_handle(),
@@ -56,8 +56,8 @@ impl Control {
         Ok(Arc::new(Self { core, tasks }))
     }
 
-    /// Makes a sandbox; when it answers, calls are served. It is made to its end even if the caller goes away, unless it
-    /// still waits for its turn.
+    /// Creates a sandbox; when this returns, it serves calls. The create completes even if the caller disconnects, unless it
+    /// still waits in the queue.
     pub async fn create(&self, tenant: &TenantId, request: CreateRequest) -> Result<Sandbox, ControlError> {
         self.core.create(tenant, request).await
     }
@@ -78,44 +78,44 @@ impl Control {
         Ok(all)
     }
 
-    /// Deletes a sandbox in any state; one that is being created is cancelled.
+    /// Deletes a sandbox in any state. Cancels a create in progress.
     pub async fn delete(&self, tenant: &TenantId, name: &SandboxName) -> Result<(), ControlError> {
         self.core.delete(tenant, name).await
     }
 
-    /// Freezes it until it is resumed or called. Fine for one that is paused.
+    /// Freezes a sandbox until it is resumed or called. Does nothing if it is paused.
     pub async fn pause(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         self.core.pause(tenant, name).await
     }
 
-    /// Fine for one that runs.
+    /// Resumes a sandbox. Does nothing if it is running.
     pub async fn resume(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         let entry = self.core.find(tenant, name)?;
         self.core.resume(entry, None).await
     }
 
-    /// Runs a failed or lost sandbox again on the disk that it left. Fine for one that runs; a paused one is resumed.
+    /// Restarts a failed or lost sandbox on its disk. Does nothing if it is running; resumes it if it is paused.
     pub async fn start_sandbox(&self, tenant: &TenantId, name: &SandboxName) -> Result<Sandbox, ControlError> {
         self.core.start(tenant, name).await
     }
 
-    /// For one call: finds the sandbox (makes `default` on first use, once for all who call), wakes it when it is
-    /// paused, waits for it when it is being made, and notes that it is in use.
+    /// Leases a sandbox for one call: finds it (or creates `default` on first use, once for all callers), wakes it if it is
+    /// paused, waits if it is being created, and marks it as in use.
     pub async fn lease(&self, tenant: &TenantId, name: &SandboxName) -> Result<Lease, ControlError> {
         self.core.lease(tenant, name).await
     }
 
-    /// The same by id, for one that is there. Another tenant's is not found, and stays as it is.
+    /// Leases an existing sandbox by id. Another tenant's sandbox is not found, and does not change.
     pub async fn lease_by_id(&self, tenant: &TenantId, id: &SandboxId) -> Result<Lease, ControlError> {
         self.core.lease_by_id(tenant, id).await
     }
 
-    /// The templates that can be used, by name.
+    /// The usable templates, by name.
     pub fn templates(&self) -> Vec<Template> {
         self.core.templates.list()
     }
 
-    /// What it uses now. Asked of the engine each time.
+    /// The sandbox's current usage. Queries the engine each time.
     pub async fn usage(&self, tenant: &TenantId, name: &SandboxName) -> Result<Usage, ControlError> {
         let entry = self.core.find(tenant, name)?;
         let sandbox = entry.sandbox();
@@ -128,13 +128,13 @@ impl Control {
         }
     }
 
-    /// Sandboxes that the last start could not explain. The engine is asked what there is of each.
+    /// Sandboxes that the last start could not explain. Queries the engine about each.
     pub async fn quarantine(&self) -> Vec<QuarantinedSandbox> {
         self.core.list_quarantine().await
     }
 
-    /// Makes a sandbox in quarantine an ordinary one, under another name if one is given. Without a usable record its
-    /// processes end and it is lost, with its disk. `tenant` owns it if nothing says whose it is.
+    /// Makes a quarantined sandbox an ordinary one, optionally with a new name. Without a usable record, its processes end and
+    /// it becomes lost, with its disk. `tenant` owns it if nothing names its owner.
     pub async fn adopt_quarantined(
         &self,
         tenant: &TenantId,
@@ -144,12 +144,12 @@ impl Control {
         self.core.adopt_quarantined(tenant.clone(), id.clone(), name).await
     }
 
-    /// Ends the processes of a sandbox in quarantine and removes its disk.
+    /// Ends the processes of a quarantined sandbox and removes its disk.
     pub async fn remove_quarantined(&self, id: &SandboxId) -> Result<(), ControlError> {
         self.core.remove_quarantined(id.clone()).await
     }
 
-    /// What an operator should know now, in words.
+    /// Current warnings for the operator, as text.
     pub fn warnings(&self) -> Vec<String> {
         self.core.store.notes().into_iter().chain(self.core.quarantine_warning()).collect()
     }
@@ -158,7 +158,7 @@ impl Control {
         &self.core.engine
     }
 
-    /// For metrics. Looks at every sandbox.
+    /// Counters for metrics. Visits every sandbox.
     pub fn counters(&self) -> Counters {
         use SandboxState::*;
         let mut sandboxes: Vec<(SandboxState, u64)> =
@@ -193,7 +193,7 @@ impl Control {
         }
     }
 
-    /// What is used by those running and paused sandboxes that were called last, at most `most`; and how many more there are.
+    /// The usage of the `most` most recently called running and paused sandboxes, and the number of the rest.
     pub async fn usages(&self, most: usize) -> (Vec<(Sandbox, Usage)>, usize) {
         let alive = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Running | SandboxState::Paused);
         let mut all: Vec<Sandbox> = self.core.registry().all().map(|entry| entry.current()).filter(alive).collect();
@@ -209,29 +209,29 @@ impl Control {
         (usages, more)
     }
 
-    /// What is left of the host.
+    /// The host's free capacity.
     pub async fn capacity(&self) -> Result<HostCapacity, ControlError> {
         Ok(self.core.engine.capacity().await?)
     }
 
-    /// Why no sandbox could be created now; nothing when one could. Without paths, since anyone may read it. The answer is
-    /// at most about two seconds old.
+    /// Why no sandbox could be created now; empty if one could. Without paths, since anyone may read it. At most about two
+    /// seconds old.
     pub async fn problems(&self) -> Arc<[String]> {
         self.core.problems().await
     }
 
-    /// What becomes of a sandbox if nothing happens before; none when nothing does.
+    /// The next timeout of a sandbox, if any.
     pub fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
         self.core.next_deadline(id)
     }
 
-    /// Changes from now on. One who lags more than 1,024 behind misses some and is told so.
+    /// Changes from now on. A receiver that falls more than 1,024 changes behind misses some and gets `Lagged`.
     pub fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.core.changes.subscribe()
     }
 
-    /// Accepts no more changes, ends creates under way, waits for the rest, and lets go of engine and store. Sandboxes
-    /// stay unless they are to be removed. A second stop does nothing.
+    /// Accepts no more changes, cancels creates in progress, waits for the rest, and closes engine and store. Sandboxes stay
+    /// unless `remove_sandboxes` is set. A second stop does nothing.
     pub async fn stop(&self, remove_sandboxes: bool) {
         let core = &self.core;
         if core.stopping.swap(true, Ordering::SeqCst) {
@@ -241,7 +241,7 @@ impl Control {
         for claim in core.registry().claims() {
             claim.cancel();
         }
-        // Each operation is bounded by the engine's timeout; a create's clean-up comes on top.
+        // Each operation is bounded by the engine's timeout; a create's cleanup needs as much again.
         let wait = core.config.engine_timeout * 2;
         let rest = tokio::time::timeout(wait, core.operations.write()).await;
         if rest.is_err() {

@@ -1,4 +1,4 @@
-//! What all parts of control share.
+//! State that all parts of control share.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::template::Templates;
 use crate::{Change, ControlConfig, ControlError, Sandbox};
 
-/// Changes that a subscriber may lag behind before it misses some.
+/// Number of changes that a subscriber may lag behind before it misses some.
 const CHANGES: usize = 1024;
 
 pub(crate) struct Core {
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) tally: Tally,
     pub(crate) changes: broadcast::Sender<Change>,
     pub(crate) stopping: AtomicBool,
-    /// Held for reading by everything that changes sandboxes; a stop takes it for writing.
+    /// Held for reading by everything that changes sandboxes, and for writing by a stop.
     pub(crate) operations: Arc<tokio::sync::RwLock<()>>,
     registry: RwLock<Registry>,
 }
@@ -97,7 +97,7 @@ impl Core {
         self.registry().by_name(tenant, name).cloned().ok_or_else(|| self.not_there(tenant, name))
     }
 
-    /// The error for a name that no sandbox has.
+    /// The error for a name without a sandbox.
     pub(crate) fn not_there(&self, tenant: &TenantId, name: &SandboxName) -> ControlError {
         match self.quarantine.named(tenant, name) {
             Some(id) => ControlError::Quarantined { name: name.clone(), id },
@@ -109,7 +109,7 @@ impl Core {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Keeps a stop waiting while it is held.
+    /// Delays a stop while it is held.
     pub(crate) fn operation(&self) -> Result<OwnedRwLockReadGuard<()>, ControlError> {
         if self.is_stopping() {
             return Err(ControlError::Stopping);
@@ -117,7 +117,7 @@ impl Core {
         Arc::clone(&self.operations).try_read_owned().map_err(|_| ControlError::Stopping)
     }
 
-    /// What the engine does, bounded in time.
+    /// Runs an engine operation with a timeout.
     pub(crate) async fn bounded<T>(
         &self,
         what: &'static str,
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// The sandbox as it would be in that state.
+    /// The sandbox with another state.
     pub(crate) fn in_state(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
         let mut sandbox = entry.current();
         debug_assert!(sandbox.state.may_become(state), "{} may not become {state}", sandbox.state);
@@ -141,7 +141,7 @@ impl Core {
         sandbox
     }
 
-    /// Shows a new state to readers, subscribers and the reaper. Whoever calls it holds the entry's lock.
+    /// Publishes a new state to readers, subscribers and the reaper. The caller holds the entry's lock.
     pub(crate) fn show(&self, entry: &Entry, sandbox: Sandbox) {
         let state = sandbox.state;
         entry.publish(sandbox);
@@ -149,8 +149,7 @@ impl Core {
         self.reconsider(entry);
     }
 
-    /// Shows a state that the engine is in already. A store that fails costs nothing but a word in the log: the next
-    /// start asks the engine.
+    /// Publishes a state that the engine already has. A failing store is only logged: the next start queries the engine.
     pub(crate) async fn follow(&self, entry: &Entry, state: SandboxState, reason: Option<String>) -> Sandbox {
         let sandbox = self.in_state(entry, state, reason);
         self.show(entry, sandbox.clone());
@@ -161,12 +160,12 @@ impl Core {
     }
 
     pub(crate) fn announce(&self, entry: &Entry, state: Option<SandboxState>) {
-        // Nobody listening is fine.
+        // An error only means that nobody subscribes.
         let _ = self.changes.send(Change { id: entry.id.clone(), tenant: entry.tenant.clone(), name: entry.name.clone(), state });
     }
 }
 
-/// Runs a change to its end, whether or not its caller waits for it.
+/// Runs a change to completion, whether or not its caller waits for it.
 pub(crate) async fn detached<T: Send + 'static>(
     change: impl Future<Output = Result<T, ControlError>> + Send + 'static,
 ) -> Result<T, ControlError> {

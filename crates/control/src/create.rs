@@ -14,13 +14,13 @@ use crate::registry::{Claim, Entry};
 use crate::store::StoreError;
 use crate::{ControlError, CreateRequest, Sandbox, memo};
 
-/// A create's place among the sandboxes: its name, and one less of the number that may be. Given back when dropped.
+/// A reservation for a create: the name, and one sandbox of the maximum number. Released when dropped.
 struct NameReservation {
     core: Arc<Core>,
     tenant: TenantId,
     name: Option<SandboxName>,
     claim: Arc<Claim>,
-    /// Its number is not yet that of an entry.
+    /// The number is not yet counted by an entry.
     pending: bool,
 }
 
@@ -58,7 +58,7 @@ impl NameReservation {
         Ok(Self { core: Arc::clone(core), tenant: tenant.clone(), name, claim, pending: true })
     }
 
-    /// False when the name was taken meanwhile by an unnamed one's id.
+    /// False if an unnamed sandbox took the name as its id in the meantime.
     fn fill(&mut self, entry: &Arc<Entry>) -> bool {
         let mut registry = self.core.registry_mut();
         let fits = registry.insert(entry);
@@ -95,7 +95,7 @@ impl NameReservation {
         registry.forget_if_empty(&self.tenant);
     }
 
-    /// The claim is out of the registry before those who wait on it hear of its end, so that they don't find it again.
+    /// Removes the claim from the registry before its waiters learn the result, so that they don't find it again.
     fn finish(mut self, result: Result<(), ControlError>) {
         self.release();
         self.claim.finish(result);
@@ -105,12 +105,12 @@ impl NameReservation {
 impl Drop for NameReservation {
     fn drop(&mut self) {
         self.release();
-        // Its caller went away while it queued: those who wait look again for themselves.
+        // The caller left the queue: waiters check for themselves.
         self.claim.finish_if_open();
     }
 }
 
-/// A part of a creation's time.
+/// Adds a stage's duration.
 fn stage(stages: &mut Vec<(String, f64)>, name: &str, since: &mut Instant) {
     let now = Instant::now();
     let time = now.duration_since(*since).as_secs_f64() * 1e3;
@@ -127,7 +127,7 @@ impl Core {
         let operation = self.operation()?;
         let (template, spec) = self.resolve(&request)?;
         let reservation = NameReservation::take(self, tenant, request.name).inspect_err(|e| self.tally_error(e))?;
-        // While it waits it belongs to its caller: one that goes away leaves the queue.
+        // A waiting create belongs to its caller: a disconnect removes it from the queue.
         let permit = tokio::select! {
             biased;
             () = reservation.claim.cancelled() => Err(self.cancelled_in_queue(&reservation)),
@@ -178,7 +178,7 @@ impl Core {
         }
     }
 
-    /// Template and spec of a request, checked.
+    /// The checked template and spec of a request.
     fn resolve(&self, request: &CreateRequest) -> Result<(Option<String>, SandboxSpec), ControlError> {
         let (template, mut spec) = match (&request.template, &request.spec.image) {
             (None, Some(image)) => (None, SandboxSpec::of_image(image.clone())),
@@ -254,7 +254,7 @@ impl Core {
         match self.build(reservation, &entry, is_ahead, stages, since).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
-                // An engine that failed by itself has left nothing.
+                // An engine error leaves nothing behind.
                 let left = is_ahead || !matches!(error, ControlError::Engine(_));
                 self.discard(&entry, left).await;
                 Err(error)
@@ -262,7 +262,7 @@ impl Core {
         }
     }
 
-    /// Row, sandbox, row again: in this order, so that a crash never leaves a sandbox without a row.
+    /// Writes the row, creates the sandbox, and updates the row, so that a crash never leaves a sandbox without a row.
     async fn build(
         &self,
         reservation: &NameReservation,
@@ -296,7 +296,7 @@ impl Core {
         Ok(running)
     }
 
-    /// Has the engine make the sandbox, or give away the one that it has made ahead.
+    /// Makes the engine create the sandbox, or takes one from a pool.
     async fn begin(&self, creating: &Sandbox, is_ahead: bool) -> Result<Created, EngineError> {
         let row = memo::row(creating);
         if is_ahead {
@@ -314,10 +314,10 @@ impl Core {
         self.engine.create(&row, &creating.spec).await
     }
 
-    /// Takes back what a create has begun.
+    /// Undoes a started create.
     async fn discard(&self, entry: &Arc<Entry>, left: bool) {
         if left && !self.give_back(entry).await {
-            // Stays as one to delete, which the reaper tries again.
+            // Stays in state deleting, and the reaper retries.
             let deleting = self.in_state(entry, SandboxState::Deleting, None);
             if let Err(error) = self.store.update(&deleting).await {
                 tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");

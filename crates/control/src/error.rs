@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::store::StoreError;
 
-/// Why control could not do it. Cheap to clone, since everyone who waits for one creation gets its error.
+/// Why an operation of control failed. Cheap to clone, since all callers that wait for one create get its error.
 #[derive(Debug, Error, Clone)]
 pub enum ControlError {
     #[error("there is no sandbox {name}")]
@@ -21,7 +21,7 @@ pub enum ControlError {
     Conflict { name: SandboxName, state: SandboxState, wanted: &'static str },
     #[error("the creation of sandbox {name} was cancelled: it was deleted, or the server stops")]
     Cancelled { name: SandboxName },
-    /// Lost or failed; the reason is the engine's.
+    /// Lost or failed; the reason is from the engine.
     #[error("sandbox {name} is {state}: {reason}")]
     Gone { name: SandboxName, state: SandboxState, reason: String },
     #[error("there is no template {name:?}")]
@@ -32,7 +32,7 @@ pub enum ControlError {
     BadEnvironments { path: PathBuf, reason: String },
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A bound of admission was met; nothing was made.
+    /// A limit of admission was reached; nothing was created.
     #[error("no further sandbox is admitted: {reason}")]
     Exhausted { reason: String, retry_after: Duration },
     #[error("sandbox {name} is in quarantine since its state could not be read; its id is {id}")]
@@ -67,7 +67,7 @@ impl ControlError {
         move |source| Self::Store { what, source }
     }
 
-    /// The stable code of it.
+    /// The error's stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } | Self::NoSuchId { .. } | Self::NoTemplate { .. } | Self::NotQuarantined { .. } => {
@@ -87,7 +87,7 @@ impl ControlError {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotFound { name } => {
@@ -131,7 +131,7 @@ impl ControlError {
         Some(hint.to_owned())
     }
 
-    /// Whether the server itself lacks what the call needs, rather than the caller having met a bound.
+    /// Whether the server itself lacks what the call needs, as opposed to a reached limit.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Store { source, .. } => matches!(source, StoreError::Full | StoreError::Locked | StoreError::ReadOnly),
@@ -140,7 +140,7 @@ impl ControlError {
         }
     }
 
-    /// When a retry makes sense, for `Retry-After`.
+    /// When to retry, for `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Exhausted { retry_after, .. } => Some(*retry_after),

@@ -1,8 +1,8 @@
-//! An engine without a kernel: sandboxes are entries in a map. It stands in for the real one where control and the
-//! gateway are tested for what they do around an engine: order, races, refusals, crashes.
+//! An engine without a kernel: sandboxes are entries in a map. It replaces the real engine in tests of control and the gateway
+//! that concern everything around an engine: order, races, refusals, crashes.
 //!
-//! It outlives the control that uses it, as real sandboxes outlive the server: give the same one to a new control to
-//! test recovery.
+//! It outlives the control that uses it, as real sandboxes outlive the server. To test recovery, pass the same one to a new
+//! control.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -20,21 +20,21 @@ use async_trait::async_trait;
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, broadcast};
 
-/// The guest's side of a dial: gets the sandbox's id and its end of the connection.
+/// The guest's side of a dial: receives the sandbox's id and its end of the connection.
 pub type Guest = Arc<dyn Fn(SandboxId, DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Where the engine can be made to fail, to wait or to halt.
+/// Where tests can make the engine fail, wait or halt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Point {
     Reserve,
     Prepare,
     Adopt,
-    /// Before anything of the sandbox is made.
+    /// Before anything of the sandbox is created.
     BeforeCreate,
-    /// The sandbox is made, and control has not heard of it.
+    /// The sandbox exists, and control has not received the answer.
     AfterCreate,
     BeforeDestroy,
-    /// Nothing is left of it, and control has not heard of it.
+    /// The sandbox is gone, and control has not received the answer.
     AfterDestroy,
     Pause,
     Resume,
@@ -44,7 +44,7 @@ pub enum Point {
     Recover,
 }
 
-/// What the engine was asked to do.
+/// A call to the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineCall {
     Reserve(SandboxId),
@@ -66,9 +66,9 @@ enum Live {
     Paused,
     /// Only its disk is left.
     Lost(String),
-    /// Prepared, and nobody's: gone with the next start.
+    /// Prepared and never used: removed at the next start.
     Unused,
-    /// Without anything that says what it is.
+    /// Without a record or any other explanation.
     Strange,
 }
 
@@ -84,11 +84,11 @@ struct State {
     capacity: Option<HostCapacity>,
     problems: Vec<String>,
     guest: Option<Guest>,
-    /// What goes on in sandboxes without a call.
+    /// Work in sandboxes that continues without a call.
     working: HashMap<SandboxId, String>,
 }
 
-/// See the module.
+/// A fake [`Engine`]; see the module's documentation.
 pub struct FakeEngine {
     state: Mutex<State>,
     ended: broadcast::Sender<Ended>,
@@ -106,7 +106,7 @@ impl FakeEngine {
         })
     }
 
-    /// Every pass of this point takes so long.
+    /// Delays every pass of this point by this time.
     pub fn delay(&self, point: Point, time: Duration) {
         self.state().delays.insert(point, time);
     }
@@ -116,12 +116,12 @@ impl FakeEngine {
         self.state().failures.insert(point, times);
     }
 
-    /// Whoever comes to this point stays there for good; what is returned is notified when someone does.
+    /// Halts every caller that reaches this point, for good. The returned `Notify` is notified when a caller does.
     pub fn halt(&self, point: Point) -> Arc<Notify> {
         Arc::clone(self.state().halts.entry(point).or_default())
     }
 
-    /// A client's work goes on in a sandbox, or none any more.
+    /// Starts work of a client in a sandbox, or ends it.
     pub fn work(&self, id: &SandboxId, what: Option<&str>) {
         let mut state = self.state();
         match what {
@@ -130,7 +130,7 @@ impl FakeEngine {
         }
     }
 
-    /// Forgets delays, failures and halts. Whoever is halted stays halted.
+    /// Removes delays, failures and halts. Callers that are already halted stay halted.
     pub fn heal(&self) {
         let mut state = self.state();
         state.delays.clear();
@@ -138,7 +138,7 @@ impl FakeEngine {
         state.halts.clear();
     }
 
-    /// Serves the guests' side of dials. Without it a connection is closed at once.
+    /// Serves the guests' side of dials. Without it, connections are closed at once.
     pub fn serve<F, Fut>(&self, guest: F)
     where
         F: Fn(SandboxId, DuplexStream) -> Fut + Send + Sync + 'static,
@@ -155,31 +155,31 @@ impl FakeEngine {
         self.state().problems = problems.iter().map(|problem| (*problem).to_owned()).collect();
     }
 
-    /// The sandbox's guest ends by itself.
+    /// Ends the sandbox's guest, as if by itself.
     pub fn end(&self, id: &SandboxId, reason: &str) {
         self.state().live.insert(id.clone(), Live::Lost(reason.to_owned()));
-        // Nobody listening is fine: then no control runs.
+        // An error only means that no control runs.
         let _ = self.ended.send(Ended { id: id.clone(), reason: reason.to_owned() });
     }
 
-    /// The host was restarted: processes are gone, disks stay.
+    /// Restarts the host: processes are gone, disks stay.
     pub fn reboot(&self) {
         for live in self.state().live.values_mut() {
             *live = Live::Lost("the host was restarted".to_owned());
         }
     }
 
-    /// Puts something there that was prepared and never used.
+    /// Adds a sandbox that was prepared and never used.
     pub fn leak(&self) -> SandboxId {
         self.put(Live::Unused)
     }
 
-    /// Puts something there that nothing explains.
+    /// Adds a sandbox without any explanation.
     pub fn put_strange(&self) -> SandboxId {
         self.put(Live::Strange)
     }
 
-    /// A sandbox's record can't be read any more.
+    /// Makes a sandbox's record unreadable.
     pub fn lose_record(&self, id: &SandboxId) {
         let mut state = self.state();
         state.live.insert(id.clone(), Live::Strange);
@@ -196,7 +196,7 @@ impl FakeEngine {
         self.state().calls.clone()
     }
 
-    /// All sandboxes of which anything is left.
+    /// The ids of all sandboxes with anything left.
     pub fn ids(&self) -> Vec<SandboxId> {
         self.state().live.keys().cloned().collect()
     }
@@ -209,7 +209,7 @@ impl FakeEngine {
         self.state().specs.get(id).cloned()
     }
 
-    /// The most creates that were ever under way at once.
+    /// The highest number of concurrent creates so far.
     pub fn most_creating(&self) -> usize {
         self.most_creating.load(Ordering::SeqCst)
     }
@@ -267,7 +267,7 @@ fn found_state(live: &Live) -> Option<FoundState> {
     }
 }
 
-/// Counts a create for as long as it is under way, also when it is dropped midway.
+/// Counts a create while it is in progress, also if it is dropped midway.
 struct Creating<'a>(&'a FakeEngine);
 
 impl Drop for Creating<'_> {

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::core::Core;
 
-/// How long one of the parts may take to answer.
+/// Timeout of each check.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long an answer is good for.
+/// How long a result is valid.
 const AGE: Duration = Duration::from_secs(1);
 
-/// The last answer, and when it was given. Callers that come meanwhile wait for the one that asks.
+/// The last result, and its time. Concurrent callers wait for the running check.
 #[derive(Default)]
 pub(crate) struct Health {
     last: Mutex<Option<(Instant, Arc<[String]>)>>,
@@ -39,7 +39,7 @@ impl Core {
     }
 
     async fn disk_problem(&self) -> Option<String> {
-        // An engine that gives no answer says so itself.
+        // `engine_problems` reports an engine that does not answer.
         let capacity = tokio::time::timeout(LIMIT, self.engine.capacity()).await.ok()?.ok()?;
         let limits = &self.config.limits;
         let wanted = limits.disk_reserve_bytes.saturating_add(limits.disk_estimate_bytes);

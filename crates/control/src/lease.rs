@@ -12,15 +12,15 @@ use crate::life::unfit;
 use crate::registry::Entry;
 use crate::{ControlError, CreateRequest, Sandbox};
 
-/// Last uses are stored this long after they happened, at most.
+/// Maximum delay until a last use is stored.
 const STORE_EVERY: Duration = Duration::from_secs(5);
-/// Changes of state that one lease waits through before it gives up.
+/// Number of state changes that one lease waits for before it fails.
 const MOST_ROUNDS: usize = 16;
 
-/// A call's hold on a running sandbox: as long as it lives the sandbox is not idle. It does not keep it from being
-/// deleted or paused by request.
+/// A call's hold on a running sandbox: while it lives, the sandbox is not idle. It does not prevent a delete or a pause by
+/// request.
 pub struct Lease {
-    /// As it was when the lease began.
+    /// A snapshot from when the lease started.
     pub sandbox: Arc<Sandbox>,
     entry: Arc<Entry>,
     activity: Arc<Activity>,
@@ -33,7 +33,7 @@ impl Drop for Lease {
     }
 }
 
-/// Last uses that wait to be stored.
+/// Last uses that are not stored yet.
 pub(crate) struct Activity {
     clock: Clock,
     used: Mutex<Vec<Arc<Entry>>>,
@@ -45,7 +45,7 @@ impl Activity {
         Self { clock, used: Mutex::default(), some: Notify::new() }
     }
 
-    /// The sandbox is in use now. Enqueued once for each time that its last use is stored.
+    /// Marks the sandbox as in use now. Enqueues it once per write of its last use.
     fn note(&self, entry: &Arc<Entry>) {
         entry.used_at(self.clock.now());
         if !entry.note() {
@@ -56,7 +56,7 @@ impl Activity {
 }
 
 impl Core {
-    /// Stores last uses, all that came together in one write; sleeps while there are none.
+    /// Stores last uses, combined into one write; sleeps while there are none.
     pub(crate) async fn store_activity(self: Arc<Self>) {
         loop {
             self.activity.some.notified().await;
@@ -103,7 +103,7 @@ impl Core {
                 (registry.by_name(tenant, name).cloned(), registry.claim(tenant, name).cloned())
             };
             match (entry, claim) {
-                // Being made: everyone who waits gets its error, and nobody tries again for himself.
+                // Being created: all waiting callers get its error, and none retries by itself.
                 (_, Some(claim)) => claim.finished().await?,
                 (Some(entry), None) => self.ready(&entry, name.is_default()).await?,
                 (None, None) if name.is_default() => self.make_default(tenant, name).await?,
@@ -117,7 +117,7 @@ impl Core {
         let gone = || ControlError::NoSuchId { id: id.clone() };
         let mut last = None;
         for _ in 0..MOST_ROUNDS {
-            // Compared before the lease, which would wake it and note a use.
+            // Compared before the lease, which would wake it and record a use.
             let entry = self.registry().by_id(id).filter(|entry| entry.tenant == *tenant).cloned().ok_or_else(gone)?;
             if let Some(lease) = self.try_lease(&entry) {
                 return Ok(lease);
@@ -135,12 +135,12 @@ impl Core {
         }
     }
 
-    /// Does what it takes to lease the sandbox, or waits for whoever changes it. Then look again.
+    /// Brings the sandbox closer to a lease, or waits for the task that changes it. The caller then checks again.
     async fn ready(self: &Arc<Self>, entry: &Arc<Entry>, renew: bool) -> Result<(), ControlError> {
         let sandbox = entry.sandbox();
         match sandbox.state {
             SandboxState::Paused => match self.resume(Arc::clone(entry), Some("it was called")).await {
-                // Something else happened to it first.
+                // Another change happened to it first.
                 Ok(_) | Err(ControlError::NotFound { .. } | ControlError::Conflict { .. }) => Ok(()),
                 Err(error) => Err(error),
             },

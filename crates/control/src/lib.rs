@@ -1,7 +1,7 @@
-//! Tenants' sandboxes: their names, states, times and admission, and the store that remembers them.
+//! Tenants' sandboxes: names, states, timeouts, admission, and the store.
 //!
-//! Owns the state machine of every sandbox, the store (SQLite), leases, the reaper, admission, crash recovery and
-//! templates. Never speaks a dialect, and never touches a process or a disk itself: it asks the engine.
+//! Owns the state machine of every sandbox, the store (SQLite), leases, the reaper, admission, crash recovery and templates. It
+//! knows no dialect and touches no process or disk itself: it calls the engine.
 //!
 //! # States
 //!
@@ -16,33 +16,33 @@
 //!     └───────────────────────────── deleting ◄── from every state: asked, life time up, idle, kept long enough
 //! ```
 //!
-//! * **creating**: in the store, under the id that the engine reserved, before the engine makes anything. A create that
-//!   fails takes its row back: whoever asked gets the error, and the name is free again.
-//! * **running**: can be leased. A lease is an atomic count on the entry, so it costs no lock that a change would hold.
-//! * **paused**: frozen. The next lease wakes it, once for all who wait.
-//! * **deleting**: in the store before the engine destroys anything; the row goes last. A destroy that fails is tried
-//!   again every ten seconds. A store that can't be written to does not keep a sandbox: its row is removed later.
+//! * **creating**: in the store, under the id that the engine reserved, before the engine creates anything. A failed create
+//!   removes its row: the client gets the error, and the name is free again.
+//! * **running**: can be leased. A lease is an atomic count on the entry, so it needs no lock that a change would hold.
+//! * **paused**: frozen. The next lease wakes it, once for all waiting callers.
+//! * **deleting**: in the store before the engine destroys anything; the row is removed last. A failed destroy is retried every
+//!   ten seconds. A store that can't be written does not keep a sandbox: its row is removed later.
 //! * **failed**, **lost**: no processes, but the disk and the reason, until started again, until deleted, until the life time
 //!   is up, or for [`ControlConfig::lost_keep`]. The next call removes a `default` in such a state and creates another.
 //!
-//! One lock for each sandbox owns all changes of its state, and each change runs as a separate task, so that a client
-//! that leaves never leaves one half done. Readers get snapshots and take no such lock.
+//! One lock for each sandbox owns all changes of its state. Each change runs as a separate task, so a client that disconnects
+//! never leaves one half done. Readers get snapshots and take no such lock.
 //!
 //! # After a crash
 //!
-//! [`Control::start`] hands all settled rows to the engine, which finds those sandboxes again. Rows still creating or
-//! deleting are cleaned up and removed. Whatever the engine did not find is lost. Idle time restarts with the server,
-//! since nobody could call while it was down; life time does not.
+//! [`Control::start`] passes all settled rows to the engine, which re-adopts those sandboxes. Rows that are still creating or
+//! deleting are cleaned up and removed. Sandboxes that the engine did not find are lost. Idle time restarts with the server,
+//! since no client could call while it was down; life time does not.
 //!
-//! The engine keeps a memo of each row too (`memo`). Its sandboxes that no row names get their rows back from these, so a
-//! store that is missing, empty or older costs no sandbox; one that can't be read is set aside (`store::unreadable`). What
-//! neither explains is in quarantine (`quarantine`).
+//! The engine also keeps a memo of each row (`memo`). Sandboxes without a row get their rows back from these, so a missing,
+//! empty or older store costs no sandbox. A store that can't be read is set aside (`store::unreadable`). What neither explains
+//! is in quarantine (`quarantine`).
 //!
-//! # Made ahead
+//! # Pools
 //!
-//! For specs that the configuration or a template names, whole sandboxes are kept ready (`pool`). A create whose spec
-//! asks for the same image, resources and network takes one, which then becomes what was asked for. Until then it is in
-//! no row, belongs to nobody, and does not survive the server.
+//! For specs that the configuration or a template names, complete sandboxes are kept ready (`pool`). A create with the same
+//! image, resources and network takes one and applies the rest of the spec to it. Until then it has no row and no tenant, and
+//! does not outlive the server.
 //!
 //! # Time
 //!

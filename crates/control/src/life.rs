@@ -1,4 +1,4 @@
-//! Changes of a sandbox that is there: delete, pause, resume, start again, and its guest's end.
+//! Changes of an existing sandbox: delete, pause, resume, restart, and its guest's end.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Core {
             if let Some(claim) = claim {
                 claim.cancel();
                 drop(operation);
-                // Cancelled, or it failed by itself: either way there is no such sandbox now.
+                // Canceled, or it failed by itself: either way the sandbox does not exist now.
                 if claim.finished().await.is_err() {
                     return Ok(());
                 }
@@ -37,7 +37,7 @@ impl Core {
         }
     }
 
-    /// Destroys this very sandbox, not another that has its name by then.
+    /// Destroys this sandbox, and not another that has its name in the meantime.
     pub(crate) async fn destroy(&self, entry: &Arc<Entry>) -> Result<(), ControlError> {
         let _change = entry.change.lock().await;
         if !self.registry().holds(entry) {
@@ -51,7 +51,7 @@ impl Core {
         entry.close();
         if state != SandboxState::Deleting {
             let deleting = self.in_state(entry, SandboxState::Deleting, None);
-            // A store that can't be written to, as on a full disk, must not keep what would free space.
+            // A store that can't be written, as on a full disk, must not prevent a delete that frees space.
             if let Err(error) = self.store.update(&deleting).await {
                 tracing::warn!(id = %entry.id, %error, "a deletion that is under way could not be stored");
             }
@@ -94,7 +94,7 @@ impl Core {
         .await
     }
 
-    /// Pauses a running sandbox that is closed for leases already; opens it again when that fails.
+    /// Pauses a running sandbox that is already closed for leases; reopens it on failure.
     pub(crate) async fn pause_closed(&self, entry: &Entry) -> Result<Sandbox, ControlError> {
         let pause = self.engine.pause(&entry.id);
         if let Err(error) = self.bounded("the pause", &entry.name, pause).await {
@@ -172,7 +172,7 @@ impl Core {
                 running.last_used_at = running.state_since;
                 entry.used_at(running.state_since);
                 self.show(entry, running.clone());
-                // The next start asks the engine.
+                // The next start queries the engine.
                 if let Err(error) = self.store.update(&running).await {
                     tracing::error!(id = %entry.id, %error, "a sandbox's state could not be stored");
                 }
@@ -208,7 +208,7 @@ impl Core {
                     if entry.is_none() {
                         self.drop_from_pool(id).await;
                     } else if let Some(entry) = entry {
-                        // Each by itself: one that is being changed must not keep the others waiting.
+                        // Each in a separate task: a sandbox that is being changed must not delay the others.
                         tokio::spawn(Arc::clone(&self).ended(entry, reason));
                     }
                 }
@@ -240,7 +240,7 @@ impl Core {
     }
 }
 
-/// Why a sandbox in this state can't be that.
+/// The error for a sandbox in a state that does not allow the operation.
 pub(crate) fn unfit(sandbox: &Sandbox, wanted: &'static str) -> ControlError {
     match sandbox.state {
         SandboxState::Failed | SandboxState::Lost => ControlError::Gone {

@@ -1,4 +1,4 @@
-//! A row as the engine keeps it beside the sandbox, so that a store that was lost can be made again.
+//! A copy of a row that the engine keeps with the sandbox, to recreate a lost store.
 
 use arenite_engine::Row;
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Sandbox;
 
-/// What of a row doesn't change, and can't be asked of the engine.
+/// The constant parts of a row that the engine can't report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memo {
     pub(crate) tenant: TenantId,
@@ -35,13 +35,15 @@ impl Memo {
         }
     }
 
+    /// Parses a memo.
+    ///
     /// # Errors
-    /// For what another version wrote, in words.
+    /// A description, if another version wrote it.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("its record does not say whose it is: {error}"))
     }
 
-    /// The row again. Uses of it count from now on.
+    /// Recreates the row. Its last use is now.
     pub(crate) fn sandbox(self, id: SandboxId, state: SandboxState, reason: Option<String>, now: Timestamp) -> Sandbox {
         Sandbox {
             id,
@@ -62,7 +64,7 @@ impl Memo {
     }
 }
 
-/// What the engine is given of a row.
+/// The row for the engine.
 pub(crate) fn row(sandbox: &Sandbox) -> Row {
     let memo = serde_json::to_string(&Memo::from_sandbox(sandbox)).expect("names, a spec and times are JSON");
     Row { id: sandbox.id.clone(), name: sandbox.name.clone(), memo }

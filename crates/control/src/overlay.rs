@@ -1,4 +1,4 @@
-//! What a request or a template says of a spec; laid over what it leaves out.
+//! The parts of a spec that a request or a template sets.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct SpecOverlay {
     pub network: Option<NetworkMode>,
     pub volumes: Option<Vec<VolumeMount>>,
     pub ports: Option<Vec<u16>>,
-    /// Seconds; 0: unlimited.
+    /// In seconds; 0: unlimited.
     pub timeout_seconds: Option<u64>,
-    /// Seconds; 0: never idle.
+    /// In seconds; 0: never idle.
     pub idle_timeout_seconds: Option<u64>,
     pub idle_policy: Option<IdlePolicy>,
     pub labels: Option<BTreeMap<String, String>>,
@@ -38,7 +38,7 @@ pub struct ResourcesOverlay {
 }
 
 impl SpecOverlay {
-    /// Lays this over `spec`.
+    /// Applies this overlay to `spec`.
     pub fn lay_over(&self, spec: &mut SandboxSpec) {
         set(&mut spec.image, &self.image);
         set(&mut spec.args, &self.args);

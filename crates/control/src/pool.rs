@@ -1,4 +1,4 @@
-//! Sandboxes made before anybody asks.
+//! Pools of sandboxes created in advance.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,24 @@ use crate::ControlError;
 use crate::core::Core;
 use crate::template::MAX_POOL;
 
-/// Sandboxes of all pools together.
+/// Maximum number of sandboxes of all pools together.
 const MOST: usize = 256;
-/// After a create, the next sandbox is made when so long nobody has asked for one, so that it is not in the way of what
-/// the new one does first; unless none is left.
+/// Refills only after this much time without a create, so that refills don't compete with the new sandbox; at once if none is
+/// left.
 const QUIET: Duration = Duration::from_millis(500);
-/// How often templates are looked at again.
+/// Interval between checks of the templates.
 const LOOK: Duration = Duration::from_secs(30);
-/// The pause after a failure, doubled with each that follows.
+/// The pause after a failure, doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// What can't be changed any more when a sandbox is given away.
+/// The part of a spec that is fixed when a sandbox is created.
 fn core_of(spec: &SandboxSpec) -> SandboxSpec {
     let volumes = spec.volumes.clone();
     SandboxSpec { resources: spec.resources.clone(), network: spec.network, volumes, ..SandboxSpec::of_image(spec.image.clone()) }
 }
 
-/// Those that wait.
+/// The sandboxes that wait in pools.
 #[derive(Default)]
 pub(crate) struct Pool {
     waiting: Mutex<Waiting>,
@@ -48,7 +48,7 @@ impl Pool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that can become what the spec asks for.
+    /// Takes a sandbox that fits the spec.
     pub(crate) fn take(&self, spec: &SandboxSpec) -> Option<SandboxId> {
         let mut waiting = self.lock();
         if waiting.sandboxes.is_empty() {
@@ -68,7 +68,7 @@ impl Pool {
         self.lock().sandboxes.len()
     }
 
-    /// Adds one; gives it back when the pool was closed meanwhile.
+    /// Adds a sandbox; returns it if the pool was closed in the meantime.
     fn add(&self, spec: SandboxSpec, id: SandboxId) -> Result<(), SandboxId> {
         let mut waiting = self.lock();
         if waiting.closed {
@@ -85,7 +85,7 @@ impl Pool {
         waiting.sandboxes.len() < before
     }
 
-    /// Those that nobody wants any more, taken out.
+    /// Takes out the sandboxes that are no longer wanted.
     fn surplus(&self, wanted: &HashMap<SandboxSpec, usize>) -> Vec<SandboxId> {
         let mut seen: HashMap<SandboxSpec, usize> = HashMap::new();
         let mut waiting = self.lock();
@@ -99,7 +99,7 @@ impl Pool {
         surplus.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The spec that lacks a sandbox most, and how long to wait before making it.
+    /// The spec with the largest shortage, and how long to wait before the next create.
     fn lacking(&self, wanted: &HashMap<SandboxSpec, usize>) -> Option<(SandboxSpec, Duration)> {
         let waiting = self.lock();
         let number = |spec: &SandboxSpec| waiting.sandboxes.iter().filter(|(there, _)| there == spec).count();
@@ -116,7 +116,7 @@ impl Pool {
 }
 
 impl Core {
-    /// How many sandboxes of which spec are to be kept ready: as the configuration and the templates say now.
+    /// The number of sandboxes to keep ready for each spec, from the current configuration and templates.
     fn wanted(&self) -> HashMap<SandboxSpec, usize> {
         let mut wanted: HashMap<SandboxSpec, usize> = HashMap::new();
         let mut room = MOST;
@@ -138,7 +138,7 @@ impl Core {
         wanted
     }
 
-    /// Keeps the pools filled. One sandbox at a time: what starts in it takes a core for half a second.
+    /// Keeps the pools filled, one sandbox at a time: what starts in it takes a core for half a second.
     pub(crate) async fn keep_pools(self: Arc<Self>) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -151,7 +151,7 @@ impl Core {
                 continue;
             };
             if !wait.is_zero() {
-                // Who takes one meanwhile makes the quiet start over.
+                // A sandbox taken in the meantime restarts the wait.
                 drop(timeout(wait, self.pool.taken.notified()).await);
                 continue;
             }
@@ -168,7 +168,7 @@ impl Core {
 
     async fn make_pooled(&self, spec: &SandboxSpec) -> Result<(), ControlError> {
         let _operation = self.operation()?;
-        // What creates may not use up, this may not either.
+        // The same limits as for creates.
         let _turn = self.admission.admit(&*self.engine).await?;
         let id = self.engine.prepare(spec).await?;
         tracing::debug!(%id, image = %spec.image, "made a sandbox ahead");
@@ -178,7 +178,7 @@ impl Core {
         Ok(())
     }
 
-    /// One that waited has ended by itself.
+    /// Removes a pooled sandbox that ended by itself.
     pub(crate) async fn drop_from_pool(&self, id: SandboxId) {
         if self.pool.remove(&id) {
             tracing::warn!(%id, "a sandbox that was made ahead has ended");
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// Nobody has used them, so there is nothing to keep.
+    /// Destroys all pooled sandboxes. They were never used, so nothing is lost.
     pub(crate) async fn close_pools(&self) {
         let all = {
             let mut waiting = self.pool.lock();

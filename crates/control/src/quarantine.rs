@@ -1,6 +1,6 @@
-//! Sandboxes that a start could not explain. They go on as they are until an operator adopts or removes them.
+//! Quarantine: sandboxes that a start could not explain. They stay unchanged until an operator adopts or removes them.
 //!
-//! One that has a row keeps its name: no other sandbox can take it, and calls to it are refused with what to do.
+//! A sandbox with a row keeps its name: no other sandbox can take it, and calls to it are refused with a hint.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use crate::memo::{self, Memo};
 use crate::recovery::state_of;
 use crate::{ControlError, Sandbox};
 
-/// A sandbox in quarantine, as it is listed.
+/// A listed sandbox in quarantine.
 #[derive(Debug, Clone, Serialize)]
 pub struct QuarantinedSandbox {
     pub id: SandboxId,
-    /// As its row or its record names it.
+    /// The name from its row or its record.
     pub name: Option<SandboxName>,
     pub reason: String,
     pub since: Timestamp,
@@ -41,7 +41,7 @@ struct Held {
 #[derive(Default)]
 pub(crate) struct Quarantine {
     held: Mutex<BTreeMap<SandboxId, Held>>,
-    /// One adoption or removal at a time.
+    /// Allows one adoption or removal at a time.
     change: tokio::sync::Mutex<()>,
 }
 
@@ -50,7 +50,7 @@ impl Quarantine {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sandbox whose row has this name.
+    /// The sandbox that has this name in its row.
     pub(crate) fn named(&self, tenant: &TenantId, name: &SandboxName) -> Option<SandboxId> {
         let held = self.held();
         let is_it = |held: &Held| held.has_row && held.memo.as_ref().is_some_and(|m| m.tenant == *tenant && m.name == *name);
@@ -88,7 +88,7 @@ impl Core {
         self.quarantine.held().get(id).cloned().ok_or_else(|| ControlError::NotQuarantined { id: id.clone() })
     }
 
-    /// Makes it an ordinary sandbox, or a lost one with its disk when it has no usable record.
+    /// Makes it an ordinary sandbox, or a lost one with its disk if it has no usable record.
     pub(crate) async fn adopt_quarantined(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -103,7 +103,7 @@ impl Core {
             let held = core.held(&id)?;
             let is_lost = !core.engine.remains(&id).await?.has_record;
             let row = core.row_of(&held, tenant, &id, name, is_lost)?;
-            // The row first, as in a create: a crash from here on leaves a sandbox in quarantine with its row.
+            // The row first, as in a create: after a crash from here on, the sandbox is in quarantine with its row.
             if held.has_row {
                 core.store.remove(&id).await.map_err(ControlError::store("forget a sandbox"))?;
             }
@@ -133,7 +133,7 @@ impl Core {
         .await
     }
 
-    /// The row that it gets: the one it had, or of what its record says, or of nothing but its id.
+    /// Its new row: the one it had, or one from its record, or one from its id alone.
     fn row_of(
         &self,
         held: &Held,
@@ -164,11 +164,11 @@ impl Core {
         };
         row.name = match name {
             Some(name) => name,
-            // The next call to a lost `default` would remove its disk and make another.
+            // The next call to a lost `default` would remove its disk and create another.
             None if is_lost && row.name.is_default() => named_as(id),
             None => row.name,
         };
-        // It may have been up long ago, and would end it at once.
+        // Its life time may have ended long ago, which would delete it at once.
         row.expires_at = row.spec.timeout_seconds.map(|seconds| later(now, Duration::from_secs(seconds)));
         let registry = self.registry();
         let is_taken = registry.by_name(&row.tenant, &row.name).is_some()
@@ -200,7 +200,7 @@ impl Core {
         .await
     }
 
-    /// What an operator should know of it.
+    /// The warning for the operator, if any.
     pub(crate) fn quarantine_warning(&self) -> Option<String> {
         match self.quarantine.len() {
             0 => None,
@@ -210,7 +210,7 @@ impl Core {
     }
 }
 
-/// An id is a valid name: both are DNS labels.
+/// The id as a name. An id is a valid name: both are DNS labels.
 fn named_as(id: &SandboxId) -> SandboxName {
     id.as_str().parse().expect("an id is a DNS label")
 }

@@ -1,4 +1,4 @@
-//! Ends what has had its time: one task, one sleep until the next deadline.
+//! Deletes or pauses sandboxes at their deadlines: one task, one sleep until the next deadline.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,16 @@ use crate::core::{Core, Tally, count};
 use crate::registry::Entry;
 use crate::{ControlError, Deadline, DeadlineAction, DeadlineReason};
 
-/// Sandboxes that are reaped at once.
+/// Number of sandboxes that are reaped concurrently.
 const AT_ONCE: usize = 8;
-/// Until what failed is tried again.
+/// Delay before a failed operation is retried.
 const RETRY: Duration = Duration::from_secs(10);
-/// Until one that is being changed is looked at again.
+/// Delay before a sandbox that is being changed is checked again.
 const BUSY: Duration = Duration::from_secs(1);
 /// The longest sleep: timers reach two years, life times any number of seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// When to look at which sandbox. A time may be too early, never too late: whoever looks recomputes it, so that a call
-/// need not move it.
+/// When to check which sandbox. A time may be too early, never too late: the check recomputes it, so a call need not move it.
 #[derive(Default)]
 pub(crate) struct Deadlines {
     times: Mutex<Times>,
@@ -64,7 +63,7 @@ impl Deadlines {
         self.times().forget(id);
     }
 
-    /// Takes out those that are due; and the time of the next.
+    /// Takes out the due sandboxes; also returns the time of the next.
     fn due(&self, now: Timestamp) -> (Vec<SandboxId>, Option<Timestamp>) {
         let mut times = self.times();
         let mut due = Vec::new();
@@ -79,16 +78,16 @@ impl Deadlines {
     }
 }
 
-/// What becomes of a sandbox at its deadline.
+/// The action at a sandbox's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its life time is up.
+    /// Its life time is over.
     Expired,
     IdleDelete,
     IdlePause,
     /// Lost or failed, and kept long enough.
     Kept,
-    /// A removal that was begun and failed.
+    /// A removal that started and failed.
     Retry,
 }
 
@@ -105,7 +104,7 @@ impl Fate {
 }
 
 impl Core {
-    /// What becomes of a sandbox if nothing happens before; none when nothing does.
+    /// The next deadline of a sandbox and its effect, if any.
     pub(crate) fn next_deadline(&self, id: &SandboxId) -> Option<Deadline> {
         use DeadlineAction::{Delete, Pause};
         let entry = self.registry().by_id(id).cloned()?;
@@ -136,14 +135,14 @@ impl Core {
             SandboxState::Deleting => {
                 return Some((later(sandbox.state_since, RETRY), Fate::Retry));
             }
-            // Whoever paused it means to come back.
+            // A paused sandbox is meant to be resumed.
             SandboxState::Paused => None,
             SandboxState::Lost | SandboxState::Failed => Some((later(sandbox.state_since, self.config.lost_keep), Fate::Kept)),
             SandboxState::Running => sandbox.spec.idle_timeout_seconds.filter(|_| !sandbox.name.is_default()).map(|seconds| {
                 let from = if entry.leases() > 0 {
                     self.clock.now()
                 } else {
-                    // Nobody could call while the server was down.
+                    // No call was possible while the server was down.
                     entry.last_used().max(self.clock.started_at())
                 };
                 let fate = match sandbox.spec.idle_policy {
@@ -196,7 +195,7 @@ impl Core {
         let Ok(_operation) = self.operation() else {
             return;
         };
-        // Whoever changes it may take long, and others wait for this turn.
+        // The current change may take long, and other sandboxes wait for the reaper.
         let Ok(_change) = entry.change.try_lock() else {
             let soon = later(self.clock.now(), BUSY);
             return self.deadlines.set(&entry.id, soon);
@@ -204,7 +203,7 @@ impl Core {
         if !self.registry().holds(&entry) {
             return;
         }
-        // Looked at again under the lock: it may have been used or changed since.
+        // Checked again under the lock: it may have been used or changed since.
         let Some(fate) = self.fate_now(&entry) else {
             return self.reconsider(&entry);
         };
@@ -216,7 +215,7 @@ impl Core {
                 entry.open();
                 return self.reconsider(&entry);
             }
-            // A guest that doesn't answer can't hold off its end.
+            // A guest that doesn't answer can't delay its end.
             match self.engine.activity(&entry.id).await {
                 Ok(None) => {}
                 Ok(Some(work)) => {

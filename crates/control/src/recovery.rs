@@ -1,4 +1,4 @@
-//! What a start finds of the server before it.
+//! Recovers the previous server's sandboxes at start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::memo::{self, Memo};
 use crate::registry::Entry;
 use crate::{ControlError, Sandbox};
 
-/// For the log.
+/// Counts for the log.
 #[derive(Debug, Default)]
 struct Tally {
     running: usize,
@@ -22,7 +22,7 @@ struct Tally {
     half_deleted: usize,
     /// Could not be removed; the reaper tries again.
     stuck: usize,
-    /// Their rows were made again from the engine's records.
+    /// Their rows were recreated from the engine's records.
     rebuilt: usize,
     quarantined: usize,
 }
@@ -71,7 +71,7 @@ impl Core {
     }
 
     async fn adopt(&self, mut row: Sandbox, state: SandboxState, reason: Option<String>, tally: &mut Tally) {
-        // What failed or was lost before stays so, with its own reason and since its own time.
+        // A sandbox that failed or was lost before keeps its reason and its time.
         let settled = matches!(row.state, SandboxState::Failed | SandboxState::Lost) && state == SandboxState::Lost;
         if row.state != state && !settled {
             tracing::info!(id = %row.id, name = %row.name, from = %row.state, to = %state, reason = reason.as_deref(), "a sandbox's state has changed");
@@ -95,7 +95,7 @@ impl Core {
         self.enter_open(row);
     }
 
-    /// Enters a sandbox, open for calls if it runs.
+    /// Registers a sandbox, open for calls if it runs.
     pub(crate) fn enter_open(&self, row: Sandbox) {
         let open = row.state == SandboxState::Running;
         let entry = self.enter(row);
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Makes the row of a sandbox again. A row is written before its sandbox is made and removed after it, so one that is
-    /// missing was lost by the store.
+    /// Recreates a sandbox's row. A row is written before its sandbox is created and removed after it, so a missing row was
+    /// lost by the store.
     async fn rebuild(&self, found: Found, tally: &mut Tally) {
         let (state, reason) = state_of(found.state);
         let memo = found.memo.as_deref().map_or_else(|| Err("its record does not say whose it is".to_owned()), Memo::read);
@@ -135,7 +135,7 @@ impl Core {
         self.enter_settled(row, tally);
     }
 
-    /// Finishes a delete, or takes back a create, that the server's death cut short.
+    /// Completes a delete, or undoes a create, that the server's death interrupted.
     async fn clean(&self, mut row: Sandbox, tally: &mut Tally) {
         let destroy = self.engine.destroy(&row.id);
         let cleaned = match self.bounded("the removal", &row.name, destroy).await {

@@ -1,4 +1,4 @@
-//! The sandboxes in memory: what every call looks at. The store is only read at start.
+//! The sandboxes in memory, used by every call. The store is only read at start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify, watch};
 
 use crate::{ControlError, Sandbox};
 
-/// One sandbox. Whoever changes its state holds `change` from the first write to the last; all others read `snapshot`.
+/// One sandbox. A task that changes its state holds `change` from the first write to the last; all others read `snapshot`.
 pub(crate) struct Entry {
     pub(crate) id: SandboxId,
     pub(crate) tenant: TenantId,
@@ -20,11 +20,11 @@ pub(crate) struct Entry {
     gate: Gate,
     /// Microseconds since 1970.
     last_used: AtomicI64,
-    /// Its last use waits to be stored.
+    /// Its last use is not stored yet.
     noted: AtomicBool,
 }
 
-/// Counts leases, and refuses new ones unless the sandbox runs: one atomic, so that no lease slips in between a look at
+/// Counts leases, and refuses new ones unless the sandbox runs. It is one atomic, so no lease can be taken between a check of
 /// the count and a change of the state.
 struct Gate(AtomicU32);
 
@@ -45,7 +45,7 @@ impl Gate {
 }
 
 impl Entry {
-    /// `sandbox` is not open for leases before [`Entry::open`].
+    /// A closed entry. [`Entry::open`] allows leases of `sandbox`.
     pub(crate) fn new(sandbox: Sandbox) -> Self {
         Self {
             id: sandbox.id.clone(),
@@ -63,7 +63,7 @@ impl Entry {
         Arc::clone(&self.snapshot.borrow())
     }
 
-    /// A copy with its last use as of now.
+    /// A copy with the current last use.
     pub(crate) fn current(&self) -> Sandbox {
         let mut sandbox = Sandbox::clone(&self.snapshot.borrow());
         sandbox.last_used_at = self.last_used();
@@ -82,9 +82,9 @@ impl Entry {
         self.last_used.fetch_max(now.as_microsecond(), Ordering::Relaxed);
     }
 
-    /// Whether its last use waited to be stored already; now it does.
+    /// Marks its last use as not stored. True if it was already marked.
     pub(crate) fn note(&self) -> bool {
-        // Read first: a swap by every call would pass the cache line around between cores.
+        // Read first: a swap by every call would move the cache line between cores.
         self.noted.load(Ordering::Acquire) || self.noted.swap(true, Ordering::AcqRel)
     }
 
@@ -92,7 +92,7 @@ impl Entry {
         self.noted.store(false, Ordering::Release);
     }
 
-    /// A lease, if it runs.
+    /// Takes a lease if the sandbox runs.
     pub(crate) fn enter(&self) -> bool {
         self.gate.enter()
     }
@@ -109,7 +109,7 @@ impl Entry {
         self.gate.0.fetch_and(!CLOSED, Ordering::AcqRel);
     }
 
-    /// No new leases; those there are go on.
+    /// Refuses new leases; existing ones continue.
     pub(crate) fn close(&self) {
         self.gate.0.fetch_or(CLOSED, Ordering::AcqRel);
     }
@@ -120,7 +120,7 @@ impl Entry {
     }
 }
 
-/// A name that a create under way has taken.
+/// A name that a create in progress has reserved.
 pub(crate) struct Claim {
     cancelled: AtomicBool,
     cancel: Notify,
@@ -152,7 +152,7 @@ impl Claim {
         self.done.send_replace(Some(result));
     }
 
-    /// It ended without a word.
+    /// Finishes a claim that ended without a result.
     pub(crate) fn finish_if_open(&self) {
         self.done.send_if_modified(|done| {
             let open = done.is_none();
@@ -163,7 +163,7 @@ impl Claim {
         });
     }
 
-    /// How the create ended; fine also when it was given up in the queue.
+    /// The result of the create; also works if it was canceled in the queue.
     pub(crate) async fn finished(&self) -> Result<(), ControlError> {
         let mut done = self.done.subscribe();
         match done.wait_for(Option::is_some).await {
@@ -178,7 +178,7 @@ impl Claim {
 pub(crate) struct Registry {
     by_id: HashMap<SandboxId, Arc<Entry>>,
     by_name: HashMap<TenantId, Tenant>,
-    /// Creates under way that have no entry yet.
+    /// Creates in progress without an entry yet.
     pub(crate) pending: usize,
 }
 
@@ -226,7 +226,7 @@ impl Registry {
         self.by_id(&entry.id).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
-    /// False, and nothing done, when id or name is taken.
+    /// Returns false and does nothing if id or name is taken.
     pub(crate) fn insert(&mut self, entry: &Arc<Entry>) -> bool {
         if self.by_id.contains_key(&entry.id) || self.by_name(&entry.tenant, &entry.name).is_some() {
             return false;

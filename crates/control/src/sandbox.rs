@@ -1,4 +1,4 @@
-//! What control tells about sandboxes.
+//! Public types about sandboxes.
 
 use arenite_model::{SandboxId, SandboxName, SandboxSpec, SandboxState, TenantId};
 use jiff::Timestamp;
@@ -9,16 +9,16 @@ use crate::SpecOverlay;
 /// A request for a new sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct CreateRequest {
-    /// Unset: the sandbox is called like its id.
+    /// Unset: the name is the sandbox's id.
     pub name: Option<SandboxName>,
     /// Unset: none if `spec` names an image, else the default template.
     pub template: Option<String>,
     pub spec: SpecOverlay,
-    /// Who asked, in words for the log and the store, such as `api` or `cli`.
+    /// The origin of the request for the log and the store, such as `api` or `cli`.
     pub origin: String,
 }
 
-/// A sandbox as it was when asked.
+/// A snapshot of a sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sandbox {
     pub id: SandboxId,
@@ -29,20 +29,20 @@ pub struct Sandbox {
     pub template: Option<String>,
     /// Why it is lost or failed.
     pub reason: Option<String>,
-    /// What isolates it really, such as `["namespaces", "seccomp"]`.
+    /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub isolation: Vec<String>,
     pub origin: String,
     pub created_at: Timestamp,
     pub last_used_at: Timestamp,
-    /// Since when it is in its state.
+    /// When it entered its state.
     pub state_since: Timestamp,
-    /// When its life time is up.
+    /// When its life time ends.
     pub expires_at: Option<Timestamp>,
-    /// Where the time of its creation went, in milliseconds; known to the server that made it.
+    /// Durations of the stages of its creation, in milliseconds; only known to the server that created it.
     pub stages: Vec<(String, f64)>,
 }
 
-/// What becomes of a sandbox if nothing happens before.
+/// The next timeout of a sandbox, and its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Deadline {
     pub at: Timestamp,
@@ -53,11 +53,11 @@ pub struct Deadline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineReason {
-    /// Its life time is up.
+    /// Its life time ends.
     Timeout,
-    /// Nobody called it; a call moves this deadline.
+    /// It was idle; a call moves this deadline.
     Idle,
-    /// It is lost or failed, and its disk was kept for long enough.
+    /// It is lost or failed, and its disk was kept long enough.
     Kept,
 }
 
@@ -68,42 +68,42 @@ pub enum DeadlineAction {
     Pause,
 }
 
-/// Something changed about a sandbox.
+/// A change of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub id: SandboxId,
     pub tenant: TenantId,
     pub name: SandboxName,
-    /// None: it is gone.
+    /// None: the sandbox is gone.
     pub state: Option<SandboxState>,
 }
 
-/// What happened since the start, and what there is now.
+/// Counts since the start, and current numbers.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Counters {
-    /// How many there are in each state.
+    /// The number of sandboxes in each state.
     pub sandboxes: Vec<(SandboxState, u64)>,
     pub creates_ok: u64,
     pub creates_failed: u64,
-    /// Of those made: given away from a pool.
+    /// Creates that took a sandbox from a pool.
     pub creates_from_pool: u64,
     /// Sandboxes that wait in pools.
     pub pooled: u64,
-    /// Refused by admission.
+    /// Creates that admission refused.
     pub creates_refused: u64,
-    /// Creates under way in the engine.
+    /// Creates in progress in the engine.
     pub creating: u64,
-    /// Creates waiting for their turn.
+    /// Creates in the queue.
     pub queued: u64,
     pub deleted: u64,
     pub reaped_timeout: u64,
     pub reaped_idle: u64,
     pub paused_idle: u64,
-    /// Lost or failed ones removed when their time was up.
+    /// Lost or failed sandboxes removed after their retention time.
     pub reaped_lost: u64,
     pub woken: u64,
-    /// Sandboxes whose guest ended by itself.
+    /// Sandboxes with a guest that ended by itself.
     pub ended: u64,
-    /// Leases that are held now.
+    /// Current leases.
     pub leases: u64,
 }

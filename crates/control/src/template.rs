@@ -1,4 +1,4 @@
-//! Named specs, from files that are read again when they have changed.
+//! Named specs, from files that are read again when they change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ControlConfig, ControlError, SpecOverlay};
 
-/// The templates that are always there: Agent-Sandbox's default environment, which is the image of that name, and what a
-/// request comes to that names neither template nor image.
+/// The built-in templates: Agent-Sandbox's default environment, with the image of that name, and the default for requests
+/// without a template or image.
 const AIO: &str = "aio";
 const DEFAULT: &str = "default";
-/// Services that a template may ask for: those that every guest has.
+/// Services that a template may require: those that every guest has.
 const SERVICES: [&str; 7] = ["sandbox", "shell", "bash", "file", "jupyter", "nodejs", "code"];
-/// The most sandboxes of one template that are kept made ahead.
+/// Maximum number of pooled sandboxes of one template.
 pub(crate) const MAX_POOL: usize = 256;
-/// The most bytes of one file.
+/// Maximum size of one file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
-/// The most files of the directory that a listing reads.
+/// Maximum number of files that a listing reads.
 const MAX_TEMPLATES: usize = 1000;
 
-/// A named spec that sandboxes are made from.
+/// A named spec of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Template {
     pub name: String,
     pub description: String,
-    /// Services of the guest that it needs; a template that needs one there isn't can't be used.
+    /// Guest services that it requires. A template that requires a missing one can't be used.
     pub services: Vec<String>,
-    /// How many sandboxes of it are kept made ahead.
+    /// Number of its sandboxes that are created in advance.
     pub pool: usize,
     pub spec: SandboxSpec,
 }
@@ -45,7 +45,7 @@ struct Environment {
     description: String,
 }
 
-/// Where templates come from: a file `NAME.toml` of the directory, else the environments file, else the built-in ones.
+/// The sources of templates: a file `NAME.toml` of the directory, else the environments file, else the built-in ones.
 pub(crate) struct Templates {
     default_image: ImageName,
     dir: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct Templates {
     read: Mutex<Cache>,
 }
 
-/// Files as they were read last.
+/// The files' content when last read.
 #[derive(Default)]
 struct Cache {
     files: BTreeMap<String, (Stamp, Result<Template, String>)>,
@@ -61,7 +61,7 @@ struct Cache {
 }
 
 type Stamp = (SystemTime, u64);
-/// Each entry that can't be used says why; none of them when the file as a whole can't be read.
+/// Each unusable entry has its reason. An error if the file as a whole can't be read.
 type Environments = Result<BTreeMap<String, Result<Template, String>>, String>;
 
 impl Templates {
@@ -74,14 +74,14 @@ impl Templates {
         }
     }
 
-    /// What a request comes to that names no template: an operator's own `aio`, else the default image.
+    /// The template of requests without one: an operator's own `aio`, else the default image.
     pub(crate) fn of_unnamed(&self) -> Result<Template, ControlError> {
         let aio = self.get(AIO)?;
         let is_meant = aio != aio_image() || aio.spec.image == self.default_image;
         if is_meant { Ok(aio) } else { self.get(DEFAULT) }
     }
 
-    /// The template of that name as its file is now.
+    /// The template of that name, from the current file.
     pub(crate) fn get(&self, name: &str) -> Result<Template, ControlError> {
         let bad = |reason: String| ControlError::BadTemplate { name: name.to_owned(), reason };
         let mut cache = self.cache();
@@ -97,7 +97,7 @@ impl Templates {
         if let Some(built_in) = self.built_in().into_iter().find(|template| template.name == name) {
             return Ok(built_in);
         }
-        // A name that may stand in a file that can't be read is not simply unknown.
+        // A name that may be in an unreadable file is not simply unknown.
         if let (Some(Err(reason)), Some(path)) = (environments, &self.environments) {
             return Err(ControlError::BadEnvironments { path: path.clone(), reason: reason.clone() });
         }
@@ -108,7 +108,7 @@ impl Templates {
         })
     }
 
-    /// All that can be used, by name. Others are said in the log.
+    /// All usable templates, by name. The others are logged.
     pub(crate) fn list(&self) -> Vec<Template> {
         let mut all: BTreeMap<_, _> = self.built_in().map(|template| (template.name.clone(), template)).into();
         let mut cache = self.cache();
@@ -272,7 +272,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// What may stand in a file name here.
+/// Whether the name is valid as a file name here.
 fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))

@@ -1,4 +1,4 @@
-//! The state machine and what is around it, on an engine without a kernel.
+//! The state machine and its surroundings, on an engine without a kernel.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -128,7 +128,7 @@ async fn the_default_sandbox_is_made_once_for_all_who_call() {
     let spec = engine.spec(ids.first().unwrap()).unwrap();
     assert_eq!((spec.timeout_seconds, spec.idle_timeout_seconds), (None, None));
 
-    // A failure is everyone's, and is not tried again by each.
+    // A failure applies to all callers; they don't retry one by one.
     control.delete(&tenant(), &name("default")).await.unwrap();
     engine.fail(Point::BeforeCreate, 1000);
     let callers: Vec<_> = (0..50)
@@ -140,7 +140,7 @@ async fn the_default_sandbox_is_made_once_for_all_who_call() {
     for caller in callers {
         assert_eq!(caller.await.unwrap().unwrap_err().code(), ErrorCode::SandboxFailed);
     }
-    // One for all who were there when it failed; a machine that is slow to start tasks may need a few.
+    // One for all callers that waited when it failed; a machine that is slow to start tasks may need a few.
     assert!(creates(&engine) < 20, "{} creates", creates(&engine));
     engine.heal();
     control.lease(&tenant(), &name("default")).await.unwrap();
@@ -283,7 +283,7 @@ async fn changes_that_race_leave_engine_and_names_in_agreement() {
         tasks.push(tokio::spawn(async move {
             for round in 0..40 {
                 let (tenant, name) = (tenant(), name(["a", "b"][round % 2]));
-                // Refusals are fine here; that the end is in order is not theirs to say.
+                // Refusals are fine here; they don't decide whether the end state is correct.
                 match (task + round) % 5 {
                     0 => drop(control.create(&tenant, named(name.as_str())).await),
                     1 => drop(control.delete(&tenant, &name).await),
@@ -346,7 +346,7 @@ async fn a_create_or_delete_that_hangs_is_given_up_in_time() {
     let error = control.delete(&tenant(), &name("demo")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Timeout);
     engine.heal();
-    // The reaper finishes it.
+    // The reaper completes it.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert_eq!(state(&control, "demo").await, None);
     assert!(engine.ids().is_empty());
@@ -369,7 +369,7 @@ async fn admission_refuses_beyond_each_bound_with_a_time_to_retry() {
     for creator in creators {
         refused.extend(creator.await.unwrap().err());
     }
-    // Two made at once, three in the queue, one too many for it, one too many for the tenant.
+    // Two concurrent creates, three in the queue, one too many for it, one too many for the tenant.
     assert_eq!(refused.len(), 2);
     for error in &refused {
         assert_eq!(error.code(), ErrorCode::Exhausted);
@@ -426,7 +426,7 @@ async fn a_caller_that_leaves_the_queue_takes_no_turn_and_frees_its_name() {
     let left = tokio::time::timeout(wait, control.create(&tenant(), named("second"))).await;
     assert!(left.is_err());
     assert_eq!(control.counters().queued, 0);
-    // One in the queue is cancelled by a delete at once.
+    // A delete cancels a queued one at once.
     let (deleted, created) = tokio::join!(
         async {
             tokio::time::sleep(wait).await;
@@ -477,7 +477,7 @@ async fn sandboxes_are_reaped_by_life_time_and_by_idleness_and_not_before() {
     assert_eq!(at("short").await, Some(Running));
     sleep(2).await; // 101
     assert_eq!(at("short").await, None);
-    // A call wakes it, and its idle time starts over.
+    // A call wakes it, and its idle time restarts.
     drop(control.lease(&tenant(), &name("sleepy")).await.unwrap());
     sleep(59).await; // 160
     assert_eq!(at("sleepy").await, Some(Running));
@@ -489,7 +489,7 @@ async fn sandboxes_are_reaped_by_life_time_and_by_idleness_and_not_before() {
     assert_eq!(at("used").await, Some(Running));
     sleep(2).await;
     assert_eq!(at("used").await, None);
-    // Life time goes on while it is paused.
+    // Life time continues while it is paused.
     sleep(1000).await;
     assert_eq!(at("sleepy").await, None);
     assert_eq!(at("default").await, Some(Running));
@@ -512,11 +512,11 @@ async fn work_that_goes_on_without_a_call_holds_off_the_end_of_an_idle_sandbox()
     sleep(300).await;
     for text in ["deleted", "paused"] {
         assert_eq!(state(&control, text).await, Some(SandboxState::Running), "{text}");
-        // A call gets in at any time.
+        // A call may come at any time.
         drop(control.lease(&tenant(), &name(text)).await.unwrap());
         engine.work(&control.get(&tenant(), &name(text)).await.unwrap().id, None);
     }
-    // A guest that can't say what it does can't stay for that.
+    // A guest that can't report its activity doesn't keep its sandbox.
     engine.fail(Point::Activity, 1000);
     sleep(62).await;
     assert_eq!(state(&control, "deleted").await, None);

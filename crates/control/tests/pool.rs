@@ -1,4 +1,4 @@
-//! Sandboxes made ahead: who gets them, who does not, and what becomes of them.
+//! Pooled sandboxes: which creates get them, which don't, and how they end.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -100,7 +100,7 @@ async fn pools_end_with_the_server_and_do_not_outlive_a_crash() {
     control.stop(false).await;
     assert!(engine.ids().is_empty(), "nobody has used them");
     let control = with_pool(&engine, 2).await;
-    // A crash: nothing of the old control gets to run any more.
+    // A crash: nothing of the old control runs any more.
     drop(control);
     let control = start(config(), &engine).await;
     assert!(engine.ids().is_empty(), "in no row, so they are leftovers");

@@ -1,4 +1,4 @@
-//! Servers that die at every moment of a create and a delete, and what the next one makes of it.
+//! Servers that die at every moment of a create and a delete, and the recovery of the next one.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -39,7 +39,7 @@ const DEATHS: [Death; 12] = [
     Death::Store(Moment::AfterRemove),
 ];
 
-/// A server that has `kept`, and dies on its way through `work`. True when the moment was on that way.
+/// A server that has `kept`, and dies during `work`. True if `work` reached that moment.
 fn dies(engine: &Arc<FakeEngine>, store: &Arc<HaltingStore>, death: Death, work: impl AsyncFnOnce(Arc<Control>)) -> bool {
     let server = runtime();
     let died = server.block_on(async {
@@ -64,7 +64,7 @@ fn dies(engine: &Arc<FakeEngine>, store: &Arc<HaltingStore>, death: Death, work:
             () = work(control) => false,
         }
     });
-    // All its tasks end where they are, as by a SIGKILL.
+    // All its tasks end where they are, as after a SIGKILL.
     server.shutdown_timeout(Duration::from_secs(10));
     engine.heal();
     store.halt(None);
@@ -96,7 +96,7 @@ fn a_death_at_any_moment_leaks_nothing_and_loses_nothing_acknowledged() {
                 assert_eq!(store.load().await.unwrap().len(), left.len(), "{what}");
                 let names: Vec<&str> = left.iter().map(|s| s.name.as_str()).collect();
                 assert!(names.contains(&"kept"), "{what}");
-                // Written as running is as good as made, also when nobody heard of it.
+                // A row written as running counts as created, even without an answer to the client.
                 let made = matches!(death, Death::Store(Moment::AfterUpdate)) || !died;
                 assert_eq!(names.contains(&"new"), which == 0 && made, "{what}");
                 if which != 1 {
@@ -115,7 +115,7 @@ fn a_death_at_any_moment_leaks_nothing_and_loses_nothing_acknowledged() {
             });
         }
     }
-    // Each moment but the pause is on the way of a create or a delete, updates and the engine's answer on several.
+    // Each moment but the pause is part of a create or a delete, updates and the engine's answer of several.
     assert!(reached >= 15, "only {reached} deaths happened");
 }
 

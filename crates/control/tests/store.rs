@@ -1,4 +1,4 @@
-//! One suite over both stores, and what only a file can show.
+//! One test suite for both stores, and what only a file can show.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -95,7 +95,7 @@ async fn many_writers_at_once_each_get_their_own_answer() {
     let writers: Vec<_> = (0..200)
         .map(|n| {
             let store = std::sync::Arc::clone(&store);
-            // Every name twice: in a batch as by itself, one of the two is refused and harms no other.
+            // Every name twice: in a batch as well as alone, one of the two is refused and does not affect others.
             tokio::spawn(async move { store.insert(&sandbox("default", &format!("n{}", n / 2))).await })
         })
         .collect();
@@ -124,7 +124,7 @@ fn a_store_of_a_newer_version_is_refused_and_left_alone() {
     };
     let known = version(None);
     version(Some(known + 1));
-    // The thread of the store before lets go of its lock soon after it was dropped, not at once.
+    // The thread of the previous store releases its lock soon after it was dropped, not at once.
     let error = loop {
         match SqliteStore::open(path.clone()).err().unwrap() {
             ControlError::StoreInUse { .. } => std::thread::yield_now(),
@@ -135,7 +135,7 @@ fn a_store_of_a_newer_version_is_refused_and_left_alone() {
     assert_eq!(version(None), known + 1);
 }
 
-/// Opens it, with its notes, once the thread of the store before has let go.
+/// Opens it, with its notes, once the thread of the previous store has ended.
 async fn reopened(path: &std::path::Path) -> Result<(SqliteStore, Vec<String>), ControlError> {
     loop {
         match SqliteStore::open(path.to_owned()) {
@@ -213,7 +213,7 @@ async fn a_store_that_is_only_locked_stays_where_it_is() {
     assert_eq!((store.load().await.unwrap().len(), notes.len()), (1, 0));
 }
 
-/// Another process, such as a shell of sqlite3, that holds the database.
+/// Another process, such as a `sqlite3` shell, that locks the database.
 fn lock(path: &std::path::Path) -> rusqlite::Connection {
     let db = rusqlite::Connection::open(path).unwrap();
     db.execute_batch("BEGIN IMMEDIATE").unwrap();

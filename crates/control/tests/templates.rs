@@ -1,4 +1,4 @@
-//! Templates as files, and what a request lays over them.
+//! Templates as files, and their overlay by requests.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 
@@ -122,7 +122,7 @@ async fn a_bad_template_says_why_and_harms_no_other() {
         assert_eq!(error.code(), ErrorCode::NotFound);
     }
 
-    // An image alone needs no template; the spec is checked all the same.
+    // An image alone needs no template; the spec is still checked.
     let mut request = CreateRequest::default();
     request.spec.image = Some("just:this".parse().unwrap());
     let made = control.create(&tenant(), request.clone()).await.unwrap();
@@ -141,7 +141,7 @@ async fn aio_is_the_image_of_that_name_and_only_the_unnamed_get_the_default() {
     assert_eq!(spec.image.as_str(), "aio", "never silently the default image");
     let unnamed = control.create(&tenant(), CreateRequest::default()).await.unwrap();
     assert_eq!((unnamed.template.as_deref(), unnamed.spec.image.as_str()), (Some("default"), "base"));
-    // An operator's own stands in for both.
+    // An operator's own template replaces both.
     fs::write(dir.path().join("aio.toml"), "image = \"team/aio\"").unwrap();
     let unnamed = control.create(&tenant(), CreateRequest::default()).await.unwrap();
     assert_eq!((unnamed.template.as_deref(), unnamed.spec.image.as_str()), (Some("aio"), "team/aio"));

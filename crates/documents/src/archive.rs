@@ -1,4 +1,4 @@
-//! Unpacking zip archives from strangers.
+//! Unpacks untrusted zip archives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
@@ -10,9 +10,9 @@ use zip::ZipArchive;
 
 use crate::{MAX_ENTRIES, MAX_UNPACKED_BYTES};
 
-/// How deep an archive's directories may be nested.
+/// Maximum depth of an archive's directories.
 const MAX_DEPTH: usize = 32;
-/// The longest name of an entry, in bytes.
+/// Maximum length of an entry's name, in bytes.
 const MAX_NAME_BYTES: usize = 1_024;
 
 #[derive(Debug, Error)]
@@ -29,12 +29,11 @@ pub enum UnpackError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Unpacks an archive into an existing directory that nothing else writes to. Every entry is checked before the first is
-/// written.
+/// Unpacks an archive into an existing directory that nothing else writes to. Checks every entry before it writes the first.
 ///
 /// # Errors
-/// Nothing is unpacked from an archive with an entry that would stand elsewhere, a link or special file, one that is
-/// encrypted or there twice, or with too many. One that turns out to be too large is left half unpacked.
+/// Nothing is unpacked from an archive with an entry outside the directory, a link or special file, an encrypted or repeated
+/// entry, or too many entries. One that turns out to be too large is left half unpacked.
 pub fn unpack(archive: impl Read + Seek, directory: &Path) -> Result<(), UnpackError> {
     let malformed = |e: zip::result::ZipError| UnpackError::Malformed(e.to_string());
     let mut archive = ZipArchive::new(archive).map_err(malformed)?;
@@ -52,7 +51,7 @@ pub fn unpack(archive: impl Read + Seek, directory: &Path) -> Result<(), UnpackE
         if entry.encrypted() {
             return Err(refuse("is encrypted"));
         }
-        // The kinds of files in Unix modes: nothing set, a regular file or a directory will do.
+        // File types in Unix modes: none, a regular file or a directory are accepted.
         if entry.unix_mode().is_some_and(|mode| !matches!(mode & 0o170_000, 0 | 0o100_000 | 0o040_000)) {
             return Err(refuse("is a link or a special file"));
         }
@@ -71,7 +70,7 @@ pub fn unpack(archive: impl Read + Seek, directory: &Path) -> Result<(), UnpackE
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
-        // Recreated: an entry that is there twice, or a file where a directory should be, fails here.
+        // Must not exist: a repeated entry, or a file where a directory should be, fails here.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path).map_err(failed)?;
         let entry = archive.by_index(index).map_err(malformed)?;
         room -= copy(entry, &mut file, room).map_err(|e| e.unwrap_or_else(failed))?;
@@ -82,7 +81,7 @@ pub fn unpack(archive: impl Read + Seek, directory: &Path) -> Result<(), UnpackE
     Ok(())
 }
 
-/// What an entry's reading and a file's writing failed with: ours, or the file's own.
+/// The error of a copy: of reading the entry, or of writing the file.
 enum CopyError {
     Ours(UnpackError),
     File(io::Error),
@@ -114,12 +113,12 @@ fn copy(mut entry: impl Read, file: &mut File, room: u64) -> Result<u64, CopyErr
     }
 }
 
-/// An entry's name as a path below the directory that it is unpacked into.
+/// An entry's name as a path below the target directory.
 fn safe_path(name: &str) -> Result<PathBuf, &'static str> {
     if name.len() > MAX_NAME_BYTES {
         return Err("has too long a name");
     }
-    // Archives made on Windows by old programs have backslashes; such a name is no path here.
+    // Archives of old Windows programs have backslashes; such a name is no path here.
     if name.contains(['\0', '\\']) {
         return Err("has a name that is no path");
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// It crosses the border of a process, so it is plain data.
+/// An error that is passed between processes, so it is plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum DocumentError {
     #[error("it is not a readable {format}: {reason}")]
@@ -14,14 +14,14 @@ pub enum DocumentError {
     TooLarge { what: String },
     #[error("{what} can't be read here")]
     Unsupported { what: String },
-    /// A range or a name that the document does not have.
+    /// A range or a name that does not exist in the document.
     #[error("{message}")]
     Selection { message: String },
 }
 
 impl DocumentError {
     pub(crate) fn malformed(format: &str, reason: impl std::fmt::Display) -> Self {
-        // Readers quote what they read; an error stays short all the same.
+        // Readers quote their input; an error stays short anyway.
         let reason: String = reason.to_string().chars().filter(|c| !c.is_control()).take(300).collect();
         Self::Malformed { format: format.to_owned(), reason }
     }
@@ -34,7 +34,7 @@ impl DocumentError {
         Self::Selection { message: message.into() }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Malformed { .. } => Some("look at it with the command file, or get it with /v1/file/download"),

@@ -1,4 +1,4 @@
-//! What kind of document bytes are.
+//! Detects the format of documents.
 
 use std::io::Cursor;
 
@@ -7,7 +7,7 @@ use zip::ZipArchive;
 
 use crate::{DocumentError, MAX_ENTRIES};
 
-/// How much of a text is looked at to tell what it is, in bytes.
+/// Number of bytes of a text that are inspected to detect its format.
 const HEAD_BYTES: usize = 1 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,16 +18,16 @@ pub enum Format {
     Slides,
     Word,
     Notebook,
-    /// Comma or otherwise separated values.
+    /// Comma-separated values, or with other separators.
     Table,
     Html,
     Image,
-    /// Text that is passed on as it is: JSON, XML, Markdown, source code.
+    /// Text that is passed on unchanged: JSON, XML, Markdown, source code.
     Text,
 }
 
 impl Format {
-    /// The format that a file's name promises.
+    /// The format that a file's name suggests.
     pub fn of_name(name: &str) -> Option<Self> {
         let file = name.rsplit('/').next().unwrap_or(name);
         let (_, extension) = file.rsplit_once('.')?;
@@ -63,12 +63,12 @@ impl Format {
         })
     }
 
-    /// Whether the format is not text, so that no editor of text can change it.
+    /// Whether the format is not text, so that text editors can't change it.
     pub fn is_binary(self) -> bool {
         matches!(self, Self::Pdf | Self::Workbook | Self::Slides | Self::Word | Self::Image)
     }
 
-    /// What bytes are: by themselves where they say so, else by their name, else by their media type.
+    /// Detects the format: from the bytes themselves if possible, else from the name, else from the media type.
     pub fn detect(bytes: &[u8], name: Option<&str>, media_type: Option<&str>) -> Result<Self, DocumentError> {
         let named = name.and_then(Self::of_name).or_else(|| media_type.and_then(Self::of_media_type));
         let head = &bytes[..bytes.len().min(HEAD_BYTES)];
@@ -120,7 +120,7 @@ impl Format {
         Err(DocumentError::Unsupported { what: "a zip archive that is no Office document".to_owned() })
     }
 
-    /// What to call such a document.
+    /// The noun for such a document.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Pdf => "PDF",

@@ -1,29 +1,29 @@
-//! The YAML between two lines of `---` at the beginning of a Markdown file.
+//! The YAML between two lines of `---` at the start of a Markdown file.
 
 use serde_json::{Map, Value};
 use serde_saphyr::{Budget, Options};
 
 use crate::DocumentError;
 
-/// The longest front matter, in bytes.
+/// Maximum length of front matter, in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// How deep it may be nested.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 32;
-/// The most values in it, those that aliases repeat counted each time.
+/// Maximum number of values; values repeated by aliases count each time.
 const MAX_NODES: usize = 4_096;
 
-/// A Markdown file taken apart.
+/// A parsed Markdown file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrontMatter<'a> {
     pub fields: Map<String, Value>,
-    /// What follows it.
+    /// The text after the front matter.
     pub body: &'a str,
 }
 
-/// Takes the front matter off a text. A text without one has no fields.
+/// Splits the front matter from a text. A text without one has no fields.
 ///
 /// # Errors
-/// When it is not closed, too long, not YAML, or no mapping.
+/// If it is not closed, too long, not YAML, or not a mapping.
 pub fn front_matter(text: &str) -> Result<FrontMatter<'_>, DocumentError> {
     let malformed = |reason: String| DocumentError::malformed("front matter", reason);
     let text = text.trim_start_matches('\u{feff}');
@@ -53,7 +53,7 @@ pub fn front_matter(text: &str) -> Result<FrontMatter<'_>, DocumentError> {
     }
 }
 
-/// What follows on the next line, if the rest of this one is empty.
+/// The text from the next line on, if the rest of this one is empty.
 fn line_end(text: &str) -> Option<&str> {
     let (line, rest) = text.split_once('\n')?;
     line.trim().is_empty().then_some(rest)

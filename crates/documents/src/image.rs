@@ -1,4 +1,4 @@
-//! Images: what they are, not what they show.
+//! Images: their properties, not their content.
 
 use std::io::Cursor;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::output::Output;
 use crate::{DocumentError, MAX_PROPERTY_CHARS, Metadata};
 
-/// What of a camera's notes tells something to a reader.
+/// The Exif tags that are useful to a reader.
 const TAGS: [(Tag, &str); 18] = [
     (Tag::ImageDescription, "Description"),
     (Tag::Artist, "Artist"),
@@ -45,7 +45,7 @@ fn name(kind: ImageType) -> &'static str {
     }
 }
 
-/// Format, size and the camera's notes.
+/// Format, size and Exif tags.
 pub(crate) fn read(bytes: &[u8], limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let malformed = |e: imagesize::ImageError| DocumentError::malformed("image", e);
     let kind = name(imagesize::image_type(bytes).map_err(malformed)?);

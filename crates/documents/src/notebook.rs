@@ -6,10 +6,10 @@ use crate::output::{Output, fenced};
 use crate::view::{Range, Span};
 use crate::{DocumentError, Metadata, text};
 
-/// The most lines of one output that are shown.
+/// Maximum number of lines of one output.
 const MAX_OUTPUT_LINES: usize = 1_000;
 
-/// The cells of a range, each under its own heading if asked for.
+/// The cells of a range, each under a separate heading if requested.
 pub(crate) fn read(
     bytes: &[u8],
     range: Option<Range>,
@@ -18,7 +18,7 @@ pub(crate) fn read(
 ) -> Result<(Output, Metadata), DocumentError> {
     let malformed = |reason: String| DocumentError::malformed("notebook", reason);
     let notebook: Value = serde_json::from_str(&text::decode(bytes, None)?).map_err(|e| malformed(e.to_string()))?;
-    // Before version 4 the cells stood in worksheets.
+    // Before version 4, the cells were in worksheets.
     let cells = notebook["cells"].as_array().or_else(|| notebook["worksheets"][0]["cells"].as_array());
     let cells = cells.ok_or_else(|| malformed("it has no cells".to_owned()))?;
     let kernel = &notebook["metadata"]["kernelspec"];
@@ -63,7 +63,7 @@ pub(crate) fn read(
     Ok((out, metadata))
 }
 
-/// Text that notebooks keep as one string or as a list of lines.
+/// Text that notebooks store as one string or as a list of lines.
 fn lines(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -90,7 +90,7 @@ fn show(output: &Value, out: &mut Output) {
             fenced_output(&without_colours(if trace.trim().is_empty() { &named } else { &trace }), out);
         }
         _ => {
-            // Version 4 keeps forms by their media type, the versions before by short names beside the others.
+            // Version 4 stores formats by media type, earlier versions by short names beside the others.
             let data = output["data"].as_object();
             let form = |media: &str, short: &str| {
                 let value = data.map_or(&output[short], |data| data.get(media).unwrap_or(&Value::Null));
@@ -125,7 +125,7 @@ fn fenced_output(text: &str, out: &mut Output) {
     fenced(out, "", &shown);
 }
 
-/// Text without the escape sequences that colour it in terminals.
+/// Text without the escape sequences for colours in terminals.
 fn without_colours(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let mut out = pieces.next().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
-//! Text that grows up to a bound.
+//! Text output with a size limit.
 
-/// Collects text; what does not fit is left out, and that it was is remembered.
+/// Collects text up to a limit; records whether some was left out.
 #[derive(Debug)]
 pub(crate) struct Output {
     text: String,
@@ -13,7 +13,7 @@ impl Output {
         Self { text: String::new(), limit, cut: false }
     }
 
-    /// Adds text without its control characters: they would make a terminal of whoever shows it misbehave.
+    /// Adds text without its control characters, which would confuse a terminal that shows it.
     pub(crate) fn push(&mut self, text: &str) {
         let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
         for piece in text.split_inclusive(|c| !is_plain(c)) {
@@ -35,7 +35,7 @@ impl Output {
         self.push(text);
     }
 
-    /// Ends what stands there, so that what follows begins after one empty line.
+    /// Ends a part, so that the next text starts after one empty line.
     pub(crate) fn part(&mut self) {
         let trimmed = self.text.trim_end_matches([' ', '\n', '\t']).len();
         self.text.truncate(trimmed);
@@ -44,7 +44,7 @@ impl Output {
         }
     }
 
-    /// Notes that something was left out before it came here.
+    /// Records that something was already left out.
     pub(crate) fn cut(&mut self) {
         self.cut = true;
     }
@@ -53,7 +53,7 @@ impl Output {
         self.cut
     }
 
-    /// The text, and whether something is missing from it.
+    /// The text, and whether something is missing.
     pub(crate) fn finish(mut self) -> (String, bool) {
         let trimmed = self.text.trim_end().len();
         self.text.truncate(trimmed);
@@ -98,7 +98,7 @@ pub(crate) fn rule(out: &mut Output, columns: usize) {
     out.push("\n");
 }
 
-/// A block of code, in a fence that it does not hold itself.
+/// A code block, in a fence that does not occur in it.
 pub(crate) fn fenced(out: &mut Output, language: &str, code: &str) {
     let longest = code.lines().map(|l| l.trim_start().bytes().take_while(|b| *b == b'`').count()).max().unwrap_or(0);
     let fence = "`".repeat((longest + 1).max(3));
@@ -109,7 +109,7 @@ pub(crate) fn fenced(out: &mut Output, language: &str, code: &str) {
     out.push("\n");
 }
 
-/// A table as Markdown, its first row the head; shorter rows are filled up. Nothing for one without cells.
+/// A table as Markdown, with the first row as the head; shorter rows are padded. Nothing for a table without cells.
 pub(crate) fn table(out: &mut Output, rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     if columns == 0 {

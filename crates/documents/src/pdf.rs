@@ -1,4 +1,4 @@
-//! PDF: the text of its pages, as far as they hold text and not pictures of it.
+//! PDF: the text of its pages; text in pictures is not read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,10 +9,10 @@ use crate::output::Output;
 use crate::view::{Range, Span};
 use crate::{DocumentError, MAX_PROPERTY_CHARS, Metadata};
 
-/// The most pages that are counted.
+/// Maximum number of pages that are counted.
 const MAX_PAGES: usize = 100_000;
 
-/// The text of a range of pages, each under its own heading if asked for.
+/// The text of a range of pages, each under a separate heading if requested.
 pub(crate) fn read(
     bytes: &[u8],
     range: Option<Range>,
@@ -37,7 +37,7 @@ pub(crate) fn read(
     let mut unreadable = 0;
     for number in span.numbers() {
         let mut text = String::new();
-        // The reader panics at what it does not expect. One bad page shall not cost the others.
+        // The reader panics on unexpected input. One bad page must not cost the others.
         let page = u32::try_from(number).unwrap_or(u32::MAX);
         let read = catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut PlainTextOutput::new(&mut text), page)));
         let failed = !matches!(read, Ok(Ok(())));
@@ -68,7 +68,7 @@ fn load_error(error: &Error) -> DocumentError {
     }
 }
 
-/// Lines without the spaces at their ends, and never two empty ones in a row.
+/// Trims line ends, and removes repeated empty lines.
 fn tidy(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut empty = 0;
@@ -116,7 +116,7 @@ fn information(document: &Document) -> Metadata {
     metadata
 }
 
-/// A PDF string: UTF-16 or UTF-8 with a mark, else Latin letters.
+/// A PDF string: UTF-16 or UTF-8 with a byte order mark, else Latin letters.
 fn string(bytes: &[u8]) -> String {
     match encoding_rs::Encoding::for_bom(bytes) {
         Some((encoding, mark)) => encoding.decode_without_bom_handling(&bytes[mark..]).0.into_owned(),

@@ -1,4 +1,4 @@
-//! Comma separated values, and those with other separators.
+//! Comma-separated values, and those with other separators.
 
 use csv::{ReaderBuilder, StringRecord};
 use serde_json::Value;
@@ -7,10 +7,10 @@ use crate::output::{self, Output};
 use crate::view::{Range, Span};
 use crate::{DocumentError, Metadata};
 
-/// How much is looked at to find the separator, in lines.
+/// Number of lines that are inspected to find the separator.
 const SAMPLE_LINES: usize = 20;
 
-/// The separator that most of the first lines agree on.
+/// The separator with the same count in most of the first lines.
 fn separator(text: &str) -> u8 {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).take(SAMPLE_LINES).collect();
     let score = |separator: char| {
@@ -27,7 +27,7 @@ fn records(text: &str) -> impl Iterator<Item = Result<StringRecord, DocumentErro
     reader.into_records().map(|record| record.map_err(|e| DocumentError::malformed("table", e)))
 }
 
-/// Counts rows and the most columns of a row.
+/// Counts the rows, and the columns of the longest row.
 fn measure(text: &str) -> Result<(usize, usize), DocumentError> {
     let (mut rows, mut columns) = (0, 0);
     for record in records(text) {
@@ -60,7 +60,7 @@ pub(crate) fn view(text: &str, range: Option<Range>, limit: usize) -> Result<(Ou
     Ok((out, metadata(rows, columns)))
 }
 
-/// All of it, the first row as the head.
+/// The whole table, with the first row as the head.
 pub(crate) fn markdown(text: &str, limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let (rows, columns) = measure(text)?;
     let mut out = Output::new(limit);

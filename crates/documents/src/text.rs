@@ -1,11 +1,11 @@
-//! Bytes to text.
+//! Decodes bytes to text.
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
 use crate::DocumentError;
 
-/// Reads bytes as text: by their byte order mark, as UTF-8, by the charset that they were labelled with, else as
-/// Windows-1252, which has a character for every byte.
+/// Decodes bytes by their byte order mark, as UTF-8, by the given charset, else as Windows-1252, which has a character for
+/// every byte.
 pub(crate) fn decode(bytes: &[u8], charset: Option<&str>) -> Result<String, DocumentError> {
     if let Some((encoding, mark)) = Encoding::for_bom(bytes) {
         return Ok(encoding.decode_without_bom_handling(&bytes[mark..]).0.into_owned());

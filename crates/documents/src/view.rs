@@ -1,4 +1,4 @@
-//! The two ways to look at a document: a part of it as text, or all of it as Markdown.
+//! The two views of a document: a part of it as text, or all of it as Markdown.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,36 +8,36 @@ use crate::{
     DocumentError, Format, MAX_MARKDOWN_BYTES, MAX_VIEW_BYTES, Metadata, image, notebook, office, pdf, table, text, web,
 };
 
-/// First and last of what is wanted, from 1; a last of -1 is the end.
+/// First and last item, from 1; a last of -1 is the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     pub first: i64,
     pub last: i64,
 }
 
-/// Which part of a document is wanted. What is unset is not limited.
+/// The selected part of a document. Unset fields do not limit it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// Of a PDF; of a notebook its cells.
+    /// Pages of a PDF, or cells of a notebook.
     pub pages: Option<Range>,
-    /// Of a spreadsheet.
+    /// Sheet of a spreadsheet.
     pub sheet: Option<String>,
-    /// Of a spreadsheet or table.
+    /// Rows of a spreadsheet or table.
     pub rows: Option<Range>,
-    /// Of a presentation.
+    /// Slides of a presentation.
     pub slides: Option<Range>,
 }
 
-/// What was read.
+/// The content that was read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Content {
     pub text: String,
     pub metadata: Metadata,
-    /// There is more than fits.
+    /// Whether there is more than fits.
     pub truncated: bool,
 }
 
-/// A range of what is there, from 1.
+/// A checked range of existing items, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Checks a range against what there is. The end may lie beyond it; the beginning may not.
+    /// Checks a range against the number of items. The end may be beyond it; the start may not.
     pub(crate) fn new(range: Option<Range>, total: usize, parameter: &str, things: &str) -> Result<Self, DocumentError> {
         let Some(Range { first, last }) = range else { return Ok(Self { first: 1, last: total }) };
         let wrong = |what: &str| {
@@ -68,7 +68,7 @@ impl Span {
 }
 
 impl Selection {
-    /// Refuses what a format does not have, since passing it over would show something else than was asked for.
+    /// Refuses a selection that a format does not support, since ignoring it would show something else.
     fn check(&self, format: Format) -> Result<(), DocumentError> {
         let fits = [
             ("page_range", self.pages.is_some(), "PDFs and notebooks", matches!(format, Format::Pdf | Format::Notebook)),
@@ -108,7 +108,7 @@ pub fn view(bytes: &[u8], format: Format, selection: &Selection) -> Result<Conte
     Ok(Content { text, metadata, truncated })
 }
 
-/// All of a document as Markdown. `charset` is what came with it from where it was fetched.
+/// All of a document as Markdown. `charset` is from the source that it was fetched from.
 ///
 /// # Errors
 /// A malformed or protected document, or one that is too large.

@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::output::Output;
 use crate::{DocumentError, MAX_PROPERTY_CHARS, Metadata, text};
 
-/// Where pages say their charset, in bytes from their beginning, as HTML wants it.
+/// Number of bytes from the start in which pages declare their charset, as HTML specifies.
 const PRESCAN_BYTES: usize = 1 << 10;
-/// What shows nothing to a reader.
+/// Elements without visible text.
 const SKIPPED: [&str; 9] = ["head", "script", "style", "noscript", "template", "svg", "iframe", "object", "canvas"];
 
-/// The text of a page, by what it was labelled with, else by what it says itself.
+/// Decodes a page by the given charset, else by the one that it declares.
 pub(crate) fn decode(bytes: &[u8], charset: Option<&str>) -> Result<String, DocumentError> {
     let head = String::from_utf8_lossy(&bytes[..bytes.len().min(PRESCAN_BYTES)]).to_ascii_lowercase();
     let own = head.split_once("charset=").map(|(_, rest)| {
@@ -43,7 +43,7 @@ pub(crate) fn read(html: &str, limit: usize) -> Result<(Output, Metadata), Docum
     Ok((out, metadata))
 }
 
-/// Pictures by their address. One that is in the page itself is only named: its bytes are no text.
+/// Pictures by their address. An embedded one is only named: its bytes are no text.
 fn picture(_: &dyn Handlers, element: Element<'_>) -> Option<HandlerResult> {
     let attribute = |name: &str| element.attrs.iter().find(|a| &*a.name.local == name).map(|a| a.value.to_string());
     let alt = attribute("alt").unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ").replace(['[', ']'], "");
@@ -60,7 +60,7 @@ fn title(html: &str) -> Option<String> {
     let start = lower.find("<title")?;
     let start = start + lower[start..].find('>')? + 1;
     let end = start + lower[start..].find("</title")?;
-    // As text of a page, so that its entities are resolved; its own tags would not be tags.
+    // Converted as text of a page, so that its entities are resolved; its own tags would not be tags.
     let text = htmd::convert(&html[start..end].replace('<', "&lt;")).ok()?;
     let title: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_PROPERTY_CHARS).collect();
     (!title.is_empty()).then_some(title)

@@ -1,14 +1,14 @@
-//! How many descriptors the server has, and what of them it keeps free.
+//! The server's file descriptors, and how many of them it keeps free.
 
 use std::fs;
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a create holds at its most: layers, entrances of cgroups, its network, sockets. Afterwards a sandbox holds one.
+/// The most that a create holds: layers, cgroup descriptors, its network, sockets. Afterwards a sandbox holds one.
 const OF_A_CREATE: u64 = 48;
 
-/// How many descriptors this process has open, and how many it may have.
+/// The number of descriptors that this process has open, and its limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DescriptorCount {
     pub open: u64,
@@ -16,7 +16,7 @@ pub struct DescriptorCount {
 }
 
 impl DescriptorCount {
-    /// None when the kernel doesn't say. Costs no descriptor on Linux 6.2 and later, and takes about a microsecond there.
+    /// None if the kernel doesn't say. On Linux 6.2 and later, it costs no descriptor and takes about a microsecond.
     pub fn now() -> Option<Self> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = match fs::metadata("/proc/self/fd").ok()?.len() {
@@ -31,18 +31,18 @@ impl DescriptorCount {
         self.limit.saturating_sub(self.open)
     }
 
-    /// What stays free for health checks and deletes.
+    /// The number that stays free for health checks and deletes.
     pub fn reserve(self) -> u64 {
         (self.limit / 16).clamp(8, 64)
     }
 
-    /// How many have to be free for so many creates at once: calls to the sandboxes that are there need some too.
+    /// The descriptors that have to be free for this number of concurrent creates: calls to existing sandboxes need some too.
     pub fn needed_for(self, creates: u64) -> u64 {
         2 * self.reserve() + OF_A_CREATE.saturating_mul(creates)
     }
 }
 
-/// Raises this process's limit of descriptors to the most that it may set.
+/// Raises this process's limit of descriptors to the hard limit.
 pub fn raise_limit() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -51,7 +51,7 @@ pub fn raise_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
 }
 
-/// This process, or the host, has no descriptor left.
+/// Whether the error means that this process, or the host, has no descriptor left.
 pub fn ran_out(error: &io::Error) -> bool {
     let of_kernel = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
     error.raw_os_error().is_some_and(|number| of_kernel.iter().any(|errno| errno.raw_os_error() == number))
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn open_descriptors_are_counted() {
         let before = DescriptorCount::now().unwrap();
-        // Other tests open and close some meanwhile.
+        // Other tests open and close some in the meantime.
         let files: Vec<fs::File> = (0..200).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let after = DescriptorCount::now().unwrap();
         assert!(after.open >= before.open + 150 && after.available() < before.available(), "{before:?} {after:?}");

@@ -1,4 +1,4 @@
-//! What makes sandboxes: `trait Engine` and its implementations.
+//! Creation of sandboxes: `trait Engine` and its implementations.
 //!
 //! Owns the life of a sandbox's processes, network, limits and writable layer. Never knows tenants or HTTP routes.
 
@@ -23,26 +23,26 @@ use tokio::sync::broadcast;
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// Makes sandboxes and reaches into them.
+/// Creates sandboxes and connects to them.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// The engine's name, such as `namespace`.
     fn name(&self) -> &'static str;
 
-    /// An id for a sandbox that is about to be created, with whatever was prepared for it.
-    /// Follow it with [`Engine::create`] or [`Engine::destroy`].
+    /// Reserves an id for a sandbox that is about to be created, with everything that was prepared for it. Follow it with
+    /// [`Engine::create`] or [`Engine::destroy`].
     async fn reserve(&self) -> Result<SandboxId, EngineError>;
 
-    /// Makes the sandbox. When it answers, the guest has been started and a dial will be served.
-    /// On failure nothing of the sandbox is left.
+    /// Creates the sandbox. When this returns, the guest has started and dials are served. On failure nothing of the sandbox is
+    /// left.
     async fn create(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
-    /// Runs a sandbox again whose processes have ended, on the disk that they left, under the same id. Its memory and its
-    /// processes are new; its main command and its hooks run again. On failure its disk stays.
+    /// Runs a sandbox again after its processes ended, on the same disk and under the same id. Its memory and processes are
+    /// new; its main command and its hooks run again. On failure its disk stays.
     async fn restart(&self, row: &Row, spec: &SandboxSpec) -> Result<Created, EngineError>;
 
-    /// Makes a sandbox before anybody asks, with what takes long to start in it started. [`Engine::adopt`] gives it away;
-    /// until then a start of the server removes it. On failure nothing of it is left.
+    /// Creates a sandbox in advance and starts what is slow to start in it. [`Engine::adopt`] assigns it; until then a start of
+    /// the server removes it. On failure nothing of it is left.
     async fn prepare(&self, spec: &SandboxSpec) -> Result<SandboxId, EngineError> {
         Err(EngineError::Unsupported {
             what: format!("making a sandbox of {} ahead", spec.image),
@@ -50,13 +50,14 @@ pub trait Engine: Send + Sync + 'static {
         })
     }
 
-    /// Makes a prepared sandbox what is asked for: its name, host name, environment, directory and main command. Image,
-    /// resources and network are those that it was prepared with. After a failure, destroy it.
+    /// Applies a spec to a prepared sandbox: its name, host name, environment, directory and main command. Image, resources and
+    /// network stay those that it was prepared with. After a failure, destroy it.
     async fn adopt(&self, row: &Row, _spec: &SandboxSpec) -> Result<Created, EngineError> {
         Err(EngineError::NotFound { id: row.id.clone() })
     }
 
-    /// Ends every process of the sandbox, however it was spawned, and removes its disk. Fine to repeat; fine for a lost sandbox.
+    /// Ends every process of the sandbox, however it was spawned, and removes its disk. Idempotent; also works for a lost
+    /// sandbox.
     async fn destroy(&self, id: &SandboxId) -> Result<(), EngineError>;
 
     /// Freezes all its processes; its memory stays.
@@ -64,36 +65,36 @@ pub trait Engine: Send + Sync + 'static {
 
     async fn resume(&self, id: &SandboxId) -> Result<(), EngineError>;
 
-    /// A new connection to the guest's HTTP server.
+    /// Opens a connection to the guest's HTTP server.
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Connection>, EngineError>;
 
-    /// Work of a client that goes on although no call waits for it, such as `a command`. Asked before an idle sandbox ends.
+    /// A client's work that continues without a waiting call, such as `a command`. Checked before an idle sandbox ends.
     async fn activity(&self, _id: &SandboxId) -> Result<Option<String>, EngineError> {
         Ok(None)
     }
 
-    /// What it uses now.
+    /// The sandbox's current usage.
     async fn usage(&self, id: &SandboxId) -> Result<Usage, EngineError>;
 
-    /// After a start: finds sandboxes again, those of the `known` rows and those that only the engine's own records name.
-    /// Removes what was prepared and never used. What it can't explain goes on as it is, in quarantine.
+    /// Re-adopts sandboxes after a start: those of the `known` rows and those that only the engine's own records name. Removes
+    /// what was prepared and never used. What it can't explain stays unchanged, in quarantine.
     ///
     /// # Errors
-    /// When it can't look, as without descriptors. Nothing was changed then.
+    /// If it can't inspect the host, for example without free descriptors. Then nothing was changed.
     async fn recover(&self, known: &[Row]) -> Result<Recovery, EngineError>;
 
-    /// Puts a sandbox that was found into quarantine. Since when it is there: earlier starts count.
+    /// Quarantines a sandbox that was found. Returns the time since when it is in quarantine, including earlier starts.
     async fn quarantine(&self, _id: &SandboxId, _reason: &str) -> Result<Timestamp, EngineError> {
         Ok(Timestamp::now())
     }
 
-    /// Takes a sandbox out of quarantine, as that of this row. One without a usable record is lost: its processes end, and
-    /// its disk is kept.
+    /// Takes a sandbox out of quarantine and assigns it this row. One without a usable record becomes lost: its processes end,
+    /// and its disk is kept.
     async fn take_back(&self, row: &Row) -> Result<Found, EngineError> {
         Err(EngineError::NotFound { id: row.id.clone() })
     }
 
-    /// What there is of a sandbox in quarantine.
+    /// What is left of a quarantined sandbox.
     async fn remains(&self, _id: &SandboxId) -> Result<Remains, EngineError> {
         Ok(Remains::default())
     }
@@ -101,60 +102,61 @@ pub trait Engine: Send + Sync + 'static {
     /// Sandboxes that ended by themselves.
     fn ended(&self) -> broadcast::Receiver<Ended>;
 
-    /// What is left of the host for more sandboxes.
+    /// The host's resources for more sandboxes.
     async fn capacity(&self) -> Result<HostCapacity, EngineError>;
 
-    /// What keeps it from making sandboxes, in words without paths; nothing when all is well. Quick.
+    /// Why it can't create sandboxes, as text without paths; empty if it can. Quick.
     async fn health(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The server is going away; sandboxes stay. Prepared but unused things are given back.
+    /// Releases prepared but unused resources before the server stops. Sandboxes stay.
     async fn close(&self);
 }
 
-/// A sandbox that has been made.
+/// A created sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct Created {
-    /// What isolates it, such as `["namespaces", "seccomp"]`: the level that it really has.
+    /// The isolation in effect, such as `["namespaces", "seccomp"]`.
     pub isolation: Vec<String>,
-    /// Where the time went, in order.
+    /// Durations of the stages, in order.
     #[serde(skip)]
     pub stages: Vec<(&'static str, Duration)>,
 }
 
-/// What a sandbox uses.
+/// A sandbox's resource usage.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Usage {
     pub memory_bytes: u64,
     pub cpu_nanoseconds: u64,
     pub pids: u64,
-    /// The writable layer; none where the storage can't tell.
+    /// The writable layer; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
-    /// Processes killed for want of memory, since it was made.
+    /// Processes killed by the OOM killer since it was created.
     pub oom_kills: Option<u64>,
-    /// What came to it and went out of it, with headers; none without a network.
+    /// Bytes received and sent, with headers; none without a network.
     pub network_received_bytes: Option<u64>,
     pub network_sent_bytes: Option<u64>,
 }
 
-/// What control knows of a sandbox, as far as the engine keeps it too.
+/// The part of control's row that the engine keeps too.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub id: SandboxId,
     pub name: SandboxName,
-    /// What control makes its row of when the store has lost it. The engine keeps it beside the sandbox and doesn't read it.
+    /// Content from which control recreates a row that the store lost. The engine keeps it with the sandbox and doesn't read
+    /// it.
     pub memo: String,
 }
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Debug, Clone, Default)]
 pub struct Recovery {
-    /// All known sandboxes but those in quarantine, and others whose records are sound.
+    /// All known sandboxes except those in quarantine, and others with sound records.
     pub found: Vec<Found>,
-    /// What can't be explained, with the reason. It stays as it is until [`Engine::take_back`] or [`Engine::destroy`].
+    /// What can't be explained, with the reason. It stays unchanged until [`Engine::take_back`] or [`Engine::destroy`].
     pub quarantined: Vec<Quarantined>,
-    /// What was removed, in words for the log.
+    /// Descriptions of what was removed, for the log.
     pub removed: Vec<String>,
 }
 
@@ -163,7 +165,7 @@ pub struct Recovery {
 pub struct Found {
     pub id: SandboxId,
     pub state: FoundState,
-    /// As it was given with its row.
+    /// The memo from its row.
     pub memo: Option<String>,
     /// As in [`Created`].
     pub isolation: Vec<String>,
@@ -173,7 +175,7 @@ pub struct Found {
 pub enum FoundState {
     Running,
     Paused,
-    /// Its processes are gone; with the reason. Its disk is kept until it is destroyed.
+    /// Its processes are gone, for this reason. Its disk is kept until it is destroyed.
     Lost(String),
 }
 
@@ -184,18 +186,18 @@ pub struct Quarantined {
     pub since: Timestamp,
 }
 
-/// What there is of a sandbox in quarantine.
+/// What is left of a quarantined sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Remains {
     pub processes: usize,
     pub has_disk: bool,
-    /// What its disk takes; none where the storage can't tell.
+    /// Size of its disk; none if the storage can't tell.
     pub disk_bytes: Option<u64>,
-    /// Its record can be read. Else it is lost when it is adopted.
+    /// Its record is readable. Otherwise it becomes lost when it is adopted.
     pub has_record: bool,
 }
 
-/// A sandbox whose guest ended without being asked to.
+/// A sandbox with a guest that ended unexpectedly.
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub id: SandboxId,
@@ -214,7 +216,7 @@ pub struct HostCapacity {
     pub descriptors_total: u64,
 }
 
-/// Why an engine could not do it.
+/// Why an operation of the engine failed.
 #[derive(Debug, Error)]
 pub enum EngineError {
     #[error("image {image:?} is not built here")]
@@ -227,14 +229,14 @@ pub enum EngineError {
     NoVolume { name: String, known: Vec<String> },
     #[error("there is no sandbox {id}")]
     NotFound { id: SandboxId },
-    /// A stage of the set-up failed. `stage` names it, such as `overlay` or `cgroup memory`.
+    /// A stage of the setup failed. `stage` names it, such as `overlay` or `cgroup memory`.
     #[error("setting up the sandbox failed at {stage}: {source}")]
     Stage { stage: String, source: io::Error, hint: Option<String> },
     #[error("another server has the data directory {}{}", data_dir.display(), in_brackets(holder.as_ref()))]
     InUse { data_dir: PathBuf, holder: Option<namespace::LockHolder> },
     #[error("{what} can't be enforced here: {reason}")]
     Unsupported { what: String, reason: String },
-    /// The storage of sandboxes' disks can't be used.
+    /// The storage of sandboxes' disks is unusable.
     #[error("{reason}")]
     Storage { reason: String, hint: Option<String> },
     #[error("{what} took longer than {limit:?}")]
@@ -243,10 +245,10 @@ pub enum EngineError {
     Dial { id: SandboxId, source: io::Error },
     #[error("{what}: {source}")]
     Host { what: String, source: io::Error },
-    /// More than this process may open. Nothing was changed.
+    /// More descriptors than this process may open. Nothing was changed.
     #[error("{sandboxes} sandboxes need {needed} open files, and the limit of this process is {limit}")]
     Descriptors { sandboxes: usize, needed: u64, limit: u64 },
-    /// A recovery could not see what there is. Nothing was changed.
+    /// A recovery could not inspect the host. Nothing was changed.
     #[error("sandboxes could not be looked for: {what}: {source}")]
     Look { what: String, source: io::Error },
 }

@@ -18,7 +18,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 const MIB: u64 = 1 << 20;
 
-/// A data directory whose pool is taken off when the test ends, however it ends.
+/// A data directory with a pool that is unmounted when the test ends, however it ends.
 struct DataDir(tempfile::TempDir);
 
 impl DataDir {
@@ -45,7 +45,7 @@ fn pool_of(mib: u64) -> StorageConfig {
     StorageConfig { size_bytes: Some(mib * MIB), mode: PoolMode::Auto, floor_bytes: None }
 }
 
-/// Writes until it fails; the bytes that went through and the error.
+/// Writes until it fails; returns the written bytes and the error.
 fn fill(path: &Path, most: u64) -> (u64, io::Error) {
     let block = vec![0x5a; MIB as usize];
     let mut file = File::create(path).unwrap();
@@ -59,7 +59,7 @@ fn fill(path: &Path, most: u64) -> (u64, io::Error) {
     panic!("wrote {written} bytes and met no limit");
 }
 
-/// Waits for what the kernel does in the background, for at most a minute.
+/// Waits for the kernel's background work, for at most a minute.
 fn eventually(what: &str, storage: &Storage, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -148,11 +148,11 @@ fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
     assert_eq!(second.kind(), first.kind());
     fs::write(second.root().join("uppers/kept/upper/b"), "second").unwrap();
     assert_eq!(fs::read_to_string(layer.join("upper/b")).unwrap(), "second");
-    // One mount, not one on top of the other.
+    // A single mount, not two stacked ones.
     second.unmount().unwrap();
     assert!(!layer.exists());
 
-    // As after a reboot, with a larger size wanted.
+    // As after a reboot, with a larger requested size.
     let third = data.open(768);
     assert_eq!(third.list_layers().unwrap(), ["kept"]);
     assert_eq!(fs::read_to_string(layer.join("upper/a")).unwrap(), "first");
@@ -161,7 +161,7 @@ fn a_mounted_pool_is_found_again_and_an_unmounted_one_mounted() {
     // The limit was kept with it.
     let (_, error) = fill(&layer.join("upper/big"), 64 * MIB);
     assert_eq!(errno(&error), Some(Errno::DQUOT));
-    // A pool does not shrink, and says so.
+    // A pool does not shrink, which is reported.
     assert!(data.open(512).notes()[0].contains("not shrink"));
     third.unmount().unwrap();
 }
@@ -172,7 +172,7 @@ fn an_image_attached_elsewhere_is_not_attached_twice() {
     let storage = data.open(512);
     let layer = storage.create_layer("held", 16 * MIB).unwrap();
     let held = File::create(layer.join("upper/open")).unwrap();
-    // The mount point goes while something still uses the file system, as with a mount namespace that ended.
+    // The mount point is removed while the file system is still in use, as by a mount namespace that ended.
     unmount(storage.root(), UnmountFlags::DETACH).unwrap();
     let again = data.open(512);
     let now = fs::metadata(again.root().join("uppers/held/upper/open")).unwrap();

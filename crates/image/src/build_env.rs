@@ -1,23 +1,23 @@
-//! What a build's RUN steps see of the host, and only they: its way out to the network.
+//! The parts of the host that only RUN steps of a build see: its access to the network.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The proxy variables and the CA store of the host. Never part of a layer's digest, of an image or of what is recorded.
+/// The proxy variables and the CA store of the host. Never part of a layer's digest, of an image or of records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildEnv {
-    /// For the step's processes, below the image's own environment.
+    /// The environment of the step's processes, overridden by the image's.
     pub env: BTreeMap<String, String>,
-    /// The host's CA bundle, to appear read-only at [`BuildEnv::CA_PATH`].
+    /// The host's CA bundle, mounted read-only at [`BuildEnv::CA_PATH`].
     pub ca_file: Option<PathBuf>,
-    /// Small files to appear read-only in the step's sandbox: an absolute path below `/run/arenite` and the content.
+    /// Small files mounted read-only in the step's sandbox: an absolute path below `/run/arenite` and the content.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// Where hosts keep their CA bundle.
+/// Paths of CA bundles on hosts.
 const CA_BUNDLES: [&str; 4] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
-/// What programs ask for a CA bundle.
+/// Variables that programs read for a CA bundle.
 const CA_VARIABLES: [&str; 7] = [
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
@@ -31,10 +31,10 @@ const PROXY_VARIABLES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "n
 const APT_CONFIG_PATH: &str = "/run/arenite/apt.conf";
 
 impl BuildEnv {
-    /// Where the host's CA bundle appears in a step's sandbox.
+    /// Path of the host's CA bundle in a step's sandbox.
     pub const CA_PATH: &'static str = "/run/arenite/build-ca.crt";
 
-    /// What this host uses.
+    /// The environment of this host.
     pub fn of_host() -> Self {
         let bundles: Vec<PathBuf> = std::env::var_os("SSL_CERT_FILE")
             .map(PathBuf::from)
@@ -48,7 +48,7 @@ impl BuildEnv {
         let mut env = BTreeMap::new();
         for name in PROXY_VARIABLES {
             let upper = name.to_ascii_uppercase();
-            // Programs differ in the case that they look for.
+            // Programs differ in the case that they read.
             let value = variable(name).or_else(|| variable(&upper));
             if let Some(value) = value.filter(|v| !v.is_empty()) {
                 env.insert(name.to_owned(), value.clone());
@@ -61,7 +61,7 @@ impl BuildEnv {
             for name in CA_VARIABLES {
                 env.insert(name.to_owned(), Self::CA_PATH.to_owned());
             }
-            // apt asks no variable for a CA bundle, but for a file of settings.
+            // apt reads no variable for a CA bundle, but a file of settings.
             env.insert("APT_CONFIG".to_owned(), APT_CONFIG_PATH.to_owned());
             let settings = format!("Acquire::https::CAInfo \"{}\";\n", Self::CA_PATH);
             files.push((APT_CONFIG_PATH.to_owned(), settings.into_bytes()));

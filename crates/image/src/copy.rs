@@ -1,8 +1,8 @@
-//! COPY: files of the build's context into a new layer.
+//! COPY: copies files of the build's context into a new layer.
 //!
-//! Both sides are hostile ground: the context may hold links that lead out of it, the layers below links that lead out of
-//! the image. Sources are opened below the context's root by the kernel's own check; the destination is resolved in the
-//! layered view; and the layer is written component by component, through descriptors that follow no link.
+//! Both sides are hostile: the context may have links that lead out of it, and the layers below links that lead out of the
+//! image. Sources are opened below the context's root by the kernel's own check. The destination is resolved in the layered
+//! view. The layer is written component by component, through descriptors that follow no link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,24 +18,24 @@ use crate::digest::FieldDigest;
 use crate::root::{Entry, Resolved, RootView};
 use crate::tree::{NoSink, TreeSink, WalkError, open_source, walk};
 
-/// A COPY whose variables and names are resolved.
+/// A COPY with resolved variables and names.
 #[derive(Debug)]
 pub(crate) struct CopyPlan {
     pub(crate) sources: Vec<PathBuf>,
     /// Absolute in the image.
     pub(crate) destination: PathBuf,
-    /// The destination is a directory by how it is written, whether it exists or not.
+    /// The destination is written as a directory, whether it exists or not.
     pub(crate) into_directory: bool,
     pub(crate) owner: (u32, u32),
     pub(crate) chmod: Option<u32>,
 }
 
-/// Why a COPY can't be carried out.
+/// Why a COPY failed.
 #[derive(Debug)]
 pub(crate) struct CopyError {
     pub(crate) reason: String,
     pub(crate) hint: Option<String>,
-    /// The host's failure, when it is one.
+    /// The host's error, if there is one.
     pub(crate) source: Option<io::Error>,
 }
 
@@ -49,7 +49,7 @@ impl CopyError {
     }
 }
 
-/// One source, opened, with the digest of what it holds.
+/// One opened source, with the digest of its content.
 #[derive(Debug)]
 struct SourceTree {
     given: PathBuf,
@@ -125,7 +125,7 @@ impl Sources {
 }
 
 impl SourceTree {
-    /// Where in the image the top of this source goes.
+    /// The path in the image of this source's top.
     fn place(&self, plan: &CopyPlan, at: Resolved) -> Result<Vec<OsString>, CopyError> {
         let exists_as_directory = matches!(at.entry, Entry::Directory(_));
         let is_missing = matches!(at.entry, Entry::Missing);
@@ -149,7 +149,7 @@ impl SourceTree {
     }
 }
 
-/// A walk reads from where the descriptor stands.
+/// Rewinds the descriptor: a walk reads from its current position.
 fn rewind(node: &OwnedFd) -> io::Result<()> {
     rustix::fs::seek(node, rustix::fs::SeekFrom::Start(0))?;
     Ok(())
@@ -186,10 +186,10 @@ fn destination_error(destination: &Path, error: io::Error) -> CopyError {
     }
 }
 
-/// Writes into a layer that is being made.
+/// Writes into a layer that is being built.
 pub(crate) struct LayerWriter {
     files: OwnedFd,
-    /// The layers below and, on top, this one.
+    /// The layers below, with this one on top.
     pub(crate) view: RootView,
 }
 
@@ -200,15 +200,15 @@ impl LayerWriter {
         let view = RootView::open(layers)?;
         let files = rustix::fs::open(files, flags, Mode::empty())?;
         let writer = Self { files, view };
-        // The top layer's root is the image's root: it takes over what the layers below have.
+        // The top layer's root is the image's root: it gets the attributes of the layers below.
         if let Some(top) = lower.last() {
             writer.take_over(&writer.files, &rustix::fs::stat(top)?)?;
         }
         Ok(writer)
     }
 
-    /// Opens a directory of the layer, made with its parents where they are missing: as the layers below have them,
-    /// else with `mode` and `owner`.
+    /// Opens a directory of the layer. Creates it and its missing parents: like those of the layers below, else with `mode` and
+    /// `owner`.
     pub(crate) fn directory(&self, components: &[OsString], mode: u32, owner: (u32, u32)) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut here = self.files.try_clone()?;
@@ -255,16 +255,16 @@ fn set_times(node: &OwnedFd, stat: &Stat) -> io::Result<()> {
 /// A directory that is being copied.
 struct OpenDirectory {
     fd: OwnedFd,
-    /// Where it is in the image: below a link of the image, this is not where the source's path says.
+    /// Its path in the image: below a link of the image, this differs from the source's path.
     components: Vec<OsString>,
-    /// It was not in the image before, so it takes the source's time.
+    /// It was not in the image before, so it gets the source's time.
     is_new: bool,
 }
 
-/// Writes what a walk finds.
+/// Writes the entries of a walk.
 struct CopySink<'a> {
     target: &'a mut LayerWriter,
-    /// Where the walk's top goes.
+    /// The target of the walk's top.
     place: Vec<OsString>,
     plan: &'a CopyPlan,
     directories: Vec<OpenDirectory>,
@@ -272,7 +272,7 @@ struct CopySink<'a> {
 }
 
 impl CopySink<'_> {
-    /// The parent's descriptor and the name for a file or link at `path`, with what stood there in this layer removed.
+    /// The parent's descriptor and the name for a file or link at `path`, after removing what this layer had there.
     fn slot(&mut self, path: &Path) -> io::Result<(OwnedFd, OsString)> {
         let (parent, name, components) = match (path.file_name(), self.directories.last()) {
             (Some(name), Some(dir)) => (dir.fd.try_clone()?, name.to_owned(), joined(&dir.components, name)),
@@ -293,7 +293,7 @@ impl CopySink<'_> {
 
     fn mode(&self, stat: &Stat, is_directory: bool) -> u32 {
         match self.plan.chmod {
-            // A directory that may be read must be searchable to be of use.
+            // A readable directory must be searchable to be useful.
             Some(mode) if is_directory => mode | ((mode & 0o444) >> 2),
             Some(mode) => mode,
             None => stat.st_mode & 0o7777,
@@ -313,7 +313,7 @@ impl TreeSink for CopySink<'_> {
             (Some(name), Some(dir)) => joined(&dir.components, name),
             _ => self.place.clone(),
         };
-        // `lib/` copied onto an image whose `lib` is a link to `usr/lib` goes there, as it would with cp.
+        // `lib/` copied onto an image with `lib` as a link to `usr/lib` goes there, as with cp.
         let mut at = PathBuf::from("/");
         at.extend(&components);
         let resolved = self.target.view.resolve(&at, true)?;

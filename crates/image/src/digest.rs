@@ -2,19 +2,19 @@
 
 use sha2::{Digest, Sha256};
 
-/// Changes when what a step makes of the same words changes, so that layers made by older rules are not reused.
+/// Changes when the same step would have a different result, so that layers built by older rules are not reused.
 const RULES: &str = "arenite-layer-1";
 
-/// A digest over named fields. Each carries its length, so that no two lists of fields look alike.
+/// A digest over named fields. Each includes its length, so that no two lists of fields have the same input.
 pub(crate) struct FieldDigest(Sha256);
 
 impl FieldDigest {
-    /// Starts the digest of a step that stands on the layer `below`.
+    /// Starts the digest of a step on the layer `below`.
     pub(crate) fn step(below: Option<&str>, kind: &str) -> Self {
         Self(Sha256::new()).field("rules", RULES).field("below", below.unwrap_or_default()).field("kind", kind)
     }
 
-    /// Starts a digest that stands alone.
+    /// Starts a digest without a layer below.
     pub(crate) fn new(kind: &str) -> Self {
         Self(Sha256::new()).field("kind", kind)
     }
@@ -38,7 +38,7 @@ impl FieldDigest {
     }
 }
 
-/// Whether a text is a digest of ours, and so a safe file name.
+/// Whether a text is one of our digests, and so a safe file name.
 pub(crate) fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }

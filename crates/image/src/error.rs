@@ -1,4 +1,4 @@
-//! Why something about an image could not be done.
+//! Errors of images.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,23 +14,23 @@ use crate::imagefile::ParseError;
 pub enum ImageError {
     #[error("image \"{name}\" is not built here")]
     NotFound { name: ImageName },
-    /// A manifest that can't be read, or a layer that is gone.
+    /// An unreadable manifest, or a missing layer.
     #[error("image \"{name}\" is damaged: {reason}")]
     Damaged { name: String, reason: String },
     #[error("the image store is in use by a build or a removal")]
     Busy,
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// A step that can't be carried out as written.
+    /// A step that can't be executed as written.
     #[error("line {line}: {reason}")]
     Step { line: usize, reason: String, hint: Option<String> },
-    /// A command of the build that ended with a failure, with the end of its output.
+    /// A failed command of the build, with the end of its output.
     #[error("line {line}: {what} ended with exit code {code}")]
     Failed {
         line: usize,
         what: String,
         code: i32,
-        /// The last lines of its output, 20 at most.
+        /// The last lines of its output, at most 20.
         tail: Vec<String>,
     },
     #[error("line {line}: {what} took longer than {limit:?}")]

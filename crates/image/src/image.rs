@@ -1,4 +1,4 @@
-//! What an image is.
+//! Images and their configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use arenite_model::ImageName;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A local image: layers and what its sandboxes start with.
+/// A local image: layers and the configuration of its sandboxes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Image {
     pub name: ImageName,
@@ -24,20 +24,20 @@ pub struct Image {
 /// One sealed layer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Layer {
-    /// SHA-256 over the digest of the layer below and the step that made this one, 64 hexadecimal digits:
-    /// it stands for the whole stack up to here.
+    /// SHA-256 over the digest of the layer below and the step that built this one, 64 hexadecimal digits: it identifies the
+    /// whole stack up to here.
     pub digest: String,
     /// Its files, in overlayfs's format: character devices 0/0 are whiteouts, `user.overlay.opaque` marks opaque directories.
     /// Owners are the image's own ids (0, 1000), so that it is mounted through an id map.
     pub dir: PathBuf,
     /// Blocks on disk, in bytes; a hard-linked file counts once.
     pub bytes: u64,
-    /// The instruction that made it.
+    /// The instruction that built it.
     pub created_by: String,
     pub created_at: Timestamp,
 }
 
-/// What a sandbox of the image starts with.
+/// The initial configuration of an image's sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {

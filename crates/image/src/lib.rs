@@ -1,8 +1,8 @@
-//! Images: read-only layers plus metadata, the store that keeps them, and the builds that make them.
+//! Images: read-only layers plus metadata, the store of images, and their builds.
 //!
-//! Owns the layers on disk, their manifests, Imagefiles, the layered view of an image's root and what is copied into it.
-//! Never starts a sandbox: a build's RUN steps go to the [`BuildRunner`] that the engine gives it. Never lets an image's
-//! content lead it elsewhere on the host: an image's links are resolved inside its own root, component by component.
+//! Owns the layers on disk, their manifests, Imagefiles, the layered view of an image's root and what is copied into it. Never
+//! starts a sandbox: the engine provides a [`BuildRunner`] for a build's RUN steps. An image's content never leads it elsewhere
+//! on the host: an image's links are resolved inside its own root, component by component.
 //!
 //! ```text
 //!                 new_layer            seal: syncfs, rename
@@ -12,8 +12,8 @@
 //!                                  └──────► (nothing) ◄── trash/<n>
 //! ```
 //!
-//! Only a sealed layer has a digest for a name, and a manifest is written after the layers it names. So a build that dies
-//! leaves nothing but what is under `building/` and `trash/`, which the next open or build sweeps.
+//! Only a sealed layer is named by a digest, and a manifest is written after its layers. So an interrupted build leaves only
+//! what is under `building/` and `trash/`, which the next open or build removes.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
-//! A command's output as lines that are safe to show.
+//! Splits a command's output into lines that are safe to show.
 
 use std::collections::VecDeque;
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A longer line is shown in pieces.
+/// Longer lines are shown in pieces.
 const MAX_LINE_BYTES: usize = 4 << 10;
-/// How many of the last lines are kept for an error.
+/// Number of last lines that are kept for an error.
 const TAIL: usize = 20;
 
-/// Splits bytes into lines at LF and CR and hands them on without control characters: a build's output must not steer
-/// the terminal of whoever looks at it.
+/// Splits bytes into lines at LF and CR and passes them on without control characters: a build's output must not control the
+/// terminal that shows it.
 pub(crate) struct OutputLines<'a> {
     line: Vec<u8>,
     tail: VecDeque<String>,
@@ -37,7 +37,7 @@ impl<'a> OutputLines<'a> {
         }
     }
 
-    /// Reads to the end.
+    /// Reads to the end of the stream.
     pub(crate) async fn drain(&mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
         let mut buffer = vec![0; 16 << 10];
         loop {
@@ -48,7 +48,7 @@ impl<'a> OutputLines<'a> {
         }
     }
 
-    /// Ends the last line; answers the last lines of all.
+    /// Ends the last line; returns the last lines of the output.
     pub(crate) fn finish(mut self) -> Vec<String> {
         self.end_line();
         self.tail.into()

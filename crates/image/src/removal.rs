@@ -1,4 +1,4 @@
-//! Removing directories whose content is hostile.
+//! Removal of directories with hostile content.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -9,12 +9,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// How deep a directory is walked before it is moved up. Bounds the descriptors that are open at once.
+/// Depth of a directory at which it is moved up. Limits the number of open descriptors.
 const DEPTH: usize = 64;
 
-/// Removes a directory with all that is in it. Links are never followed, however the tree changes meanwhile, and a tree
-/// of any depth is removed with a bounded number of descriptors: what lies too deep is first moved up.
-/// Fine when it does not exist.
+/// Removes a directory and its content, if it exists. Links are never followed, even if the tree changes meanwhile. A tree of
+/// any depth is removed with a limited number of descriptors: what is too deep is first moved up.
 pub fn remove_tree(dir: &Path) -> io::Result<()> {
     let top = match open_dir(rustix::fs::CWD, dir) {
         Ok(top) => top,
@@ -22,7 +21,7 @@ pub fn remove_tree(dir: &Path) -> io::Result<()> {
         Err(e) => return Err(e.into()),
     };
     let mut removal = Removal { top: top.as_fd(), moved: 0 };
-    // Each round empties the tree but for what it moved up, which is at most as deep as before less DEPTH.
+    // Each round empties the tree except for what it moved up, which is at most as deep as before less DEPTH.
     loop {
         let moved = removal.moved;
         removal.empty(removal.top, 0)?;
@@ -42,7 +41,7 @@ fn open_dir(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd,
 
 struct Removal<'a> {
     top: BorrowedFd<'a>,
-    /// How many directories were moved to the top.
+    /// The number of directories that were moved to the top.
     moved: u64,
 }
 

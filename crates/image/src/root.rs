@@ -1,8 +1,8 @@
 //! The root of an image as its sandboxes see it, read from its layers without mounting them.
 //!
 //! Names are looked up one component at a time in descriptors of the layers, never by a path on the host, and links are
-//! resolved here, inside the image's root. So a layer whose `/app` points to `/etc` or `../../..` means the image's `/etc`
-//! and root, never the host's.
+//! resolved here, inside the image's root. So if a layer's `/app` points to `/etc` or `../../..`, the target is the image's
+//! `/etc` and root, never the host's.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// As many links as the kernel follows in one path.
+/// Maximum number of links in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// The kernel's bound on a path.
+/// The kernel's limit on the length of a path.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// An image's root: layers with the upper ones hiding the lower ones, as overlayfs shows them.
+/// An image's root: layers in which upper ones hide lower ones, as in overlayfs.
 #[derive(Debug)]
 pub struct RootView {
     /// Top first.
     layers: Vec<Arc<OwnedFd>>,
 }
 
-/// What a name stands for.
+/// A directory entry.
 #[derive(Debug, Clone)]
 pub enum Entry {
     Missing,
@@ -39,10 +39,10 @@ pub enum Entry {
     Special(Stat),
 }
 
-/// A path whose links are resolved.
+/// A path with resolved links.
 #[derive(Debug)]
 pub struct Resolved {
-    /// Components below the root: no link but, when the last was not to be followed, the last one; no `.` and `..`.
+    /// Components below the root: without links, except the last component if it was not to be followed; without `.` and `..`.
     pub components: Vec<OsString>,
     pub entry: Entry,
 }
@@ -56,12 +56,12 @@ impl Resolved {
     }
 }
 
-/// One directory of the view: its directories in the layers that show through, top first.
+/// A directory of the view: its visible directories in the layers, top first.
 #[derive(Debug, Clone)]
 struct Merged(Vec<Arc<OwnedFd>>);
 
 impl RootView {
-    /// Opens the layers' directories, lowest first as an [`crate::Image`] has them.
+    /// Opens the layers' directories, lowest first as in an [`crate::Image`].
     pub fn open<'a>(layers: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
         let mut fds = Vec::new();
         for dir in layers {
@@ -71,8 +71,8 @@ impl RootView {
         Ok(Self { layers: fds })
     }
 
-    /// Resolves a path from the root, with or without a leading `/`. Links on the way are followed, the last one only if
-    /// `follow` is set. What is missing has its components as they stand.
+    /// Resolves a path from the root, with or without a leading `/`. Follows links on the way, and the last one only if
+    /// `follow` is set. Missing components are kept as they are.
     pub fn resolve(&self, path: &Path, follow: bool) -> io::Result<Resolved> {
         if path.as_os_str().len() > MAX_PATH_BYTES {
             return Err(Errno::NAMETOOLONG.into());
@@ -85,7 +85,7 @@ impl RootView {
         while let Some(name) = todo.pop_front() {
             if name == ".." {
                 done.pop();
-                // Above the root is the root; above something missing is what was there before it.
+                // The parent of the root is the root; the parent of a missing component is the one before it.
                 if stack.len() > done.len() + 1 {
                     stack.pop();
                 }
@@ -115,7 +115,7 @@ impl RootView {
                 for part in split(target).collect::<Vec<_>>().into_iter().rev() {
                     todo.push_front(part);
                 }
-                // An absolute link to `/`, or one to `.`, leaves nothing more to look up.
+                // After an absolute link to `/`, or one to `.`, nothing is left to look up.
                 entry = Entry::Directory(self.stat_of(&stack)?);
                 continue;
             }
@@ -131,7 +131,7 @@ impl RootView {
         Ok(Resolved { components: done, entry })
     }
 
-    /// What stands at a path whose links are already resolved.
+    /// The entry at a path with resolved links.
     pub fn entry(&self, components: &[OsString]) -> io::Result<Entry> {
         let mut here = self.root();
         let mut entry = self.root_entry()?;
@@ -147,7 +147,7 @@ impl RootView {
         Ok(entry)
     }
 
-    /// A regular file's content, at most `limit` bytes; none when it is missing or something else.
+    /// A regular file's content, at most `limit` bytes; none if it is missing or something else.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let resolved = self.resolve(path, true)?;
         let (Entry::File(_), Some((name, parents))) = (&resolved.entry, resolved.components.split_last()) else {
@@ -161,7 +161,7 @@ impl RootView {
             }
         }
         for layer in &here.0 {
-            // NONBLOCK: should it have become a FIFO since, opening it must not wait for a writer.
+            // NONBLOCK: if it has become a FIFO since, opening it must not wait for a writer.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             match rustix::fs::openat(layer, name, flags, Mode::empty()) {
                 Ok(file) => {
@@ -208,7 +208,7 @@ impl RootView {
 }
 
 impl Merged {
-    /// One name in this directory; with the directory it is, if it is one.
+    /// Looks up a name in this directory; also returns the directory, if it is one.
     fn lookup(&self, name: &OsStr) -> io::Result<(Entry, Option<Merged>)> {
         let mut shown: Vec<Arc<OwnedFd>> = Vec::new();
         let mut first: Option<Stat> = None;

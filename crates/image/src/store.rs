@@ -9,7 +9,8 @@
 //! trash/<n>/                      layers that are being removed
 //! ```
 //!
-//! The directory is root's alone: layers hold set-id programs under the image's own ids, which no user of the host may reach.
+//! Only root can enter the directory: layers contain set-id programs under the image's own ids, which no user of the host may
+//! reach.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,16 +32,16 @@ use crate::image::{Image, ImageConfig, Layer};
 use crate::removal::remove_tree;
 use crate::tree::disk_usage;
 
-/// The most layers of an image, below the kernel's 500 of an overlay with room for snapshots.
+/// Maximum number of layers of an image, below the kernel's 500 of an overlay with room for snapshots.
 pub(crate) const MAX_LAYERS: usize = 120;
-/// The most bytes of a manifest or a layer's description.
+/// Maximum size of a manifest or a layer's description, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 
-/// How a layer's directory is made and removed on this storage.
+/// How a layer's directory is created and removed on this storage.
 pub trait LayerStorage: Send + Sync + fmt::Debug {
-    /// Makes an empty directory, which will be renamed within its file system when the layer is sealed.
+    /// Creates an empty directory, which will be renamed within its file system when the layer is sealed.
     fn create(&self, dir: &Path) -> io::Result<()>;
-    /// Removes it with all that is in it; fine when it is not there.
+    /// Removes a directory and its content, if it exists.
     fn remove(&self, dir: &Path) -> io::Result<()>;
 }
 
@@ -65,17 +66,17 @@ pub struct ImageStore {
     storage: Arc<dyn LayerStorage>,
 }
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Removed {
-    /// Digests of the layers that are gone.
+    /// Digests of the removed layers.
     pub layers: Vec<String>,
     /// Digests of layers that stay because a sandbox uses them; [`ImageStore::prune`] removes them later.
     pub kept: Vec<String>,
     pub freed_bytes: u64,
 }
 
-/// What `images/<name>.json` holds.
+/// Content of `images/<name>.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     version: u32,
@@ -87,12 +88,12 @@ struct Manifest {
     created_at: Timestamp,
 }
 
-/// A manifest's file and what it holds, or why that can't be told.
+/// A manifest's file and its content, or why it is unreadable.
 type FoundManifest = (PathBuf, Result<Manifest, ImageError>);
 
 const MANIFEST_VERSION: u32 = 1;
 
-/// What `layer.json` holds.
+/// Content of `layer.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
     pub(crate) bytes: u64,
@@ -100,13 +101,13 @@ pub(crate) struct LayerRecord {
     pub(crate) created_at: Timestamp,
 }
 
-/// Held while layers are made or removed; released when dropped, and by the kernel when the process dies.
+/// Held while layers are created or removed; released when dropped, and by the kernel when the process dies.
 #[derive(Debug)]
 pub(crate) struct StoreLock {
     _file: File,
 }
 
-/// A layer that is being made.
+/// A layer that is being built.
 #[derive(Debug)]
 pub(crate) struct OpenLayer {
     pub(crate) dir: PathBuf,
@@ -123,13 +124,13 @@ impl OpenLayer {
 }
 
 impl ImageStore {
-    /// Opens or makes a store whose layers are plain directories.
+    /// Opens or creates a store that keeps layers as plain directories.
     pub fn open(dir: PathBuf) -> Result<Self, ImageError> {
         Self::open_on(dir, Arc::new(PlainDirectories))
     }
 
-    /// Opens or makes a store on a storage with its own kind of directory, such as btrfs subvolumes with a limit.
-    /// Sweeps what a crash has left, unless a build is running.
+    /// Opens or creates a store on a storage with a special kind of directory, such as btrfs subvolumes with a limit. Removes
+    /// what a crash left, unless a build is running.
     pub fn open_on(dir: PathBuf, storage: Arc<dyn LayerStorage>) -> Result<Self, ImageError> {
         for path in [dir.clone(), dir.join("layers"), dir.join("images"), dir.join("building"), dir.join("trash")] {
             DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(ImageError::io("could not make", &path))?;
@@ -141,12 +142,12 @@ impl ImageStore {
         Ok(store)
     }
 
-    /// Where the store is.
+    /// The store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// An image that is built here, with all its layers there.
+    /// A local image with all its layers.
     pub fn get(&self, name: &ImageName) -> Result<Image, ImageError> {
         let path = self.manifest_path(name);
         match self.read_manifest(&path)? {
@@ -155,7 +156,7 @@ impl ImageStore {
         }
     }
 
-    /// All images in the order of their names. A damaged one is left out and logged.
+    /// All images, sorted by name. A damaged one is skipped and logged.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let mut images = Vec::new();
         for (path, manifest) in self.manifests()? {
@@ -168,7 +169,7 @@ impl ImageStore {
         Ok(images)
     }
 
-    /// Removes an image and those of its layers that no other image has. A layer that `in_use` knows, because a sandbox
+    /// Removes an image and those of its layers that no other image uses. A layer for which `in_use` is true, because a sandbox
     /// runs on it, stays for [`ImageStore::prune`].
     pub fn remove(&self, name: &ImageName, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
@@ -176,7 +177,7 @@ impl ImageStore {
         let own = match self.read_manifest(&path) {
             Ok(Some(manifest)) => manifest.layers,
             Ok(None) => return Err(ImageError::NotFound { name: name.clone() }),
-            // One that can't be read names no layers; prune finds them.
+            // An unreadable one names no layers; prune finds them.
             Err(ImageError::Damaged { .. }) => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -185,8 +186,8 @@ impl ImageStore {
         self.drop_unreferenced(&lock, own, in_use)
     }
 
-    /// Removes all layers that no image has and no sandbox uses: those of images that were rebuilt or removed while in
-    /// use, and of builds that failed, which were kept to be reused.
+    /// Removes all layers that no image or sandbox uses: those of images that were rebuilt or removed while in use, and those
+    /// of failed builds, which were kept for reuse.
     pub fn prune(&self, in_use: &dyn Fn(&str) -> bool) -> Result<Removed, ImageError> {
         let lock = self.try_lock()?.ok_or(ImageError::Busy)?;
         self.sweep(&lock);
@@ -229,7 +230,7 @@ impl ImageStore {
         Ok(removed)
     }
 
-    /// Removes a sealed layer. It leaves its digest's place at once, so that a crash never leaves half of it there.
+    /// Removes a sealed layer. It is renamed at once, so that a crash never leaves half of it under its digest.
     fn discard(&self, _lock: &StoreLock, digest: &str) -> Result<bool, ImageError> {
         let dir = self.layer_dir(digest);
         let trash = self.scratch("trash");
@@ -242,7 +243,7 @@ impl ImageStore {
         Ok(true)
     }
 
-    /// Waits for the lock. Blocks as long as a build runs elsewhere.
+    /// Waits for the lock. Blocks while a build runs elsewhere.
     pub(crate) fn lock(&self) -> Result<StoreLock, ImageError> {
         let (file, path) = self.lock_file()?;
         loop {
@@ -254,7 +255,7 @@ impl ImageStore {
         }
     }
 
-    /// The lock, unless someone else holds it.
+    /// Takes the lock, unless another process holds it.
     pub(crate) fn try_lock(&self) -> Result<Option<StoreLock>, ImageError> {
         let (file, path) = self.lock_file()?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -276,7 +277,7 @@ impl ImageStore {
         Ok((file, path))
     }
 
-    /// Removes what a crash has left. What can't be removed now, because it is still mounted or written to, is left to the next.
+    /// Removes what a crash left. What can't be removed now, because it is still mounted or written, is left to the next sweep.
     pub(crate) fn sweep(&self, _lock: &StoreLock) {
         for place in ["building", "trash"] {
             let Ok(entries) = fs::read_dir(self.dir.join(place)) else {
@@ -298,13 +299,13 @@ impl ImageStore {
         }
     }
 
-    /// A new layer with its two directories.
+    /// Creates a layer with its two directories.
     pub(crate) fn new_layer(&self, _lock: &StoreLock) -> Result<OpenLayer, ImageError> {
         let dir = self.scratch("building");
         self.storage.create(&dir).map_err(ImageError::io("could not make", &dir))?;
         let layer = OpenLayer { dir };
         for part in [layer.files(), layer.work()] {
-            // Set again: the process may have its own umask.
+            // Set explicitly, because the process has its umask.
             DirBuilder::new()
                 .mode(0o755)
                 .create(&part)
@@ -314,7 +315,7 @@ impl ImageStore {
         Ok(layer)
     }
 
-    /// Gives up a layer that was not sealed.
+    /// Discards a layer that was not sealed.
     pub(crate) fn abandon(&self, layer: &OpenLayer) {
         if let Err(error) = self.storage.remove(&layer.dir) {
             tracing::warn!(dir = ?layer.dir, %error, "could not remove an unfinished layer");
@@ -344,18 +345,18 @@ impl ImageStore {
         Ok(record)
     }
 
-    /// A sealed layer's record; none when the layer is not there.
+    /// A sealed layer's record; none if the layer doesn't exist.
     pub(crate) fn layer_record(&self, digest: &str) -> Option<LayerRecord> {
         let bytes = read_bounded(&self.layer_dir(digest).join("layer.json")).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Where a sealed layer's files are.
+    /// The directory of a sealed layer's files.
     pub(crate) fn layer_files(&self, digest: &str) -> PathBuf {
         self.layer_dir(digest).join("files")
     }
 
-    /// Writes an image's manifest in one step, in the place of an older one.
+    /// Writes an image's manifest atomically, replacing an older one.
     pub(crate) fn publish(
         &self,
         _lock: &StoreLock,
@@ -367,7 +368,7 @@ impl ImageStore {
         let manifest =
             Manifest { version: MANIFEST_VERSION, name: canonical(name), digest, layers, config, created_at: Timestamp::now() };
         let path = self.manifest_path(name);
-        // Swept from there should the rename not be reached.
+        // Removed there by a sweep if the rename is not reached.
         let next = self.scratch("trash");
         let write = || -> io::Result<()> {
             let json = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
@@ -440,7 +441,7 @@ impl ImageStore {
         if manifest.version != MANIFEST_VERSION {
             return Err(damaged(format!("its manifest has version {}, this is for {MANIFEST_VERSION}", manifest.version)));
         }
-        // A digest is a directory's name here: nothing else may pass for one.
+        // A digest is a directory's name here: nothing else may be accepted as one.
         if !manifest.layers.iter().all(|l| is_digest(l)) {
             return Err(damaged("its manifest names a layer that is no digest".to_owned()));
         }
@@ -470,7 +471,7 @@ impl ImageStore {
         self.dir.join("images").join(file)
     }
 
-    /// A path in `place` that nothing has; the process id keeps two servers of one store apart.
+    /// An unused path in `place`; the process id distinguishes two servers of one store.
     fn scratch(&self, place: &str) -> PathBuf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -484,7 +485,7 @@ impl ImageStore {
     }
 }
 
-/// `base` and `base:latest` are one image.
+/// `base` and `base:latest` are the same image.
 fn canonical(name: &ImageName) -> ImageName {
     name.as_str().strip_suffix(":latest").and_then(|short| short.parse().ok()).unwrap_or_else(|| name.clone())
 }

@@ -1,4 +1,4 @@
-//! A tree of files read in a fixed order: for its digest, and to copy it while the digest is taken again.
+//! A tree of files read in a fixed order: for its digest, and to copy it while the digest is computed again.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io::{self, Read};
@@ -13,12 +13,12 @@ use sha2::{Digest, Sha256};
 use crate::ImageError;
 use crate::digest::FieldDigest;
 
-/// The deepest that a copied tree may be.
+/// Maximum depth of a copied tree.
 pub(crate) const MAX_DEPTH: usize = 100;
-/// The most files, directories and links of one COPY source.
+/// Maximum number of files, directories and links of one COPY source.
 pub(crate) const MAX_ENTRIES: u64 = 1_000_000;
 
-/// Takes what a walk finds, in the order of the walk. Paths are relative to the tree's top; the top itself is empty.
+/// Receives the entries of a walk, in its order. Paths are relative to the tree's top; the top itself is empty.
 pub(crate) trait TreeSink {
     /// A directory; its entries follow, then [`TreeSink::leave`].
     fn enter(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
@@ -30,7 +30,7 @@ pub(crate) trait TreeSink {
     fn end_file(&mut self, path: &Path, stat: &Stat) -> io::Result<()>;
 }
 
-/// Takes nothing: the walk is for its digest alone.
+/// Ignores the entries: for a walk that only computes the digest.
 pub(crate) struct NoSink;
 
 impl TreeSink for NoSink {
@@ -62,7 +62,7 @@ pub fn sha256_tree(path: &Path) -> Result<String, ImageError> {
     walk(&file, &mut NoSink).map_err(|e| ImageError::Io { what: "could not read", path: path.join(e.path), source: e.source })
 }
 
-/// Opens a source of COPY below the context's root. Links on the way may lead anywhere within the context and nowhere else.
+/// Opens a source of COPY below the context's root. Links on the way can't lead out of the context.
 pub(crate) fn open_source(context: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let below = Path::new(OsStr::from_bytes(
         path.as_os_str()
@@ -71,7 +71,7 @@ pub(crate) fn open_source(context: BorrowedFd<'_>, path: &Path) -> Result<OwnedF
             .position(|b| *b != b'/')
             .map_or(b".".as_slice(), |at| &path.as_os_str().as_bytes()[at..]),
     ));
-    // The kernel answers EAGAIN when a rename elsewhere raced with a `..` in the path.
+    // The kernel returns EAGAIN if a rename elsewhere raced with a `..` in the path.
     for _ in 0..16 {
         match rustix::fs::openat2(
             context,
@@ -92,14 +92,14 @@ fn source_flags() -> OFlags {
     OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
 }
 
-/// A failed walk and where it was.
+/// A failed walk and the path of the failure.
 #[derive(Debug)]
 pub(crate) struct WalkError {
     pub(crate) path: PathBuf,
     pub(crate) source: io::Error,
 }
 
-/// Walks a tree from its opened top, hands it to the sink and answers its digest.
+/// Walks a tree from its opened top, passes its entries to the sink and returns its digest.
 pub(crate) fn walk(top: &OwnedFd, sink: &mut dyn TreeSink) -> Result<String, WalkError> {
     let mut walk = Walk { sink, digest: FieldDigest::new("tree"), path: PathBuf::new(), entries: 0, buffer: vec![0; 128 << 10] };
     match walk.node(top, 0) {
@@ -249,7 +249,7 @@ pub(crate) fn disk_usage(dir: &Path) -> io::Result<u64> {
     sum(&top, 0, &mut std::collections::HashSet::new())
 }
 
-/// Bounds the descriptors and the stack of [`disk_usage`].
+/// Limits the descriptors and the stack of [`disk_usage`].
 const MAX_USAGE_DEPTH: usize = 1000;
 
 #[cfg(test)]

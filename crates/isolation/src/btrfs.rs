@@ -1,7 +1,7 @@
 //! Subvolumes, snapshots and quotas of btrfs, by ioctl.
 //!
-//! These calls join the running transaction and don't wait for the disk, but for [`snapshot`] and [`sync`], which commit.
-//! The layouts are those of the kernel's `linux/btrfs.h`.
+//! These calls join the running transaction and don't wait for the disk, except [`snapshot`] and [`sync`], which commit. The
+//! layouts are those of the kernel's `linux/btrfs.h`.
 
 use std::ffi::{CString, c_ulong};
 use std::io;
@@ -34,7 +34,7 @@ const CHUNK_ITEM: u32 = 228;
 const CHUNK_SYSTEM: u64 = 2;
 const CHUNK_METADATA: u64 = 4;
 const SUBVOL_READ_ONLY: u64 = 1 << 1;
-/// What one search may answer.
+/// Size of a search's result buffer.
 const SEARCH_BYTES: usize = 3992;
 /// Names in `btrfs_ioctl_vol_args_v2`, with their NUL.
 const NAME_V2: usize = 4040;
@@ -105,15 +105,15 @@ struct FileSystemInfo {
     rest: [u8; 992],
 }
 
-/// Makes an empty subvolume `name` in the directory `parent`.
+/// Creates an empty subvolume `name` in the directory `parent`.
 pub fn create_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut args = volume_args_v2(name)?;
     // SAFETY: the argument is a live `btrfs_ioctl_vol_args_v2` of the size that the request's number states.
     unsafe { control(parent, SUBVOL_CREATE_V2, &raw mut args) }
 }
 
-/// Makes `name` in `parent` a snapshot of the subvolume `source`. Commits the running transaction, so that what was
-/// written to `source` before is in it.
+/// Creates `name` in `parent` as a snapshot of the subvolume `source`. Commits the running transaction, so that it includes
+/// earlier writes to `source`.
 pub fn snapshot(source: BorrowedFd<'_>, parent: BorrowedFd<'_>, name: &str, read_only: bool) -> io::Result<()> {
     let mut args = volume_args_v2(name)?;
     args.fd = i64::from(source.as_raw_fd());
@@ -133,16 +133,16 @@ pub fn delete_subvolume(parent: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     unsafe { control(parent, SNAP_DESTROY, &raw mut args) }
 }
 
-/// Enables simple quotas (kernel 6.7): an extent counts for the subvolume that wrote it, so snapshots and deletions stay
-/// cheap. Marks the file system so that older kernels refuse to mount it.
+/// Enables simple quotas (kernel 6.7): an extent counts for the subvolume that wrote it, so snapshots and deletions stay cheap.
+/// Marks the file system so that older kernels refuse to mount it.
 ///
 /// # Errors
-/// `EINVAL` from kernels that don't know them.
+/// `EINVAL` from kernels without them.
 pub fn enable_simple_quotas(on: BorrowedFd<'_>) -> io::Result<()> {
     quota_control(on, QUOTA_CTL_ENABLE_SIMPLE)
 }
 
-/// Enables classic quota groups, which count shared extents exactly and pay for it at every snapshot and deletion.
+/// Enables classic quota groups, which count shared extents exactly, at a cost for every snapshot and deletion.
 pub fn enable_qgroups(on: BorrowedFd<'_>) -> io::Result<()> {
     quota_control(on, QUOTA_CTL_ENABLE)
 }
@@ -153,20 +153,20 @@ fn quota_control(on: BorrowedFd<'_>, command: u64) -> io::Result<()> {
     unsafe { control(on, QUOTA_CTL, &raw mut args) }
 }
 
-/// Limits what the subvolume that `subvolume` is opened on may refer to. Beyond it, writes fail with `EDQUOT`. What it has
-/// alone is limited to the same, where [`hold`] leaves the limit as it is.
+/// Limits the referenced bytes of the subvolume that `subvolume` is opened on. Beyond it, writes fail with `EDQUOT`. Sets the
+/// same limit for its exclusive bytes, which [`hold`] doesn't change.
 pub fn limit(subvolume: BorrowedFd<'_>, max_bytes: u64) -> io::Result<()> {
     // 0 means the quota group of the subvolume that the descriptor is in.
     set_limit(subvolume, 0, LIMIT_MAX_REFERENCED | LIMIT_MAX_EXCLUSIVE, max_bytes)
 }
 
-/// Limits what the subvolume with this id may refer to, and nothing else of its quota group. `on` is anything in the
-/// file system.
+/// Limits the referenced bytes of the subvolume with this id, and nothing else of its quota group. `on` is any file or
+/// directory of the file system.
 pub fn hold(on: BorrowedFd<'_>, subvolume: u64, max_bytes: u64) -> io::Result<()> {
     set_limit(on, subvolume, LIMIT_MAX_REFERENCED, max_bytes)
 }
 
-/// Limits what the subvolume with this id may have alone.
+/// Limits the exclusive bytes of the subvolume with this id.
 pub fn limit_exclusive(on: BorrowedFd<'_>, subvolume: u64, max_bytes: u64) -> io::Result<()> {
     set_limit(on, subvolume, LIMIT_MAX_EXCLUSIVE, max_bytes)
 }
@@ -177,7 +177,7 @@ fn set_limit(on: BorrowedFd<'_>, id: u64, flags: u64, max_bytes: u64) -> io::Res
     unsafe { control(on, QGROUP_LIMIT, &raw mut args) }
 }
 
-/// Where on the device of a file system with one device its metadata is: offsets and lengths in bytes.
+/// The positions of metadata on the device of a file system with one device: offsets and lengths in bytes.
 pub fn metadata_ranges(on: BorrowedFd<'_>) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut from = 0;
@@ -217,7 +217,7 @@ fn read_item<'a>(rest: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
     Some((offset, item))
 }
 
-/// Adds the ranges of a chunk that holds metadata, each copy of it.
+/// Adds the ranges of each copy of a chunk that holds metadata.
 fn read_chunk(chunk: &[u8], ranges: &mut Vec<(u64, u64)>) -> Option<()> {
     const STRIPES: usize = 48;
     const STRIPE: usize = 32;
@@ -262,13 +262,13 @@ pub fn file_system_id(inside: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     Ok(args.id)
 }
 
-/// Commits what was written, and wakes the thread that frees what was deleted; it would sleep for up to half a minute.
+/// Commits the running transaction, and wakes the thread that frees deleted subvolumes; it would sleep for up to half a minute.
 pub fn sync(inside: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the request takes no argument.
     unsafe { control(inside, SYNC, std::ptr::null_mut::<u8>()) }
 }
 
-/// Grows the file system to all of its device.
+/// Grows the file system to the size of its device.
 pub fn grow(inside: BorrowedFd<'_>) -> io::Result<()> {
     let mut args = VolumeArgs { fd: 0, name: [0; NAME_V1] };
     put_name(&mut args.name, "max")?;
@@ -296,7 +296,7 @@ unsafe fn control<T>(on: BorrowedFd<'_>, request: c_ulong, argument: *mut T) -> 
     if unsafe { libc::ioctl(on.as_raw_fd(), request, argument) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-// The numbers hold the sizes; a wrong layout would corrupt memory, so it must not compile.
+// The request numbers contain the sizes; a wrong layout would corrupt memory, so it must not compile.
 const _: () = {
     assert!(size_of::<VolumeArgs>() == 4096);
     assert!(size_of::<VolumeArgsV2>() == 4096);

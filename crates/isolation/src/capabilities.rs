@@ -1,4 +1,4 @@
-//! What the sandbox's root may do: capabilities over the sandbox's own user namespace.
+//! Capabilities of the sandbox's root over the sandbox's own user namespace.
 
 use std::io;
 
@@ -39,7 +39,7 @@ fn check(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes everything else out of the bounding set, so that no exec brings it back.
+/// Drops all others from the bounding set, so that no exec restores them.
 pub(crate) fn bound() -> io::Result<()> {
     for capability in (0..64).filter(|c| !KEPT.contains(c)) {
         // SAFETY: a plain system call; EINVAL ends the list of capabilities that this kernel knows.
@@ -51,7 +51,7 @@ pub(crate) fn bound() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up everything else at once, for a process that does not exec.
+/// Drops all others at once, for a process that does not exec.
 pub(crate) fn reduce() -> io::Result<()> {
     let kept = KEPT.iter().fold(0u64, |bits, c| bits | 1 << c);
     let half = |shift: u32| {

@@ -6,7 +6,7 @@
 //! <prefix>/<id>/work     everything else: a little less memory and fewer tasks, so that a hog loses its command and not the sandbox
 //! ```
 //!
-//! Plain file reads and writes. Nothing here needs `unsafe`; it is here because it is the kernel's isolation.
+//! Plain file reads and writes. Nothing here needs `unsafe`; it is in this crate because it is part of the kernel's isolation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupEr
     move |source| CgroupError { what, path: path.to_owned(), source }
 }
 
-/// Where the host's controllers are.
+/// The location of the host's controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
     /// The one hierarchy of version 2, with memory, pids and cpu.
@@ -82,14 +82,15 @@ pub struct Cgroups {
     prefix: String,
 }
 
-/// Descriptors of `cgroup.procs`: writing `0` to each moves the writer there, whoever it is, since the host's root opened them.
+/// Descriptors of `cgroup.procs`: writing `0` to each moves the writer there, with any rights, since the host's root opened
+/// them.
 #[derive(Debug)]
 pub struct Entrances {
     pub guest: Vec<File>,
     pub work: Vec<File>,
 }
 
-/// What a sandbox's cgroups count.
+/// The usage counts of a sandbox's cgroups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub memory_bytes: u64,
@@ -99,7 +100,7 @@ pub struct Counts {
 }
 
 impl Cgroups {
-    /// Makes the installation's own cgroups ready.
+    /// Prepares the installation's cgroups.
     pub fn open(layout: Layout, prefix: &str) -> Result<Self, CgroupError> {
         let cgroups = Self { layout, prefix: prefix.to_owned() };
         if let Layout::V2 { root } = &cgroups.layout {
@@ -147,7 +148,7 @@ impl Cgroups {
         root.join(&self.prefix).join(id)
     }
 
-    /// Makes a sandbox's cgroups with their limits.
+    /// Creates a sandbox's cgroups with their limits.
     pub fn create(&self, id: &str, limits: &Resources) -> Result<Entrances, CgroupError> {
         let mut entrances = Entrances { guest: Vec::new(), work: Vec::new() };
         for dir in self.dirs(id) {
@@ -166,15 +167,16 @@ impl Cgroups {
         Ok(entrances)
     }
 
-    /// Sets the limits of a sandbox that has its cgroups.
+    /// Sets the limits of a sandbox with existing cgroups.
     pub fn set_limits(&self, id: &str, limits: &Resources) -> Result<(), CgroupError> {
         let total = limits.memory_bytes.to_string();
         let work = limits.memory_bytes.saturating_sub(Resources::GUEST_RESERVE_BYTES).to_string();
         let work_pids = limits.pids.saturating_sub(Resources::GUEST_RESERVE_PIDS).to_string();
-        // Time of the processor in each tenth of a second, in microseconds.
+        // CPU time in each tenth of a second, in microseconds.
         let time = (u64::from(limits.cpu_millis) * 100).to_string();
         let (memory, pids, cpu) = (self.dir("memory", id), self.dir("pids", id), self.dir("cpu", id));
-        // What was idle may use as much more once: a start is such a burst. Kernels before 5.14 don't know it; the others take no limit below it.
+        // After idle time, as much again may be used once: a start is such a burst. Kernels before 5.14 lack it; the others
+        // accept no limit below it.
         let burst = match self.layout {
             Layout::V2 { .. } => "cpu.max.burst",
             Layout::V1 { .. } => "cpu.cfs_burst_us",
@@ -196,8 +198,8 @@ impl Cgroups {
                 write_if_there(&memory, "memory.memsw.limit_in_bytes", &total)?;
                 write(&memory.join("work"), "memory.limit_in_bytes", &work)?;
                 write_if_there(&memory, "memory.swappiness", "0")?;
-                // Buffers of TCP and received UDP packets are a count of their own here. Version 2 has them in the memory. A
-                // cgroup without a limit is not counted, so each gets it.
+                // Version 1 counts buffers of TCP and received UDP packets separately; version 2 counts them as memory. A
+                // cgroup without a limit is not counted, so each gets one.
                 let sockets = socket_buffers(limits.memory_bytes).to_string();
                 for dir in [&memory, &memory.join("guest"), &memory.join("work")] {
                     write_if_there(dir, "memory.kmem.tcp.limit_in_bytes", &sockets)?;
@@ -212,7 +214,7 @@ impl Cgroups {
         write(&pids.join("work"), "pids.max", &work_pids)
     }
 
-    /// Freezes or thaws all processes of a sandbox. Answers before they have stopped: see [`Cgroups::is_frozen`].
+    /// Freezes or thaws all processes of a sandbox. Returns before they have stopped: see [`Cgroups::is_frozen`].
     pub fn set_frozen(&self, id: &str, frozen: bool) -> Result<(), CgroupError> {
         let dir = self.dir("freezer", id);
         match self.layout {
@@ -221,7 +223,7 @@ impl Cgroups {
         }
     }
 
-    /// Whether all processes of a sandbox stand still.
+    /// Whether all processes of a sandbox are frozen.
     pub fn is_frozen(&self, id: &str) -> Result<bool, CgroupError> {
         let dir = self.dir("freezer", id);
         match self.layout {
@@ -230,7 +232,7 @@ impl Cgroups {
         }
     }
 
-    /// What it uses now.
+    /// The current usage.
     pub fn counts(&self, id: &str) -> Result<Counts, CgroupError> {
         let (memory, pids) = (self.dir("memory", id), self.dir("pids", id));
         let number = |text: String| text.trim().parse().unwrap_or(0);
@@ -251,7 +253,7 @@ impl Cgroups {
         })
     }
 
-    /// The processes in a sandbox's cgroups, by the host's numbers.
+    /// The host's pids of the processes in a sandbox's cgroups.
     pub fn processes(&self, id: &str) -> Vec<i32> {
         let dirs = self.dirs(id);
         let mut pids: Vec<i32> = dirs
@@ -265,7 +267,7 @@ impl Cgroups {
         pids
     }
 
-    /// The same for a decision that depends on it: what can't be read is an error. A sandbox without cgroups has none.
+    /// The same for a decision that depends on it: unreadable files are an error. A sandbox without cgroups has none.
     pub fn try_processes(&self, id: &str) -> Result<Vec<i32>, CgroupError> {
         let mut pids = Vec::new();
         for dir in self.dirs(id).iter().flat_map(|d| [d.clone(), d.join("guest"), d.join("work")]) {
@@ -300,7 +302,7 @@ impl Cgroups {
         Ok(ids)
     }
 
-    /// Removes a sandbox's cgroups, which must have no processes; fine when they are gone.
+    /// Removes a sandbox's cgroups, if they exist; they must have no processes.
     pub fn remove(&self, id: &str) -> Result<(), CgroupError> {
         for dir in self.dirs(id) {
             for dir in [dir.join("guest"), dir.join("work"), dir] {
@@ -315,7 +317,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes the installation's own directories, when no sandbox is left in them.
+    /// Removes the installation's own directories, if they have no sandbox.
     pub fn close(&self) {
         for dir in self.dirs("") {
             // Best effort: a directory that is still in use stays, and serves the next start.
@@ -324,12 +326,12 @@ impl Cgroups {
     }
 }
 
-/// Bytes that a sandbox's sockets may hold in buffers, on top of its memory.
+/// Maximum number of bytes in a sandbox's socket buffers, in addition to its memory.
 fn socket_buffers(memory: u64) -> u64 {
     (memory / 8).max(16 << 20)
 }
 
-/// There is none, or it was removed between being opened and read.
+/// The file doesn't exist, or was removed between open and read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
@@ -375,8 +377,8 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// A fake: plain files in the place of version 2's, for hosts whose controllers are version 1's. It shows what is written
-    /// where, and not that a kernel takes it.
+    /// A fake: plain files in place of version 2's, for hosts with controllers of version 1. It shows what is written where,
+    /// not that a kernel accepts it.
     #[test]
     fn version_2_gets_its_limits() {
         let root = tempfile::tempdir().unwrap();
@@ -433,7 +435,7 @@ mod tests {
         let cgroups = Cgroups::open(Layout::of_host().unwrap(), &format!("arenite-test-{}", std::process::id())).unwrap();
         let entrances = cgroups.create("s1", &Resources::default()).unwrap();
         assert!(!entrances.guest.is_empty() && entrances.guest.len() == entrances.work.len());
-        // Less time than what was saved up before is taken too.
+        // A limit below the accumulated burst is accepted too.
         cgroups
             .set_limits("s1", &Resources { memory_bytes: 200 << 20, pids: 100, cpu_millis: 500, ..Resources::default() })
             .unwrap();

@@ -1,7 +1,7 @@
-//! What a sandbox may know of its own cgroups.
+//! Counters of a sandbox's own cgroups, readable inside.
 //!
-//! A sandbox has no cgroup file system: a directory of it would lead to those of others. It gets the single files that
-//! count for it, opened for reading by the host, and keeps them as long as it lives.
+//! A sandbox has no cgroup file system: a directory of it would lead to those of others. It gets the single files that count
+//! its usage, opened for reading by the host, and keeps them for its life.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::cgroup::{Cgroups, Layout};
 use crate::descriptors;
 
-/// The most of such a file, in bytes.
+/// Maximum size of such a file, in bytes.
 const MAX_BYTES: usize = 16 << 10;
 
 /// One of the files.
@@ -22,7 +22,7 @@ pub enum Counter {
     MemoryStat,
     MemoryEvents,
     CpuStat,
-    /// On version 1 alone, where `CpuStat` lacks it.
+    /// Only on version 1, where `CpuStat` lacks it.
     CpuUsage,
 }
 
@@ -53,7 +53,7 @@ impl Counter {
             (_, MemoryUsed) => ("memory", "memory.usage_in_bytes"),
             (_, MemoryLimit) => ("memory", "memory.limit_in_bytes"),
             (_, MemoryStat) => ("memory", "memory.stat"),
-            // Kills are counted where the killed were.
+            // Kills are counted in the cgroup of the killed processes.
             (_, MemoryEvents) => ("memory", "work/memory.oom_control"),
             (_, CpuStat) => ("cpu", "cpu.stat"),
             (_, CpuUsage) => ("cpuacct", "cpuacct.usage"),
@@ -62,7 +62,7 @@ impl Counter {
 }
 
 impl Cgroups {
-    /// Opens the files of a sandbox, for its guest to inherit. One that this kernel lacks is left out.
+    /// Opens the files of a sandbox, for its guest to inherit. Files that this kernel lacks are left out.
     pub fn counters(&self, id: &str) -> Vec<(Counter, File)> {
         let version = match self.layout() {
             Layout::V1 { .. } => 1,
@@ -76,19 +76,19 @@ impl Cgroups {
     }
 }
 
-/// What the files say. None: this kernel does not tell.
+/// The values of the files. None: this kernel does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     pub memory_bytes: u64,
-    /// None: without a limit.
+    /// None: no limit.
     pub memory_limit_bytes: Option<u64>,
     pub anon_bytes: Option<u64>,
     pub file_bytes: Option<u64>,
     pub shmem_bytes: Option<u64>,
     pub slab_bytes: Option<u64>,
-    /// How often memory ran out.
+    /// Number of times that memory ran out.
     pub oom: Option<u64>,
-    /// Processes killed for that.
+    /// Number of processes killed for that.
     pub oom_kill: Option<u64>,
     pub cpu_microseconds: u64,
     pub cpu_periods: Option<u64>,
@@ -101,7 +101,7 @@ pub struct Figures {
 pub struct Counters(Vec<(Counter, File)>);
 
 impl Counters {
-    /// Takes what was inherited. Outside a sandbox there is nothing.
+    /// Takes the inherited files. Outside a sandbox, there are none.
     pub fn inherited() -> io::Result<Self> {
         let mut files = Vec::new();
         for counter in ALL {
@@ -113,7 +113,7 @@ impl Counters {
     fn text(&self, wanted: Counter) -> Option<String> {
         let (_, file) = self.0.iter().find(|(counter, _)| *counter == wanted)?;
         let mut bytes = vec![0; MAX_BYTES];
-        // From the beginning: each reading asks the kernel again.
+        // From the start of the file: each read queries the kernel.
         let read = file.read_at(&mut bytes, 0).ok()?;
         bytes.truncate(read);
         String::from_utf8(bytes).ok()
@@ -136,7 +136,7 @@ impl Figures {
                 values.find(|(key, _)| key == name).and_then(|(_, value)| value.trim().parse::<u64>().ok())
             })
         };
-        // Version 1 says "none" with the largest number of pages there is.
+        // Version 1 reports "none" as the largest possible number of pages.
         const NO_LIMIT: u64 = 1 << 60;
         Self {
             memory_bytes: number(MemoryUsed).unwrap_or(0),

@@ -9,9 +9,9 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// The most descriptors that one message carries.
+/// Maximum number of descriptors of one message.
 pub const MAX_DESCRIPTORS: usize = 160;
-/// The most bytes of one message; below the kernel's default for a socket buffer.
+/// Maximum size of one message, in bytes; below the kernel's default for a socket buffer.
 pub const MAX_MESSAGE: usize = 160 << 10;
 
 /// A connected pair of packet sockets, both close-on-exec.
@@ -51,18 +51,18 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
             descriptors.extend(list);
         }
     }
-    // A message that was cut, or whose descriptors did not all arrive (too many, or none left for this process), is no
-    // message: what it lacks would be taken for what follows.
+    // A message that was truncated, or lost descriptors (too many, or none left for this process), is refused: later content
+    // would be taken for the missing part.
     if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(rustix::io::Errno::MSGSIZE.into());
     }
     Ok((got.bytes, descriptors))
 }
 
-/// Takes over the descriptor whose number stands in the environment variable `name`, and makes it close-on-exec.
+/// Takes ownership of the descriptor with the number in the environment variable `name`, and makes it close-on-exec.
 ///
-/// Call it once for each variable, before anything else could own that number: the number is trusted,
-/// as it comes from the parent that started this process.
+/// Call it once for each variable, before anything else could own that number: the number is trusted, as it comes from the
+/// parent that started this process.
 pub fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Ok(text) = std::env::var(name) else {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! A sandbox's `/dev`: a separate file system.
 //!
-//! Device nodes that sandboxes share would be one file for all of them: a lock on it, or a watch of it, in one sandbox would
-//! be felt in the others. Only the host's root can make nodes, so the launcher makes them for each sandbox.
+//! Device nodes shared between sandboxes would be one file for all of them: a lock on it, or a watch of it, in one sandbox
+//! would affect the others. Only the host's root can create nodes, so the launcher creates them for each sandbox.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,7 @@ const LINKS: [(&str, &str); 5] = [
 ];
 const PLACES: [&str; 3] = ["pts", "shm", "mqueue"];
 
-/// A new one, read-only and not attached yet. Needs the host's root.
+/// Creates one, read-only and not attached yet. Needs the host's root.
 pub(crate) fn mounted(kvm: bool) -> io::Result<OwnedFd> {
     let mount = mounts::tmpfs(&[(c"size", c"64k"), (c"mode", c"755")])?;
     let before = umask(Mode::empty());

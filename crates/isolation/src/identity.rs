@@ -1,9 +1,9 @@
-//! Acting on files as another user, inside one process.
+//! File access as another user, inside one process.
 //!
-//! The guest runs as the sandbox's root, and most calls must have the rights of the sandbox's user. Linux keeps an
-//! identity per thread, so a call gets a separate thread, which takes the user's file identity, gives up every capability
-//! and ends with the call: no thread goes back to root, and so none can forget to. Only the *file* ids change. The real
-//! ones stay root's, or processes of that user could signal and trace the thread, and by it the whole guest.
+//! The guest runs as the sandbox's root, and most calls must have the rights of the sandbox's user. Linux keeps an identity per
+//! thread, so a call gets a separate thread, which takes the user's file identity, drops every capability and ends with the
+//! call: no thread returns to root, so none can forget to. Only the *file* ids change. The real ones stay root's: otherwise
+//! processes of that user could signal and trace the thread, and through it the whole guest.
 
 use std::io;
 use std::thread;
@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_thread
 /// Stack of such a thread, in bytes; only touched pages cost memory.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Whose rights count.
+/// The user and groups that determine a process's rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub uid: u32,
@@ -23,14 +23,14 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-/// Runs `work` on a new thread that reaches files with the rights of `identity` and no capability at all, then hands its
-/// result to `done` on that thread. With `None` the thread keeps the process's own identity. When the identity can't be
-/// taken, `work` does not run and `done` gets the reason.
+/// Runs `work` on a new thread that accesses files with the rights of `identity` and without capabilities, then passes its
+/// result to `done` on that thread. With `None` the thread keeps the process's identity. If the identity can't be set, `work`
+/// does not run and `done` gets the reason.
 ///
-/// The first change of identity makes the process non-dumpable, as the kernel wills it: its files in `/proc` belong to root.
+/// The first change of identity makes the process non-dumpable: its files in `/proc` belong to root.
 ///
 /// # Errors
-/// Only when no thread can be started; `done` is not called then.
+/// Only if no thread can be started; `done` is not called then.
 pub fn spawn_as<T>(
     identity: Option<Identity>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -45,9 +45,9 @@ pub fn spawn_as<T>(
         .map(drop)
 }
 
-/// Gives the calling thread the file identity and takes its capabilities.
+/// Sets the calling thread's file identity and drops its capabilities.
 fn take(identity: &Identity) -> io::Result<()> {
-    // rustix goes to the kernel directly; libc's wrapper would change all threads.
+    // rustix calls the kernel directly; libc's wrapper would change all threads.
     let groups: Vec<Gid> = identity.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups)?;
     set_file_id(libc::SYS_setfsgid, identity.gid)?;
@@ -61,8 +61,8 @@ fn take(identity: &Identity) -> io::Result<()> {
     Ok(set_capabilities(None, none)?)
 }
 
-/// `setfsuid` and `setfsgid` don't report failures: they return the id from before. A second call with an id that can't
-/// be set tells what the first one did.
+/// `setfsuid` and `setfsgid` don't report failures: they return the previous id. A second call with an invalid id shows what
+/// the first one did.
 fn set_file_id(call: libc::c_long, id: u32) -> io::Result<()> {
     // SAFETY: plain system calls on numbers; they act on the calling thread alone.
     let now = unsafe {

@@ -1,12 +1,12 @@
-//! The small single-threaded process that makes sandboxes, and the server's side of it.
+//! The small single-threaded process that creates sandboxes, and the server's side of it.
 //!
-//! Forking the server, with its threads and memory, would be slow and unsafe. The launcher is started once, early; it keeps
-//! nothing of the host in its mount namespace but what every sandbox needs for its set-up (a `/proc`), so that cloning that
-//! namespace is quick and a sandbox in the making can't see the host's files at all.
+//! Forking the server, with its threads and memory, would be slow and unsafe. The launcher is started once, early. Its mount
+//! namespace has nothing of the host except what every sandbox needs for its setup (a `/proc`), so cloning that namespace is
+//! quick and a sandbox that is being created can't see the host's files at all.
 //!
-//! Each user namespace is created by the sandbox's own root id on the host, not by the host's root. The kernel charges
-//! what it counts by user (inotify instances, pending signals, bytes of message queues) to the creator of the namespace
-//! too, so each sandbox has these limits to itself.
+//! Each user namespace is created by the sandbox's own root id on the host, not by the host's root. The kernel also charges
+//! per-user counts (inotify instances, pending signals, bytes of message queues) to the creator of the namespace, so each
+//! sandbox has separate limits.
 //!
 //! ```text
 //!  server ──Prepare + descriptors──► launcher ──clone3──► PID 1 of a sandbox ──fork──► its spawner
@@ -14,7 +14,7 @@
 //!         ◄══════════════ control socket ════════════════════╯   Ready … Begin … Executing, or the stage that failed
 //! ```
 //!
-//! A sandbox that was prepared and not begun ends when its control socket closes. One that executes its guest outlives both.
+//! A prepared sandbox that was not started ends when its control socket closes. One that executes its guest outlives both.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -39,10 +39,10 @@ use crate::seccomp::Filters;
 /// The ids of one sandbox: `uid_base` up to `uid_base + IDS - 1` on the host are 0 up to `IDS - 1` inside.
 pub const IDS: u32 = 65_536;
 
-/// How long the launcher may take to answer a request. It needs a few milliseconds.
+/// Time for the launcher to answer a request. It needs a few milliseconds.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a killed launcher may take to end. Longer only takes one that is stuck in the kernel, which nobody waits for.
+/// Time for a killed launcher to end. Only one that is stuck in the kernel takes longer, and it is not awaited.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ enum Request {
     Prepare(Prepare),
 }
 
-/// Asks for the namespaces and first processes of a sandbox. With it go its end of the control socket, the network
-/// namespace (none: the host's), a mount of the directory with the guest's program, and the guest's and the workload's
+/// Requests the namespaces and first processes of a sandbox. Its descriptors are that process's end of the control socket, the
+/// network namespace (none: the host's), a mount of the directory with the guest's program, and the guest's and the workload's
 /// cgroup entrances.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Prepare {
@@ -68,7 +68,7 @@ pub struct Prepare {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// To a ping, and once after the launcher's own set-up.
+    /// The answer to a ping, and sent once after the launcher's own setup.
     Ready,
     Prepared {
         pid: i32,
@@ -76,7 +76,7 @@ enum Answer {
     Failed(Failure),
 }
 
-/// A stage of the set-up that failed.
+/// A failed stage of the setup.
 #[derive(Debug, Clone, Serialize, Deserialize, Error)]
 #[error("{stage}: {}", io::Error::from_raw_os_error(*errno))]
 pub struct Failure {
@@ -91,7 +91,7 @@ impl Failure {
     }
 }
 
-/// Why the launcher could not do it.
+/// Why a request to the launcher failed.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     #[error("the launcher could not be started: {0}")]
@@ -107,30 +107,30 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Whether another launcher may do what this one didn't.
+    /// Whether another launcher may succeed.
     pub fn needs_another(&self) -> bool {
         matches!(self, Self::Gone(_) | Self::Hung)
     }
 }
 
-/// The server's side of the launcher. Its calls block for a few milliseconds, and for [`ANSWER_LIMIT`] at most: make them
-/// where that is fine. A launcher that does not answer within the limit is killed.
+/// The server's side of the launcher. Its calls block for a few milliseconds, and for at most [`ANSWER_LIMIT`]: call them where
+/// that is fine. A launcher that does not answer within the limit is killed.
 #[derive(Debug)]
 pub struct Launcher {
     socket: Mutex<OwnedFd>,
     process: Mutex<std::process::Child>,
     pidfd: OwnedFd,
     ended: AtomicBool,
-    /// Since when a request waits for its answer.
+    /// The time since when a request waits for its answer.
     asked: Mutex<Option<Instant>>,
 }
 
-/// The first process of a sandbox that was prepared.
+/// The first process of a prepared sandbox.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Its number on the host.
+    /// Its pid on the host.
     pub pid: i32,
-    /// Readable when it, and so every process of the sandbox, has ended.
+    /// Readable when it, and thus every process of the sandbox, has ended.
     pub pidfd: OwnedFd,
 }
 
@@ -143,7 +143,7 @@ impl Launcher {
                 .map_err(|error| LaunchError::Start(error.into()))?;
         }
         let mut process = Command::new(program)
-            // What a sandbox's spawner, a copy of the launcher, shows inside: not where this host keeps the program.
+            // The name that a sandbox's spawner, a copy of the launcher, shows inside: not the path of the program on this host.
             .arg0("arenite")
             .arg("launcher")
             .env_clear()
@@ -153,7 +153,7 @@ impl Launcher {
             .spawn()
             .map_err(LaunchError::Start)?;
         let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).map_err(|error| {
-            // Nobody could end it later.
+            // Nothing could end it later.
             let _ = process.kill().and_then(|()| process.wait());
             LaunchError::Start(error.into())
         })?;
@@ -164,7 +164,7 @@ impl Launcher {
             ended: AtomicBool::new(false),
             asked: Mutex::new(None),
         };
-        // Its own set-up answers once, so that a host that can't do it is told at the start.
+        // The launcher's set-up answers once, so that a host that can't do it is reported at start.
         let answer = launcher.answer(&lock(&launcher.socket))?;
         match answer {
             (Answer::Failed(failure), _) => Err(LaunchError::Failed(failure)),
@@ -172,8 +172,8 @@ impl Launcher {
         }
     }
 
-    /// Makes the namespaces and first processes of a sandbox. After an error that [needs another](LaunchError::needs_another)
-    /// launcher, half of a sandbox may be there: it ends when its end of the control socket is closed.
+    /// Creates the namespaces and first processes of a sandbox. After an error that [needs another](LaunchError::needs_another)
+    /// launcher, half of a sandbox may exist: it ends when its end of the control socket is closed.
     pub fn prepare(&self, request: Prepare, given: &[BorrowedFd<'_>]) -> Result<Prepared, LaunchError> {
         match self.ask(&lock(&self.socket), &Request::Prepare(request), given)? {
             (Answer::Prepared { pid }, mut got) => match got.pop() {
@@ -185,7 +185,7 @@ impl Launcher {
         }
     }
 
-    /// Checks that it answers. One that works for somebody isn't asked: its answer to them is awaited with the same limit.
+    /// Checks that it answers. A busy launcher isn't pinged: its answer to the current request is awaited with the same limit.
     pub fn ping(&self) -> Result<(), LaunchError> {
         match self.socket.try_lock() {
             Ok(socket) => self.ask(&socket, &Request::Ping, &[]).map(drop),
@@ -213,7 +213,7 @@ impl Launcher {
                 let answer = serde_json::from_slice(&buffer[..length]).map_err(|error| LaunchError::Answer(error.into()))?;
                 Ok((answer, got))
             }
-            // A descriptor did not arrive, since this process has its limit of them. The launcher itself is fine.
+            // A descriptor did not arrive, since this process is at its limit of them. The launcher itself is fine.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(LaunchError::Answer(error)),
             Err(error) => Err(self.give_up(error)),
         }
@@ -224,7 +224,7 @@ impl Launcher {
         if error.kind() == io::ErrorKind::WouldBlock { LaunchError::Hung } else { LaunchError::Gone(error) }
     }
 
-    /// Kills it, stopped or not, and reaps it. Requests that wait fail at once. The first process of a half-made sandbox ends
+    /// Kills it, stopped or not, and reaps it. Waiting requests fail at once. The first process of an incomplete sandbox ends
     /// with it or with its control socket.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
@@ -241,7 +241,7 @@ impl Launcher {
         !self.ended.load(Ordering::Relaxed) && matches!(lock(&self.process).try_wait(), Ok(None))
     }
 
-    /// How long its answer to a request has been awaited; zero when no request waits.
+    /// How long a request has waited for its answer; zero if none waits.
     pub fn silent_for(&self) -> Duration {
         lock(&self.asked).map_or(Duration::ZERO, |asked| asked.elapsed())
     }
@@ -257,12 +257,12 @@ impl Drop for Launcher {
     }
 }
 
-/// The launcher process: serves requests that come over descriptor 0 until the server is gone.
+/// The launcher process: serves requests on descriptor 0 until the server is gone.
 pub fn main() -> ! {
-    // It may have been executed by the number of a descriptor, which says nothing in a list of processes.
+    // It may have been executed through a descriptor's number, which says nothing in a list of processes.
     // SAFETY: a plain system call on a NUL-terminated name.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"arenite".as_ptr()) };
-    // The server's is stricter, and what sandboxes inherit is for all their users.
+    // The server's umask is stricter, and what sandboxes inherit is for all their users.
     // SAFETY: a plain system call.
     unsafe { libc::umask(0o022) };
     let socket = match move_stdin_away() {
@@ -358,10 +358,10 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// A time namespace, for its own sake: the host's would be a file in `/proc` that all sandboxes can lock and watch.
+/// A time namespace: the host's would be a file in `/proc` that all sandboxes can lock and watch.
 const CLONE_NEWTIME: u64 = 0x80;
 
-/// Answers 0 in the child. Kernels that take no time namespace here (before 6.4) are asked again without it.
+/// Returns 0 in the child. Kernels that reject a time namespace here (before 6.4) are called again without it.
 fn clone3(args: CloneArgs) -> io::Result<i32> {
     let call = |args: &CloneArgs| {
         // SAFETY: `args` is the kernel's structure of the size given; without CLONE_VM the child is a copy, as after fork,
@@ -419,19 +419,19 @@ fn prepare(
     let cloned = owned.and_then(|()| clone3(args).map_err(stage("clone3")));
     if let Ok(0) = cloned {
         drop(wait_for_map.take());
-        // End of the pipe without a byte: the launcher could not map the ids, and has said so.
+        // End of the pipe without a byte: the launcher could not map the ids, and has reported it.
         let mut byte = [0u8];
         if mapped.read_exact(&mut byte).is_err() {
             std::process::exit(1);
         }
-        // The launcher's own socket must not live on in a sandbox.
+        // The launcher's own socket must not stay open in a sandbox.
         close(socket.as_raw_fd());
         close(host_net.as_raw_fd());
         let program = (programs, request.program);
         sandbox::run(InitArgs { control, program, guest_entrances, work_entrances, filters, devices })
     }
-    // A launcher that is not itself again would make the next sandbox in this one's network, or under its id. The server
-    // starts another, and the child, whose ids are not mapped yet, ends with this process.
+    // A launcher that keeps a changed id or namespace would create the next sandbox in this one's network, or under its id. The
+    // server starts another. The child has no mapped ids yet and ends with this process.
     if set_effective_id(0).is_err() || (netns.is_some() && set_netns(host_net).is_err()) {
         std::process::exit(1);
     }
@@ -452,8 +452,8 @@ fn close(fd: i32) {
     unsafe { libc::close(fd) };
 }
 
-/// Has this process, and not what it forks into user namespaces, keep its capabilities when its effective id changes. Hosts
-/// that forbid user namespaces to unprivileged processes ask for them.
+/// Makes this process, and not its children in user namespaces, keep its capabilities when its effective id changes. Hosts that
+/// forbid user namespaces to unprivileged processes require them.
 fn keep_capabilities_of_all_ids() -> io::Result<()> {
     const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
     // SAFETY: a plain system call in a process with one thread.
@@ -461,7 +461,7 @@ fn keep_capabilities_of_all_ids() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes a host id as the one that is charged for what this process creates.
+/// Sets the host id that is charged for what this process creates.
 fn set_effective_id(id: u32) -> io::Result<()> {
     // SAFETY: a plain system call in a process with one thread; -1 leaves the other two ids as they are.
     let set = unsafe { libc::syscall(libc::SYS_setresuid, -1_i64, libc::c_long::from(id), -1_i64) };

@@ -1,7 +1,7 @@
-//! The kernel's isolation, made into safe calls: processes, namespaces, mounts, id maps, cgroups, filters, storage ioctls.
+//! The kernel's isolation as safe calls: processes, namespaces, mounts, id maps, cgroups, filters, storage ioctls.
 //!
-//! Owns every `unsafe` block of the workspace but those of retrieval's one SIMD and mmap module.
-//! Never decides policy: what to deny, how much to allow and when to clean up is the caller's.
+//! Owns every `unsafe` block of the workspace, except those of retrieval's SIMD and mmap module. Never decides policy: callers
+//! decide what to deny, how much to allow and when to clean up.
 
 pub mod btrfs;
 mod capabilities;

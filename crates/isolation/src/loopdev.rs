@@ -13,12 +13,12 @@ const SET_CAPACITY: c_ulong = 0x4c07;
 const GET_STATUS64: c_ulong = 0x4c05;
 const CONFIGURE: c_ulong = 0x4c0a;
 
-/// The device lets go of its file when the last user (a mount, too) is gone.
+/// The device releases its file when the last user (including a mount) is gone.
 const FLAG_AUTOCLEAR: u32 = 4;
-/// Past the page cache of the file's own file system, which would hold everything twice.
+/// Bypasses the page cache of the file's own file system, which would hold everything twice.
 const FLAG_DIRECT_IO: u32 = 16;
 const BLOCK_BYTES: u32 = 4096;
-/// Another process may take the device that we were told is free; so many times we ask again.
+/// Attempts to get a free device: another process may take the one that the kernel reported as free.
 const ATTEMPTS: usize = 32;
 
 #[repr(C)]
@@ -76,7 +76,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// The device that already holds `image`, whoever attached it and under whatever path.
+    /// The device that already holds `image`, attached by any process and under any path.
     pub fn find(image: &File) -> io::Result<Option<Self>> {
         let wanted = fstat(image)?;
         for entry in fs::read_dir("/sys/block")? {
@@ -99,7 +99,7 @@ impl LoopDevice {
     /// Attaches `image`, opened for reading and writing, to a free device.
     ///
     /// # Errors
-    /// `EBUSY` when other processes took every free device before us.
+    /// `EBUSY` if other processes took every free device first.
     pub fn attach(image: &File) -> io::Result<Self> {
         let controller = open(Path::new("/dev/loop-control"))?;
         for _ in 0..ATTEMPTS {
@@ -128,12 +128,12 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// The device that stands at this path.
+    /// The device at this path.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), device: open(path)? })
     }
 
-    /// Whether it holds this very file, whatever its path is now.
+    /// Whether it holds this very file, under any path.
     pub fn holds(&self, image: &File) -> io::Result<bool> {
         let wanted = fstat(image)?;
         let mut info = EMPTY;
@@ -148,7 +148,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Takes notice that the file has grown.
+    /// Updates the device's size after its file has grown.
     pub fn refresh_capacity(&self) -> io::Result<()> {
         // SAFETY: the request takes no argument.
         if unsafe { libc::ioctl(self.device.as_raw_fd(), SET_CAPACITY) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -159,8 +159,8 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Asks the file system to write this file in place instead of copying on write (`chattr +C`), which a btrfs that
-/// holds another file system's image wants. Best on an empty file.
+/// Makes the file system write this file in place instead of copying on write (`chattr +C`), which suits a btrfs that holds
+/// another file system's image. Best on an empty file.
 pub fn disable_copy_on_write(file: BorrowedFd<'_>) -> io::Result<()> {
     const NO_COW: c_int = 0x0080_0000;
     let mut flags: c_int = 0;

@@ -1,11 +1,11 @@
-//! Memory that a process can do without for a while.
+//! Release of memory that an idle process does not need.
 
 use std::io;
 
 use rustix::mm::Advice;
 
-/// Gives back what an idle process can have again: what is free of its heap, and the pages of its program, which stay in the
-/// page cache once for all processes that run it. The next use of 64 KiB of the program costs a fault.
+/// Returns memory of an idle process to the kernel: its free heap, and the pages of its program, which stay in the page cache
+/// once for all processes that run it. The next use of 64 KiB of the program costs a fault.
 ///
 /// # Errors
 /// `/proc/self/smaps` can't be read, or the kernel refuses.
@@ -19,8 +19,8 @@ pub fn give_back() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the mappings of files are, and how long, that can't be written to and never were. What was written to while the
-/// program was loaded is read-only now, too, but its pages are no longer the file's.
+/// The addresses and lengths of file mappings that can't be written and never were. Pages written while the program was loaded
+/// are read-only now, too, but are no longer the file's.
 fn untouched(smaps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut candidate = None;

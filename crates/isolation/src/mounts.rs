@@ -1,4 +1,4 @@
-//! Mounts by descriptor: detached copies of directory trees, id-mapped for one sandbox, and where they go.
+//! Mounts by descriptor: detached copies of directory trees, id-mapped for one sandbox, and their attachment.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -21,11 +21,11 @@ struct MountAttr {
     userns: u64,
 }
 
-/// What a detached mount is made to be.
+/// Attributes of a detached mount.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attributes<'a> {
     pub read_only: bool,
-    /// Neither set-user-id programs nor device files work on it.
+    /// Set-user-id programs and device files don't work on it.
     pub restricted: bool,
     /// Show ids as this user namespace maps them.
     pub idmap: Option<BorrowedFd<'a>>,
@@ -79,7 +79,7 @@ pub(crate) fn detached_from(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// A new file system of memory with these options, not attached yet, without set-user-id programs or programs at all.
+/// Creates a tmpfs with these options, not attached yet, without set-user-id programs or programs at all.
 pub(crate) fn tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     const FSCONFIG_SET_STRING: libc::c_uint = 1;
@@ -124,7 +124,7 @@ fn set_attributes(tree: BorrowedFd<'_>, attr: MountAttr) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a detached mount at `target`.
+/// Attaches a detached mount at `target`.
 pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: a system call on open descriptors and NUL-terminated paths.
@@ -155,8 +155,8 @@ pub(crate) fn remount_read_only(target: &str, flags: libc::c_ulong) -> io::Resul
     mount("", target, "", libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY | flags, "")
 }
 
-/// Makes the current directory the root, with the old root stacked on it: see pivot_root(2), "pivot_root(".", ".")".
-/// Call [`leave_old_root`] when nothing of the old root is needed any more.
+/// Makes the current directory the root, with the old root stacked on it: see pivot_root(2), "pivot_root(".", ".")". Call
+/// [`leave_old_root`] when the old root is no longer needed.
 pub(crate) fn pivot_here() -> io::Result<()> {
     // SAFETY: a system call on NUL-terminated paths.
     check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) })?;

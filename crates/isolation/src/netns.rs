@@ -1,7 +1,7 @@
-//! Network namespaces, made and visited by threads that live only for that.
+//! Network namespaces, created and entered by dedicated threads.
 //!
-//! A namespace belongs to a thread, so a thread of a runtime's pool must never enter one: it would carry later work into
-//! it. A namespace made here belongs to the caller's user namespace; a sandbox's root has no rights over it.
+//! A namespace belongs to a thread, so a thread of a runtime's pool must never enter one: it would run later work in it. A
+//! namespace created here belongs to the caller's user namespace; a sandbox's root has no rights over it.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// Makes a network namespace and runs `set_up` inside, on a separate thread, with a descriptor that keeps it alive.
-/// Blocks until that is done. Within `set_up`, sockets and `/proc/sys/net` are the new namespace's.
+/// Creates a network namespace and runs `set_up` inside, on a separate thread, with a descriptor that keeps it alive. Blocks
+/// until that is done. Within `set_up`, sockets and `/proc/sys/net` are the new namespace's.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`; `ENOSPC` at the limit `user.max_net_namespaces`; whatever `set_up` returns.

@@ -1,7 +1,7 @@
 //! The first process of a sandbox, from its clone to the guest's start.
 //!
-//! Two halves. What is the same for every sandbox is done ahead, by [`run`]: ids, cgroups, `/proc` and `/dev`, the spawner.
-//! What depends on the spec is done at [`Begin`]: the root file system, limits, filters, exec. Each stage that fails is
+//! It has two halves. [`run`] does in advance what is the same for every sandbox: ids, cgroups, `/proc` and `/dev`, the
+//! spawner. [`Begin`] starts what depends on the spec: the root file system, limits, filters, exec. Each failed stage is
 //! reported by name over the control socket.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::mounts::{attach, detached_from, leave_old_root, mount, pivot_here, re
 use crate::seccomp::Filters;
 use crate::{capabilities, spawner};
 
-/// What the launcher hands to a new first process.
+/// The launcher's input for a new first process.
 pub(crate) struct InitArgs<'a> {
     pub(crate) control: OwnedFd,
     /// A mount of the directory with the guest's program, and the program's name in it.
@@ -27,12 +27,12 @@ pub(crate) struct InitArgs<'a> {
     pub(crate) guest_entrances: Vec<OwnedFd>,
     pub(crate) work_entrances: Vec<OwnedFd>,
     pub(crate) filters: &'a Filters,
-    /// Its `/dev`, a mount that is not attached yet.
+    /// Its `/dev`, as a mount that is not attached yet.
     pub(crate) devices: OwnedFd,
 }
 
-/// Asks a prepared sandbox to become what it is to be. With it go, in this order: the layers' mounts, lowest first; the
-/// writable layer's; the descriptors to inherit; the mounts to bind.
+/// The configuration of a prepared sandbox. It travels with, in this order: the layers' mounts, lowest first; the writable
+/// layer's; the descriptors to inherit; the mounts to bind.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Begin {
     pub layers: usize,
@@ -40,19 +40,19 @@ pub struct Begin {
     pub upper: String,
     pub work: String,
     pub hostname: String,
-    /// Bytes of `/dev/shm`.
+    /// Size of `/dev/shm`, in bytes.
     pub shm_bytes: u64,
-    /// The most open descriptors of a process.
+    /// Maximum number of open descriptors of a process.
     pub open_files: u64,
     /// Arguments of the program, its name first.
     pub argv: Vec<String>,
     /// Environment variables that name the inherited descriptors, in their order.
     pub inherit: Vec<String>,
-    /// Directories of the root that get an empty file system of their own, whose content is not kept. Image builds use it.
+    /// Directories of the root that get a separate, empty file system. Its content is not kept. Image builds use it.
     pub scratch: Vec<String>,
     /// Where the program is mounted as a command, if anywhere.
     pub command: Option<String>,
-    /// Files and directories to bind, in their order: where they go.
+    /// Files and directories to bind, in their order: their targets.
     pub binds: Vec<Bind>,
 }
 
@@ -62,7 +62,7 @@ pub struct Bind {
     pub directory: bool,
 }
 
-/// What a sandbox in the making tells the server.
+/// A report to the server from a sandbox that is being created.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Report {
     /// Prepared: it waits for [`Begin`].
@@ -72,14 +72,14 @@ pub enum Report {
     Executing,
 }
 
-/// Size of `/dev/shm` as prepared; another is set at the beginning.
+/// Size of `/dev/shm` as prepared; the start sets another.
 const PREPARED_SHM: u64 = 1 << 30;
 
 /// Terminals of a sandbox: twice what the guest's shell sessions need.
 const TERMINALS: u32 = 256;
 
-/// Files and directories of `/proc` that tell of the host and its other users, or reach it. Missing ones are skipped. What
-/// programs need to size and watch themselves (`meminfo`, `stat`, `loadavg`, `vmstat`, `uptime`) stays.
+/// Files and directories of `/proc` that describe the host and its other users, or reach it. Missing ones are skipped. What
+/// programs need to size and monitor themselves (`meminfo`, `stat`, `loadavg`, `vmstat`, `uptime`) stays.
 #[rustfmt::skip]
 const MASKED: [&str; 29] = [
     "acpi", "asound", "buddyinfo", "cmdline", "consoles", "diskstats", "driver", "interrupts", "iomem", "ioports",
@@ -105,7 +105,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Prepares, waits for [`Begin`] and becomes the program. Ends the process when the server goes away first.
+/// Prepares, waits for [`Begin`] and becomes the program. Ends the process if the server goes away first.
 pub(crate) fn run(args: InitArgs<'_>) -> ! {
     let Ok(control) = lift(&args.control) else { std::process::exit(1) };
     let control = control.as_fd();
@@ -127,7 +127,7 @@ pub(crate) fn run(args: InitArgs<'_>) -> ! {
     std::process::exit(1)
 }
 
-/// What the first half leaves to the second.
+/// The first half's results for the second.
 struct Prepared {
     spawner: OwnedFd,
     program: OwnedFd,
@@ -164,7 +164,7 @@ fn prepare(args: &InitArgs<'_>) -> Staged<Prepared> {
         }
     }
     let program = program(&args.program).at("program")?;
-    // Nothing of the host's devices is shown: an empty directory that can't be written to.
+    // Nothing of the host's devices is visible: an empty directory that can't be written.
     mount("sys", "/stage/sys", "tmpfs", plain | libc::MS_RDONLY, "size=0,mode=555").at("sys")?;
     let terminals = format!("newinstance,ptmxmode=0666,mode=0620,gid=5,max={TERMINALS}");
     mount("devpts", "/stage/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, &terminals).at("devpts")?;
@@ -182,8 +182,8 @@ fn prepare(args: &InitArgs<'_>) -> Staged<Prepared> {
     })
 }
 
-/// Opens the guest's program on an overlay of this sandbox's own. On the host's file itself, which all sandboxes and the
-/// server run from, each of them could see the others' locks and uses. Its pages stay shared.
+/// Opens the guest's program on this sandbox's separate overlay. On the host's file itself, which all sandboxes and the server
+/// run, each of them could see the others' locks and uses. Its pages stay shared.
 fn program((dir, name): &(OwnedFd, String)) -> io::Result<OwnedFd> {
     attach(dir.as_fd(), Path::new("/stage/programs"))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
@@ -192,14 +192,14 @@ fn program((dir, name): &(OwnedFd, String)) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(format!("/stage/program/{name}"), open, rustix::fs::Mode::empty())?)
 }
 
-/// Takes the sandbox's root as its identity: until now the process had the host's, which has no meaning here.
+/// Switches to the sandbox's root: until now the process had the host's ids, which have no meaning here.
 fn become_root() -> io::Result<()> {
     // SAFETY: plain system calls in a process with one thread.
     unsafe {
         check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
         check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
         check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
-        // The change of identity took /proc/self away from us.
+        // The change of identity made /proc/self inaccessible.
         check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0).into())?;
         libc::setsid();
         // The launcher ignores it; an ignored signal stays ignored through exec, and programs would lose their children.
@@ -208,7 +208,7 @@ fn become_root() -> io::Result<()> {
     Ok(())
 }
 
-/// Moves this process into cgroups, and makes them the root of what it sees of them.
+/// Moves this process into cgroups, and makes them the root of its view of them.
 fn enter(entrances: &[OwnedFd]) -> io::Result<()> {
     for entrance in entrances {
         rustix::io::write(entrance, b"0")?;
@@ -218,7 +218,7 @@ fn enter(entrances: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// The spawner's side of its start: it waits in the workload's cgroup until the root file system is there.
+/// The spawner's side of its start: it waits in the workload's cgroup until the root file system is ready.
 fn fork_spawner(args: &InitArgs<'_>) -> Staged<OwnedFd> {
     let (ours, theirs) = descriptors::packet_pair().at("spawner")?;
     // SAFETY: this process has one thread, so the child's copy of memory is consistent; it never returns from here.
@@ -285,7 +285,7 @@ fn begin_with(
     root(&layers, &upper, begin)?;
     std::env::set_current_dir("/stage/root").at("root")?;
     pivot_here().at("pivot_root")?;
-    // From here on paths are the sandbox's: whatever links its image holds, they lead nowhere else.
+    // From here on paths are the sandbox's: links of its image can't lead out of it.
     for dir in ["/proc", "/sys", "/dev"] {
         make_dir(dir).at("mount points")?;
     }
@@ -318,7 +318,7 @@ fn begin_with(
     limit(begin.open_files).at("limits")?;
     // SAFETY: a plain system call: joins a new anonymous session keyring, leaving the host's.
     check(unsafe { libc::syscall(libc::SYS_keyctl, 1, std::ptr::null::<libc::c_char>()) }).at("keyring")?;
-    // The spawner hardens itself meanwhile.
+    // The spawner hardens itself in the meantime.
     descriptors::send(staged.spawner.as_fd(), &begin.open_files.to_ne_bytes(), &[]).at("spawner")?;
     let env = hand_on(begin, inherit, &staged.spawner, &args.work_entrances).at("descriptors")?;
     capabilities::bound().at("capabilities")?;
@@ -338,7 +338,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
         lower.push(target);
     }
     attach(upper.as_fd(), Path::new("/stage/upper")).at("writable layer")?;
-    // The options name the topmost layer first.
+    // The options list the topmost layer first.
     lower.reverse();
     let options = format!(
         "lowerdir={},upperdir=/stage/upper/{},workdir=/stage/upper/{},userxattr,volatile",
@@ -348,7 +348,7 @@ fn root(layers: &[OwnedFd], upper: &OwnedFd, begin: &Begin) -> Staged<()> {
     );
     // `volatile`: fsync in a sandbox need not wait for the host's disk. After a crash of the host the last seconds may be missing.
     mount("overlay", "/stage/root", "overlay", 0, &options).at("overlay")?;
-    // An overlay whose writable layer does not serve comes up read-only without a word.
+    // An overlay with an unusable writable layer is mounted read-only without an error.
     rustix::fs::access("/stage/root", rustix::fs::Access::WRITE_OK).map_err(io::Error::from).at("overlay is read-only")
 }
 
@@ -387,15 +387,15 @@ fn close_all_but(keep: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Descriptors from here up are still needed when those below are given their final places.
+/// The lowest descriptor number that stays usable while those below are moved to their final numbers.
 const HIGH: i32 = 100;
 
 fn lift(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, HIGH)?)
 }
 
-/// Puts the descriptors that the program inherits at 3 and up, and answers the environment that names them.
-/// Everything else closes at exec. Between this and the exec only descriptors from [`HIGH`] up may be used or dropped.
+/// Moves the descriptors that the program inherits to 3 and up, and returns the environment that names them. Everything else
+/// closes at exec. Between this and the exec only descriptors from [`HIGH`] up may be used or dropped.
 fn hand_on(
     begin: &Begin,
     inherit: Vec<OwnedFd>,
@@ -418,7 +418,7 @@ fn hand_on(
     Ok(env)
 }
 
-/// Becomes the program; answers only with the error.
+/// Becomes the program; returns only an error.
 fn exec(program: &OwnedFd, argv: &[String], env: &BTreeMap<String, String>) -> io::Error {
     let text = |list: Vec<String>| list.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>();
     let (Ok(argv), Ok(env)) = (text(argv.to_vec()), text(env.iter().map(|(k, v)| format!("{k}={v}")).collect())) else {

@@ -1,4 +1,4 @@
-//! Which system calls the processes of a sandbox may make.
+//! The system calls that processes of a sandbox may make.
 //!
 //! Three filters, compiled once: one answers EPERM to what is known and denied, one the same as a kernel without them to kinds
 //! of sockets, one ENOSYS to what is not known to be allowed, so that a libc that tries something newer falls back. No `no_new_privs`: `sudo` works, and the filters are
@@ -12,11 +12,11 @@ use seccompiler::{
     SeccompRule as Rule, TargetArch, sock_filter,
 };
 
-/// The compiled filters, in the order in which they are installed.
+/// The compiled filters, in the order of their installation.
 #[derive(Debug, Clone)]
 pub(crate) struct Filters(Vec<BpfProgram>);
 
-/// Namespaces that nobody in a sandbox may make: nested user namespaces open kernel code that sandboxes don't need.
+/// Namespaces that no process in a sandbox may create: nested user namespaces open kernel code that sandboxes don't need.
 const NEW_NAMESPACES: [i32; 8] = [
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWNS,
@@ -28,7 +28,7 @@ const NEW_NAMESPACES: [i32; 8] = [
     0x80, // CLONE_NEWTIME
 ];
 
-/// The denied ones, whatever their arguments.
+/// The denied calls, with any arguments.
 const DENIED: &[i64] = &[
     libc::SYS_unshare,
     libc::SYS_setns,
@@ -74,8 +74,8 @@ const DENIED: &[i64] = &[
     libc::SYS_move_pages,
 ];
 
-/// Answered with success, and nothing is done. `sync` would flush every disk of the host, for as long as its other writers
-/// take; a sandbox's own files need no flush, since they don't outlive the host (see the overlay's `volatile`).
+/// Answered with success, without any effect. `sync` would flush every disk of the host, for as long as its other writers take;
+/// a sandbox's own files need no flush, since they don't outlive the host (see the overlay's `volatile`).
 const DONE_ALREADY: i64 = libc::SYS_sync;
 
 /// The allowed ones. What is neither here nor in `DENIED` (io_uring, clone3, kernels' newer additions) answers ENOSYS:
@@ -131,7 +131,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_fchmodat2, libc::SYS_getcpu, libc::SYS_accept, libc::SYS_sethostname, libc::SYS_setdomainname, libc::SYS_get_mempolicy,
 ];
 
-/// The older calls that only x86-64 has.
+/// Older calls that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_HERE: &[i64] = &[
@@ -157,7 +157,7 @@ impl Filters {
             let namespaces: Result<Vec<_>, _> =
                 NEW_NAMESPACES[..7].iter().map(|flag| rule(vec![bits(0, *flag as u64)?])).collect();
             denied.insert(libc::SYS_clone, namespaces?);
-            // Input pushed into a terminal that somebody else reads.
+            // Input pushed into a terminal that another process reads.
             denied.insert(libc::SYS_ioctl, vec![rule(vec![equal(1, libc::TIOCSTI)?])?, rule(vec![equal(1, libc::TIOCLINUX)?])?]);
             let mut sockets = Vec::new();
             for family in [
@@ -185,8 +185,8 @@ impl Filters {
         Ok(Self(vec![
             known_only(arch, ALLOWED.iter().chain(ALLOWED_HERE).chain(DENIED).copied())?,
             compile(denied, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?,
-            // The kernel's own answer where such sockets are not built in: programs (Debian's groupadd, with the audit
-            // socket) go on after this one, and give up after EPERM.
+            // The kernel's own answer if such sockets are not built in: programs (Debian's groupadd, with the audit socket)
+            // continue after this one, and fail after EPERM.
             compile(
                 BTreeMap::from([(libc::SYS_socket, sockets)]),
                 SeccompAction::Allow,
@@ -210,8 +210,8 @@ impl Filters {
     }
 }
 
-/// Allows these calls, and answers ENOSYS to all others. A comparison for each run of numbers: one for each call is eight
-/// times as much for the kernel to translate, at every create.
+/// Allows these calls, and answers ENOSYS to all others. One comparison for each run of numbers: one for each call would be
+/// eight times as much for the kernel to translate, at every create.
 fn known_only(arch: TargetArch, calls: impl Iterator<Item = i64>) -> io::Result<BpfProgram> {
     let mut numbers = calls.map(u32::try_from).collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
     numbers.sort_unstable();
@@ -250,7 +250,7 @@ fn known_only(arch: TargetArch, calls: impl Iterator<Item = i64>) -> io::Result<
 mod tests {
     use super::*;
 
-    /// What the kernel would answer to a call.
+    /// The kernel's answer to a call.
     fn run(program: &[sock_filter], arch: u32, number: u32) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
@@ -284,7 +284,7 @@ mod tests {
             assert_eq!(run(&program, 0xc000_003e, number), wanted, "{number}");
         }
         assert_eq!(run(&program, 0x4000_0003, 0), 0x8000_0000);
-        // Each call's numbers apart: too many to jump over.
+        // Each call's number is separate: too many to jump over.
         assert!(known_only(TargetArch::x86_64, (0..200).map(|n| 2 * n)).is_err());
     }
 

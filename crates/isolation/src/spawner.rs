@@ -6,9 +6,9 @@
 //!        └──────────────── SIGCHLD, wait ◄──────────────── command (cgroup "work")
 //! ```
 //!
-//! Why a separate process: a command must be born in the workload's cgroup, since moving one there costs milliseconds
-//! on cgroup v1, and it must be born without copying the guest's memory or running code between fork and exec in a
-//! process with threads. `CLONE_PARENT` makes the guest the command's parent, so that the guest reaps it.
+//! It is a separate process because a command must start in the workload's cgroup, since moving one there costs milliseconds on
+//! cgroup v1. It must also start without copying the guest's memory or running code between fork and exec in a process with
+//! threads. `CLONE_PARENT` makes the guest the command's parent, so that the guest reaps it.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
@@ -22,8 +22,8 @@ use thiserror::Error;
 
 use crate::descriptors::{self, MAX_MESSAGE};
 
-/// One command to start. Its descriptors 0, 1 and 2 travel beside it, in this order. A fourth is the program itself, for
-/// one that has no path in the sandbox; `argv` then only says what it is called.
+/// One command to start. Its descriptors 0, 1 and 2 are sent with it, in this order. A fourth is the program itself, for one
+/// without a path in the sandbox; `argv` then only has its name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// The program, looked up in `PATH` of `env` when it has no slash, and its arguments.
@@ -38,7 +38,7 @@ pub struct Request {
     pub controlling_tty: bool,
 }
 
-/// What the child was doing when it failed.
+/// The child's stage when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Stage {
@@ -80,7 +80,7 @@ const REPLY_BYTES: usize = 12;
 /// Bytes of the stack that a child has until its exec.
 const STACK: usize = 64 << 10;
 
-/// The request as it goes over the socket.
+/// Encodes a request for the socket.
 pub fn encode(request: &Request) -> Result<Vec<u8>, SpawnError> {
     if request.argv.iter().chain(&request.env).any(|s| s.contains('\0')) || request.cwd.contains('\0') {
         return Err(SpawnError::Nul);
@@ -89,7 +89,7 @@ pub fn encode(request: &Request) -> Result<Vec<u8>, SpawnError> {
     if bytes.len() > MAX_MESSAGE { Err(SpawnError::TooLong { bytes: bytes.len() }) } else { Ok(bytes) }
 }
 
-/// Reads a reply: the pid of the started command, or where and why it failed.
+/// Parses a reply: the pid of the started command, or where and why it failed.
 pub fn decode_reply(reply: &[u8], request: &Request) -> Result<i32, SpawnError> {
     let Ok(bytes) = <[u8; REPLY_BYTES]>::try_from(reply) else {
         return Err(SpawnError::Gone(io::ErrorKind::UnexpectedEof.into()));
@@ -106,7 +106,7 @@ pub fn decode_reply(reply: &[u8], request: &Request) -> Result<i32, SpawnError> 
     }
 }
 
-/// Forks a spawner off this process and returns the socket to speak to it. For guests that were not started by the launcher.
+/// Forks a spawner off this process and returns the socket to it. For guests that the launcher did not start.
 ///
 /// Call it before the process has a second thread.
 pub fn fork_off() -> io::Result<OwnedFd> {
@@ -122,13 +122,13 @@ pub fn fork_off() -> io::Result<OwnedFd> {
     }
 }
 
-/// The variable that names a guest's descriptor of the workload's cgroup of this number, from 0.
+/// The variable with a guest's descriptor of the workload's cgroup of this number, from 0.
 pub fn entrance_variable(number: usize) -> String {
     format!("ARENITE_WORK_{number}_FD")
 }
 
-/// Starts another spawner, for a guest whose first one was killed, and returns the socket to speak to it. It is this
-/// program again, started as `PROGRAM spawner` and moved into the cgroups of `work_entrances`; see [`main`].
+/// Starts another spawner after the first one was killed, and returns the socket to it. It is this program, started as
+/// `PROGRAM spawner` and moved into the cgroups of `work_entrances`; see [`main`].
 ///
 /// Safe in a process with threads. Blocks for some milliseconds for each cgroup of version 1.
 pub fn restart(work_entrances: &[OwnedFd]) -> io::Result<OwnedFd> {
@@ -158,14 +158,14 @@ pub fn restart(work_entrances: &[OwnedFd]) -> io::Result<OwnedFd> {
     if stage != 0 {
         return Err(io::Error::from_raw_os_error(errno));
     }
-    // It starts nothing before it is asked, and is asked only after this.
+    // It starts nothing before the first request, which comes only after this.
     for entrance in work_entrances {
         rustix::io::write(entrance, pid.to_string().as_bytes())?;
     }
     Ok(ours)
 }
 
-/// What a program does that was started as `PROGRAM spawner` by [`restart`]: serves requests on descriptor 0.
+/// The main function of `PROGRAM spawner`, started by [`restart`]: serves requests on descriptor 0.
 pub fn main() -> ! {
     match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
         Ok(socket) => serve(&socket),
@@ -181,14 +181,14 @@ pub fn serve(socket: &OwnedFd) -> ! {
     let mut buffer = vec![0u8; MAX_MESSAGE];
     let mut stack = vec![0u8; STACK];
     loop {
-        // A kill that comes while this process waits must not cost a request that comes after it: the kernel would hand it over
-        // to one who is about to die. From a look it never returns, and the request stays unread, of which the guest is told.
+        // A kill that arrives while this process waits must not cost a request that comes later: the kernel would deliver that
+        // to a process that is about to die. A process killed in `poll` has not read the request, which the guest detects.
         let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], None);
         let (length, given) = match descriptors::receive(socket.as_fd(), &mut buffer) {
             Ok((0, _)) | Err(_) => std::process::exit(0),
             Ok(got) => got,
         };
-        // While this process was stopped, the guest may have given it up.
+        // While this process was stopped, the guest may have replaced it.
         if hung_up(socket) {
             std::process::exit(0);
         }
@@ -223,13 +223,13 @@ struct Prepared<'a> {
     gid: u32,
     controlling_tty: bool,
     stdio: [c_int; 3],
-    /// Executed in the place of `programs`; -1 is none.
+    /// Executed instead of `programs`; -1 is none.
     program: c_int,
     failed_stage: c_int,
     failed_errno: c_int,
 }
 
-/// Starts a command; `parent` is 0 or `CLONE_PARENT`. Answers the stage that failed (0: none), its errno, and the pid.
+/// Starts a command; `parent` is 0 or `CLONE_PARENT`. Returns the stage that failed (0: none), its errno, and the pid.
 fn start(request: &Request, given: &[OwnedFd], stack: &mut [u8], parent: c_int) -> (i32, i32, i32) {
     let c_strings = |list: &[String]| list.iter().map(|s| CString::new(s.as_str())).collect::<Result<Vec<_>, _>>();
     let (Ok(argv), Ok(env), Ok(cwd)) = (c_strings(&request.argv), c_strings(&request.env), CString::new(request.cwd.as_str()))
@@ -326,7 +326,8 @@ fn run_child(p: &Prepared<'_>) -> Stage {
         if p.controlling_tty && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
             return Stage::Terminal;
         }
-        // A hog should die before the spawner or an innocent shell does. Best effort: /proc may be absent in tests.
+        // A command that uses too much memory should die before the spawner or another shell does. Best effort: /proc may be
+        // absent in tests.
         let adj = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if adj >= 0 {
             libc::write(adj, c"300".as_ptr().cast(), 3);
@@ -351,7 +352,7 @@ fn run_child(p: &Prepared<'_>) -> Stage {
             libc::signal(signal, libc::SIG_DFL);
         }
         libc::umask(0o022);
-        // Nothing but 0, 1 and 2 goes on into the command.
+        // Only 0, 1 and 2 are passed to the command.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         if program >= 0 {
             libc::syscall(libc::SYS_execveat, program, c"".as_ptr(), p.argv.as_ptr(), p.env.as_ptr(), libc::AT_EMPTY_PATH);

@@ -1,4 +1,4 @@
-//! The host name of a sandbox, set from outside: its own root may not.
+//! The host name of a sandbox, set from outside: its own root may not set it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,8 +6,8 @@ use std::thread;
 
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 
-/// Sets the host name in the UTS namespace of the process behind a pidfd. On a thread that lives only for that, since a
-/// namespace belongs to a thread. Blocks until it is done.
+/// Sets the host name in the UTS namespace of the process behind a pidfd, on a dedicated thread, since a namespace belongs to a
+/// thread. Blocks until it is done.
 ///
 /// # Errors
 /// `ESRCH` when the process has ended; `EPERM` without `CAP_SYS_ADMIN`; `EINVAL` for a name of more than 64 bytes.

@@ -1,7 +1,7 @@
-//! A real sandbox, made by the real launcher, seen from inside. Needs root.
+//! A real sandbox, created by the real launcher, tested from inside. Needs root.
 //!
-//! This program is three: the test, the launcher that it starts, and the probe that runs as PID 1 of the sandbox and tells
-//! what it sees over an inherited pipe. So it has a `main` of its own.
+//! This program has three roles: the test, the launcher that it starts, and the probe that runs as PID 1 of the sandbox and
+//! reports what it sees over an inherited pipe. So it has its own `main`.
 
 #![allow(clippy::unwrap_used, reason = "a test without the test harness")]
 
@@ -26,7 +26,7 @@ fn main() {
         Some("child") => child(),
         Some("cgroup") => print!("{}", own_cgroup()),
         Some("spawner") => spawner::main(),
-        // What a test runner passes, such as `--list`, has no meaning here.
+        // Arguments of a test runner, such as `--list`, have no meaning here.
         _ => {
             test();
             println!("1 passed, 0 failed");
@@ -36,7 +36,7 @@ fn main() {
 
 const UID_BASE: u32 = 1_900_000_000;
 
-/// Leaves no cgroup behind, also when the test fails: by then the launcher is gone, and with it what it made.
+/// Removes all cgroups, also if the test fails: by then the launcher and its processes are gone.
 struct Removed<'a>(&'a Cgroups);
 
 impl Drop for Removed<'_> {
@@ -323,7 +323,7 @@ fn probe() {
     File::from(answer).write_all(&serde_json::to_vec(&seen).unwrap()).unwrap();
 }
 
-/// The first cgroup of this process that is not the root of those it sees.
+/// The first cgroup of this process that is not the root of its view.
 fn own_cgroup() -> String {
     let all = fs::read_to_string("/proc/self/cgroup").unwrap();
     all.lines().map(|l| l.rsplit(':').next().unwrap()).find(|p| *p != "/").unwrap_or("/").to_owned()

@@ -1,8 +1,8 @@
-//! The stable codes that errors carry in every dialect.
+//! Stable error codes, the same in every dialect.
 
 use serde::Serialize;
 
-/// What kind of thing went wrong: stable across versions, for programs to match on.
+/// The kind of an error: stable across versions, for programs to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -13,9 +13,9 @@ pub enum ErrorCode {
     AlreadyExists,
     Conflict,
     TooLarge,
-    /// A bound on rate, queue, memory, disk or number was met; retry later.
+    /// A limit of rate, queue, memory, disk or number was reached; retry later.
     Exhausted,
-    /// The host or the engine can't do it, and says why.
+    /// The host or the engine does not support it, and says why.
     Unsupported,
     Timeout,
     /// The sandbox or its guest failed.
@@ -24,7 +24,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The HTTP status that belongs to this code.
+    /// The HTTP status of this code.
     pub fn http_status(self) -> u16 {
         match self {
             Self::InvalidRequest => 400,

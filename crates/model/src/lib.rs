@@ -1,4 +1,4 @@
-//! The words that every other crate shares: ids, specs, states, limits and error codes.
+//! Types that every other crate shares: ids, specs, states, limits and error codes.
 //!
 //! Owns plain types and their validation. Never does I/O, and never knows a dialect's wire format.
 

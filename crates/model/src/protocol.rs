@@ -1,34 +1,34 @@
-//! What guest and gateway agree on. HTTP/1.1 over the guest's Unix socket; these names are the rest.
+//! The protocol between guest and gateway: HTTP/1.1 over the guest's Unix socket, with these names.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol. A gateway speaks to guests of its own version and of the one before.
+/// The version of this protocol. A gateway speaks to guests of the same version and the one before.
 pub const VERSION: u32 = 1;
 /// Request: the gateway's protocol version. Answer: the guest's.
 pub const VERSION_HEADER: &str = "x-arenite-protocol";
-/// `GET`: the guest's [`Hello`]; also tells that it serves.
+/// `GET`: the guest's [`Hello`]; an answer also shows that it serves.
 pub const HELLO_PATH: &str = "/internal/hello";
 /// `GET`, streamed as JSON lines: one [`InsideStep`] for each call made inside the sandbox, until the gateway hangs up.
 /// The guest keeps the last 1,000 steps (4 MiB at most) that no gateway has read yet.
 pub const INSIDE_STEPS_PATH: &str = "/internal/inside-steps";
 /// `GET` with `Upgrade: arenite-port`, and a port after it: after the 101 the connection is one to that port of the sandbox's
-/// loopback. 403: the port is one of [`INTERNAL_PORTS`]; 502: nothing listens there; 503: too many at once; 504: whoever
-/// listens takes no connection.
+/// loopback. 403: the port is one of [`INTERNAL_PORTS`]; 502: nothing listens there; 503: too many at once; 504: the listener
+/// accepts no connection.
 pub const PORTS_PATH: &str = "/internal/ports/";
-/// What the upgrade to a port's connection is called.
+/// The name of the upgrade to a port's connection.
 pub const PORT_UPGRADE: &str = "arenite-port";
-/// Ports on the sandbox's loopback that are no preview: the guest's own, and those of what it starts for itself.
+/// Ports on the sandbox's loopback that are no preview: the guest's, and those of programs that it starts for itself.
 pub const INTERNAL_PORTS: [u16; 2] = [INSIDE_PORT, BROWSER_PORT];
-/// `POST`, before the guest is killed: runs the sandbox's shutdown hooks. 204 when there are none; else 200 at once, with a
-/// body that ends when they have ended, [`SHUTDOWN_SECONDS`] later at most.
+/// `POST`, before the guest is killed: runs the sandbox's shutdown hooks. 204 if there are none; else 200 at once, with a body
+/// that ends when they have ended, at most [`SHUTDOWN_SECONDS`] later.
 pub const SHUTDOWN_PATH: &str = "/internal/shutdown";
-/// How long all shutdown hooks of a sandbox may take together, in seconds.
+/// Maximum time of all shutdown hooks of a sandbox together, in seconds.
 pub const SHUTDOWN_SECONDS: u64 = 30;
-/// `POST`, by the engine: starts what takes long to start, for whoever comes first; answers when that is ready.
+/// `POST`, by the engine: starts what is slow to start, before the first caller needs it; answers when that is ready.
 pub const PREPARE_PATH: &str = "/internal/prepare";
-/// `POST` of a [`Become`], by the engine: a sandbox that was made before anybody asked is now this one.
+/// `POST` of a [`Become`], by the engine: assigns a pooled sandbox.
 pub const BECOME_PATH: &str = "/internal/become";
 /// `GET`, by the engine: an [`Activity`].
 pub const ACTIVITY_PATH: &str = "/internal/activity";
@@ -36,10 +36,10 @@ pub const ACTIVITY_PATH: &str = "/internal/activity";
 pub const INTERNAL_PREFIX: &str = "/internal/";
 /// The guest's port inside the sandbox, on its loopback.
 pub const INSIDE_PORT: u16 = 8080;
-/// Where the browser of a sandbox listens on the sandbox's loopback, unless a program in there has the port.
+/// The browser's port on the sandbox's loopback, unless a program inside uses it.
 pub const BROWSER_PORT: u16 = 9222;
 
-/// Whether a sandbox is a client's yet.
+/// Whether a sandbox is assigned to a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Assignment {
@@ -70,29 +70,30 @@ pub struct GuestConfig {
     pub assignment: Assignment,
 }
 
-/// Who a sandbox is that was made ahead.
+/// The request-specific part of a pooled sandbox's configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Become {
     pub config: GuestConfig,
-    /// Its host name, which the engine has set already.
+    /// Its host name, which the engine has already set.
     pub hostname: String,
 }
 
-/// What goes on in a sandbox although no call waits for it.
+/// Activity in a sandbox without a waiting call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Activity {
-    /// Work of a client, such as `a command`; none: the sandbox is idle when nobody calls.
+    /// A client's work, such as `a command`; none: the sandbox is idle unless it is called.
     pub running: Option<String>,
 }
 
-/// What stands in a sandbox's `/etc/hosts`.
+/// The content of a sandbox's `/etc/hosts`.
 pub fn hosts_file(hostname: &str) -> String {
     format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 impl GuestConfig {
-    /// The directory that commands start in, if one is configured: `WORKSPACE` of the environment, as in AIO Sandbox, over `workdir`.
+    /// The directory that commands start in, if one is configured: `WORKSPACE` of the environment, as in AIO Sandbox, over
+    /// `workdir`.
     pub fn default_dir(&self) -> Option<&str> {
         let workspace = self.env.get("WORKSPACE").map(String::as_str).filter(|dir| dir.starts_with('/'));
         workspace.or(self.workdir.as_deref())
@@ -122,6 +123,6 @@ pub struct InsideStep {
     pub arguments: Option<serde_json::Value>,
     /// The answer's body, cut to 64 KiB, when it is JSON.
     pub observation: Option<serde_json::Value>,
-    /// How many steps were dropped before this one because nobody read them.
+    /// The number of unread steps that were dropped before this one.
     pub dropped_before: u64,
 }

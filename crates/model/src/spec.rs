@@ -1,4 +1,4 @@
-//! What a sandbox is asked to be.
+//! The spec of a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::ImageName;
 
-/// What a sandbox may use of the host. Every number is enforced by the kernel or the create fails.
+/// A sandbox's limits. The kernel enforces every number, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
@@ -36,7 +36,7 @@ impl Resources {
     /// Tasks kept for the guest.
     pub const GUEST_RESERVE_PIDS: u32 = 32;
 
-    /// Refuses what no sandbox could work with.
+    /// Refuses limits that no sandbox could work with.
     pub fn check(&self) -> Result<(), SpecError> {
         let bounds: [(&'static str, u64, u64, u64); 5] = [
             ("memory_bytes", self.memory_bytes, 96 << 20, 1 << 44),
@@ -54,7 +54,7 @@ impl Resources {
     }
 }
 
-/// What a sandbox may reach.
+/// Network access of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
@@ -68,7 +68,7 @@ pub enum NetworkMode {
     Host,
 }
 
-/// What happens when a sandbox was idle for its idle time.
+/// The action after a sandbox's idle time.
 #[derive(Debug, Clone, Copy, PartialEq, Hash, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdlePolicy {
@@ -78,21 +78,21 @@ pub enum IdlePolicy {
     Pause,
 }
 
-/// A directory of the host in a sandbox.
+/// A host directory in a sandbox.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeMount {
-    /// The name that the operator declared it under.
+    /// The name under which the operator declared it.
     pub name: String,
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub path: String,
-    /// Also where the operator lets sandboxes write.
+    /// Read-only, even if the operator lets sandboxes write.
     #[serde(default)]
     pub read_only: bool,
 }
 
 impl VolumeMount {
-    /// What the server or the system has at these places, or below them, stays visible.
+    /// What the server or the system has at these paths, or below them, stays visible.
     const RESERVED: [&str; 9] = ["/proc", "/sys", "/dev", "/etc", "/run", "/usr", "/bin", "/lib", "/var/log/arenite"];
 
     fn check(&self) -> Result<(), SpecError> {
@@ -110,13 +110,13 @@ impl VolumeMount {
     }
 }
 
-/// One of the two is the other, or below it.
+/// Whether one of the two is the other, or below it.
 fn overlap(a: &str, b: &str) -> bool {
     let below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     below(a, b) || below(b, a)
 }
 
-/// What a sandbox is asked to be. Everything here has its effect or the create fails.
+/// The requested properties of a sandbox. All of them take effect, or the create fails.
 #[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     pub image: ImageName,
@@ -136,10 +136,10 @@ pub struct SandboxSpec {
     pub resources: Resources,
     #[serde(default)]
     pub network: NetworkMode,
-    /// Directories of the host, of those that the operator has declared.
+    /// Host directories, of those that the operator declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
-    /// Ports that the sandbox means to serve: told to people and previews, never opened on the host.
+    /// Ports that the sandbox will serve: shown to people and previews, never opened on the host.
     #[serde(default)]
     pub ports: Vec<u16>,
     /// Life time in seconds from creation; none: unlimited.
@@ -150,7 +150,7 @@ pub struct SandboxSpec {
     pub idle_timeout_seconds: Option<u64>,
     #[serde(default)]
     pub idle_policy: IdlePolicy,
-    /// Free text that a dialect keeps for its own answers.
+    /// Free text that a dialect stores for its own answers.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
@@ -165,11 +165,11 @@ pub enum SpecError {
 }
 
 impl SandboxSpec {
-    /// The bound on `env` and `args` together, in bytes.
+    /// Maximum size of `env` and `args` together, in bytes.
     pub const MAX_ENV_BYTES: usize = 128 << 10;
     pub const MAX_VOLUMES: usize = 16;
 
-    /// A spec with defaults for everything but the image.
+    /// A spec with defaults for everything except the image.
     pub fn of_image(image: ImageName) -> Self {
         Self {
             image,
@@ -188,7 +188,7 @@ impl SandboxSpec {
         }
     }
 
-    /// Refuses what could not be carried out as written.
+    /// Refuses a spec that could not be carried out as written.
     pub fn check(&self) -> Result<(), SpecError> {
         self.resources.check()?;
         let invalid = |field, reason: &str| Err(SpecError::Invalid { field, reason: reason.to_owned() });

@@ -1,10 +1,10 @@
-//! The life of a sandbox.
+//! States of a sandbox.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a sandbox is in its life.
+/// A sandbox's state.
 ///
 /// ```text
 ///            create            pause
@@ -43,7 +43,7 @@ impl SandboxState {
         }
     }
 
-    /// Whether a sandbox may go from this state to that one.
+    /// Whether a sandbox may go from this state to `next`.
     pub fn may_become(self, next: Self) -> bool {
         use SandboxState::*;
         matches!(

@@ -3,7 +3,7 @@
 //! `dense_bench kind=flat|hnsw|faiss index=FILE vectors=FILE queries=FILE dimension=N [k=10] [precision=f32|f16|i8] [metric=ip|l2]
 //! [degree=16] [construction=200] [ef=64] [probes=N] [clients=16] [seconds=2] [answers=FILE]`
 //!
-//! An index that is not there is built first, next to the file of its vectors, which is that name with `.vectors` at the end.
+//! A missing index is built first, next to the file of its vectors, which has the same name with `.vectors` appended.
 
 use std::{
     collections::HashMap,
@@ -77,7 +77,7 @@ fn main() -> Anything<()> {
     }
 }
 
-/// A lone query is the thread's own; how those of many clients are answered depends on the index.
+/// A single query runs on its own thread; how concurrent ones are answered depends on the index.
 fn measure(
     options: &Options,
     index: impl VectorIndex + 'static,
@@ -117,7 +117,7 @@ fn measure(
     let next = || done.fetch_add(1, Ordering::Relaxed) % queries.len();
     let begin = Instant::now();
     if options.text("kind")? == "flat" {
-        // A pass through all vectors is shared, as a server has it shared.
+        // A pass through all vectors is shared, as in a server.
         let (all, shared) = (queries.to_vec(), index.clone());
         let batcher = Batcher::new(Knobs::default(), move |asked: &[usize]| {
             let asked: Vec<&[f32]> = asked.iter().map(|at| all[*at].as_slice()).collect();

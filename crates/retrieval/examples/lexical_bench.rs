@@ -1,8 +1,8 @@
-//! Measures the index of words on a corpus that `tests/retrieval/corpus.py` wrote, and prints one line of JSON. `cargo xtask bench`
-//! compares it with bm25s.
+//! Measures the lexical index on a corpus that `tests/retrieval/corpus.py` wrote, and prints one line of JSON. `cargo xtask
+//! bench` compares it with bm25s.
 //!
-//! `lexical_bench CORPUS INDEX`: makes the index in a directory that is not there yet, then asks the corpus's queries, one after the
-//! other and by 16 threads.
+//! `lexical_bench CORPUS INDEX`: creates the index in a directory that must not exist, then runs the corpus's queries, one
+//! after another and by 16 threads.
 
 use std::error::Error;
 use std::fs::File;
@@ -19,7 +19,7 @@ type Anything<T> = Result<T, Box<dyn Error>>;
 
 const TOP_K: usize = 10;
 const CLIENTS: usize = 16;
-/// Times that all queries are asked by the clients.
+/// Number of times that the clients run all queries.
 const ROUNDS: usize = 5;
 
 fn records(path: &Path) -> Anything<Vec<Value>> {

@@ -1,12 +1,12 @@
-//! Queries of many, answered together.
+//! Batches concurrent queries.
 //!
 //! ```text
-//!  query ──► queue ──► nobody answers: at once, alone
-//!                      somebody does:  what has come until then goes next, together
-//!                      so many wait, or one has waited so long: another begins beside
+//!  query ──► queue ──► no batch is running: at once, alone
+//!                      a batch is running:  the queries that arrive until it ends go next, together
+//!                      the queue is long, or a query has waited long: another batch starts in parallel
 //! ```
 //!
-//! A lone query never waits for company, and nothing looks at a clock to see whether there is work.
+//! A single query never waits for others, and no timer polls for work.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,16 +19,16 @@ use tokio::sync::oneshot;
 use crate::search::{Found, Query};
 use crate::{Error, Result};
 
-/// The most queries that wait.
+/// Maximum number of waiting queries.
 const MAX_WAITING: usize = 10_000;
 
-/// When queries are answered together. The names are those of AgentFlow's configuration.
+/// Settings of batching. The names are those of AgentFlow's configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Knobs {
-    /// So many waiting queries begin another batch beside the one under way.
+    /// The number of waiting queries that starts another batch in parallel to the running one.
     pub trigger_batch_size: usize,
     pub max_batch_size: usize,
-    /// The longest that a query waits for a batch under way.
+    /// Maximum time that a query waits for a running batch.
     pub max_wait_time: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Default for Knobs {
     }
 }
 
-/// As AgentFlow tells of its batcher.
+/// Statistics in the format of AgentFlow's batcher.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct BatchStats {
     pub total_queries: u64,
@@ -48,7 +48,7 @@ pub struct BatchStats {
     pub running: bool,
     pub trigger_batch_size: usize,
     pub max_batch_size: usize,
-    /// Seconds.
+    /// In seconds.
     pub max_wait_time: f64,
 }
 
@@ -65,7 +65,7 @@ struct State<Q, A> {
     running: usize,
     queries: u64,
     batches: u64,
-    /// Whether somebody will look at how long the first has waited.
+    /// Whether a task already watches how long the first query has waited.
     watched: bool,
 }
 
@@ -76,7 +76,7 @@ struct Shared<Q, A> {
     state: Mutex<State<Q, A>>,
 }
 
-/// Has queries answered together that come together. To be used on a runtime.
+/// Answers concurrent queries in batches. Requires a runtime.
 pub struct Batcher<Q = Query, A = Vec<Found>>(Arc<Shared<Q, A>>);
 
 impl<Q, A> Clone for Batcher<Q, A> {
@@ -86,15 +86,17 @@ impl<Q, A> Clone for Batcher<Q, A> {
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
-    /// `answer` gets queries, and answers each. It may block.
+    /// `answer` receives queries, and returns a result for each. It may block.
     pub fn new(knobs: Knobs, answer: impl Fn(&[Q]) -> Vec<Result<A>> + Send + Sync + 'static) -> Self {
         let most_running = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
         let state = State { waiting: VecDeque::new(), running: 0, queries: 0, batches: 0, watched: false };
         Self(Arc::new(Shared { answer: Box::new(answer), knobs, most_running, state: Mutex::new(state) }))
     }
 
+    /// Answers a query.
+    ///
     /// # Errors
-    /// Those of the search, and when more wait than can be answered.
+    /// Those of the search, or if the queue is full.
     pub async fn search(&self, query: Q) -> Result<A> {
         let (to, answer) = oneshot::channel();
         {
@@ -122,7 +124,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
         tokio::task::spawn_blocking(move || shared.run());
     }
 
-    /// Begins another batch when the first in the queue has waited too long. Ends when nobody waits.
+    /// Starts another batch if the first query in the queue has waited too long. Ends when the queue is empty.
     async fn watch(self) {
         loop {
             let wait = {
@@ -135,7 +137,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
                 if left.is_zero() && state.running < self.0.most_running {
                     self.begin(&mut state);
                 }
-                // When all that may run do, the first of them to be done takes the next.
+                // If the maximum number of batches runs, the first to end takes the next queries.
                 if left.is_zero() { self.0.knobs.max_wait_time.max(Duration::from_millis(1)) } else { left }
             };
             tokio::time::sleep(wait).await;
@@ -163,24 +165,24 @@ impl<Q, A> Shared<Q, A> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers batches until nobody waits.
+    /// Answers batches until the queue is empty.
     fn run(&self) {
         loop {
             let batch: Vec<Waiting<Q, A>> = {
                 let mut state = self.state();
                 let size = state.waiting.len().min(self.knobs.max_batch_size.max(1));
                 if size == 0 {
-                    // Under the same lock, or a query that comes now would wait for a runner that is leaving.
+                    // Under the same lock, or a query that arrives now would wait for a runner that is ending.
                     state.running -= 1;
                     return;
                 }
                 state.batches += 1;
                 state.waiting.drain(..size).collect()
             };
-            // Who does not wait any more is not answered.
+            // Queries without a waiting caller are dropped.
             let batch: Vec<Waiting<Q, A>> = batch.into_iter().filter(|one| !one.to.is_closed()).collect();
             let (queries, senders): (Vec<Q>, Vec<_>) = batch.into_iter().map(|one| (one.query, one.to)).unzip();
-            // Whoever is left without an answer hears so: a panic ends this batch, not those after it.
+            // Every query without an answer gets an error: a panic ends this batch, not later ones.
             let answers = catch_unwind(AssertUnwindSafe(|| (self.answer)(&queries))).unwrap_or_default();
             for (to, answer) in senders.into_iter().zip(answers) {
                 let _ = to.send(answer);

@@ -7,21 +7,21 @@ use thiserror::Error as ThisError;
 pub enum Error {
     #[error("could not {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
-    /// A file that is cut off, damaged, or of another kind. Never a panic.
+    /// A truncated, damaged or different file. Never a panic.
     #[error("{} can't be used: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
     #[error("a vector has {found} dimensions, and the index has {wanted}")]
     Dimension { wanted: usize, found: usize },
-    /// What was asked for makes no sense, in words for who asked.
+    /// An invalid request, with a message for the caller.
     #[error("{0}")]
     Invalid(String),
-    /// A model could not be loaded, or answered with nothing of use.
+    /// A model could not be loaded, or returned an unusable answer.
     #[error("the embedder {name} failed: {reason}")]
     Embedder { name: String, reason: String },
 }
 
 impl Error {
-    /// For `map_err` on what the file system says.
+    /// For `map_err` on errors of the file system.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

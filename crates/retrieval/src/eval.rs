@@ -1,4 +1,4 @@
-//! How good a ranking is, against what people or a generator judged to be relevant.
+//! Evaluates rankings against relevance judgements.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// By query, by passage: how relevant. 0 is judged, and not.
+/// The grade by query and passage. 0 is judged as not relevant.
 pub type Judgements = HashMap<String, HashMap<String, u32>>;
 
-/// A question with its id.
+/// A query with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     pub id: String,
     pub text: String,
 }
 
-/// Means over all queries that have a relevant passage.
+/// Means over all queries with a relevant passage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     pub queries: usize,
@@ -29,14 +29,14 @@ pub struct Scores {
     pub mrr_at_10: f64,
 }
 
-/// Sums up rankings, one query after the other.
+/// Accumulates rankings of queries.
 #[derive(Debug, Default)]
 pub struct Evaluation {
     sums: Scores,
 }
 
 impl Evaluation {
-    /// `ranked`: ids, best first, of which 100 are looked at.
+    /// Adds a ranking of ids, best first. The first 100 count.
     pub fn add(&mut self, ranked: &[String], relevant: &HashMap<String, u32>) {
         let gain = |grade: u32| f64::from(grade);
         let discount = |place: usize| 1.0 / (place as f64 + 2.0).log2();
@@ -66,7 +66,7 @@ impl Evaluation {
     }
 }
 
-/// Lines of a file, each with its number.
+/// The numbered lines of a file.
 fn lines(path: &Path) -> crate::Result<impl Iterator<Item = crate::Result<(usize, String)>>> {
     let owned = path.to_owned();
     let file = File::open(path).map_err(Error::io("open", path))?;
@@ -76,10 +76,10 @@ fn lines(path: &Path) -> crate::Result<impl Iterator<Item = crate::Result<(usize
         .map(move |(at, line)| line.map(|line| (at + 1, line)).map_err(Error::io("read", &owned))))
 }
 
-/// Judgements as TREC and BEIR write them: `query 0 passage grade`, or `query passage grade`, which may have a line of titles.
+/// Judgements in the formats of TREC and BEIR: `query 0 passage grade`, or `query passage grade`, which may have a header line.
 ///
 /// # Errors
-/// [`Error::Corrupt`] names the first line that is none.
+/// [`Error::Corrupt`] names the first invalid line.
 pub fn judgements(path: &Path) -> crate::Result<Judgements> {
     let mut judgements = Judgements::new();
     for line in lines(path)? {
@@ -102,10 +102,10 @@ pub fn judgements(path: &Path) -> crate::Result<Judgements> {
     Ok(judgements)
 }
 
-/// Questions, a JSON object in each line with `id` (or `_id`) and `text` (or `query`).
+/// Queries, one JSON object per line with `id` (or `_id`) and `text` (or `query`).
 ///
 /// # Errors
-/// [`Error::Corrupt`] names the first line that is none.
+/// [`Error::Corrupt`] names the first invalid line.
 pub fn questions(path: &Path) -> crate::Result<Vec<Question>> {
     let mut questions = BTreeMap::new();
     for line in lines(path)? {

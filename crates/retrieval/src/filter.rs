@@ -1,25 +1,26 @@
-//! Which passages may be found, by their metadata.
+//! Filters on the metadata of passages.
 //!
 //! ```text
 //! {"lang": "en"}                     equal; of a list in the metadata: one of it
 //! {"year": {"gte": 1990, "lt": 2000}, "lang": {"in": ["en", "de"]}, "draft": {"exists": false}, "kind": {"ne": "table"}}
 //! ```
 //!
-//! All of it has to hold. A field inside an object is named with dots: `source.page`. `id` and `title` are the passage's own.
+//! All conditions have to hold. A field inside an object is named with dots: `source.page`. `id` and `title` are the passage's
+//! own.
 
 use serde_json::{Map, Value};
 
 use crate::Passage;
 
-/// The most conditions of a filter.
+/// Maximum number of conditions of a filter.
 const MAX_CONDITIONS: usize = 100;
-/// The most bytes of one, as JSON.
+/// Maximum size of a filter, in bytes of JSON.
 const MAX_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     conditions: Vec<Condition>,
-    /// As it was asked for: what is equal filters equal.
+    /// The filter's text: equal texts filter equally.
     text: String,
 }
 
@@ -35,15 +36,15 @@ enum Test {
     IsNot(Value),
     In(Vec<Value>),
     Exists(bool),
-    /// The order that a comparison with the bound has to have, and whether equal does.
+    /// The required order of a comparison with the value, and whether equality is accepted.
     Order(std::cmp::Ordering, bool, Value),
 }
 
 impl Filter {
-    /// None for a filter without a condition.
+    /// Parses a filter; none if it has no condition.
     ///
     /// # Errors
-    /// What of it can't be understood.
+    /// What is invalid.
     pub fn parse(filter: &Map<String, Value>) -> Result<Option<Self>, String> {
         use std::cmp::Ordering::{Greater, Less};
         let text = serde_json::to_string(filter).map_err(|error| error.to_string())?;
@@ -89,7 +90,7 @@ impl Filter {
         Ok((!conditions.is_empty()).then_some(Self { conditions, text }))
     }
 
-    /// What it is told apart by.
+    /// The key that distinguishes it from other filters.
     pub fn key(&self) -> &str {
         &self.text
     }

@@ -1,14 +1,14 @@
-//! One list of several: reciprocal rank fusion.
+//! Reciprocal rank fusion of several lists.
 
 use std::collections::HashMap;
 
 use crate::Hit;
 
-/// What ranks are added to before they are turned over: the more, the less the first places count. 60 is what the method's
-/// authors found best (Cormack, Clarke and Büttcher, 2009).
+/// The constant that is added to ranks before the inversion: the larger, the less the first ranks count. The method's authors
+/// found 60 best (Cormack, Clarke and Büttcher, 2009).
 pub const RANK_CONSTANT: f32 = 60.0;
 
-/// What is high in any of the lists, best first; a score is the sum of `1 / (constant + rank)` over the lists that have it.
+/// Fuses lists, best first; a score is the sum of `1 / (constant + rank)` over the lists with the hit.
 pub fn fuse(lists: &[&[Hit]], top_k: usize, constant: f32) -> Vec<Hit> {
     let mut sums: HashMap<u32, f32> = HashMap::new();
     for list in lists {

@@ -1,19 +1,19 @@
-/// A passage that was found.
+/// A found passage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hit {
     pub ordinal: u32,
-    /// More is better: BM25's sum, or the inner product.
+    /// Higher is better: BM25's sum, or the inner product.
     pub score: f32,
 }
 
-/// A set of ordinals, as one bit each: what a search may answer with.
+/// A set of ordinals, one bit each, to restrict a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ordinals {
     words: Vec<u64>,
 }
 
 impl Ordinals {
-    /// All below `count`.
+    /// All ordinals below `count`.
     pub fn all(count: u32) -> Self {
         let mut words = vec![u64::MAX; count as usize / 64];
         if !count.is_multiple_of(64) {

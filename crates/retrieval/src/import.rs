@@ -1,4 +1,4 @@
-//! A corpus as AgentFlow's users have it: vectors that Faiss wrote, passages in JSON lines, and perhaps where each line begins.
+//! A corpus in AgentFlow's format: vectors written by Faiss, passages in JSON lines, and optionally the lines' offsets.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use crate::vectors::{Faiss, VectorIndex};
 use crate::{Error, Passage, Result};
 
-/// The longest line of a corpus, in bytes.
+/// Maximum length of a line, in bytes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
-/// Bytes of a file of offsets that tell whether it is text.
+/// Number of bytes of an offset file that determine whether it is text.
 const LOOKED_AT: usize = 100;
 
-/// Passages of a file of JSON lines, by the number of their line.
+/// Passages of a file of JSON lines, by line index.
 #[derive(Debug)]
 pub struct Lines {
     path: PathBuf,
     file: File,
-    /// Where each begins.
+    /// The lines' offsets.
     starts: Vec<u64>,
     size: u64,
 }
 
 impl Lines {
-    /// Of a file of offsets next to it, if there is one, else of the file itself.
+    /// Opens a file with the offsets from a file next to it, if there is one, otherwise from the file itself.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when the offsets are not those of the file.
+    /// [`Error::Corrupt`] if the offsets are not those of the file.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let size = file.metadata().map_err(Error::io("read", path))?.len();
@@ -64,7 +64,7 @@ impl Lines {
         }
         let mut line = vec![0; (to - from) as usize];
         self.file.read_exact_at(&mut line, from).map_err(Error::io("read", &self.path))?;
-        // Offsets may pass over empty lines.
+        // Offsets may skip empty lines.
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
         serde_json::from_slice(line)
             .map_err(|error| error.to_string())
@@ -89,7 +89,7 @@ fn scan(path: &Path, file: &File) -> Result<Vec<u64>> {
     Ok(starts)
 }
 
-/// Little-endian numbers of 64 bits, or text with `offset` or `offset:length` in each line.
+/// Little-endian numbers of 64 bits, or text with `offset` or `offset:length` per line.
 fn read_offsets(path: &Path) -> Result<Vec<u64>> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(Error::io("read", path))?;
@@ -107,15 +107,17 @@ fn read_offsets(path: &Path) -> Result<Vec<u64>> {
     Ok(numbers.map(|eight| u64::from_le_bytes(std::array::from_fn(|at| eight[at]))).collect())
 }
 
-/// Vectors and passages of an index that AgentFlow used.
+/// Vectors and passages of an index of AgentFlow.
 pub struct Imported {
     pub vectors: Faiss,
     pub passages: Lines,
 }
 
 impl Imported {
+    /// Opens an index and its corpus.
+    ///
     /// # Errors
-    /// [`Error::Corrupt`] when there are fewer passages than vectors, or a file is none of its kind.
+    /// [`Error::Corrupt`] if there are fewer passages than vectors, or a file is of another kind.
     pub fn open(index: &Path, corpus: &Path) -> Result<Self> {
         let (vectors, passages) = (Faiss::open(index)?, Lines::open(corpus)?);
         if passages.len() < vectors.len() {

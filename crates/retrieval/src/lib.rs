@@ -1,7 +1,7 @@
-//! Finds passages of a corpus: by words (BM25), by meaning (dense vectors), and by both.
+//! Finds passages of a corpus by keyword search (BM25), by vector search, and by both.
 //!
-//! A passage is known inside an index by its ordinal: its place in the order in which passages were added. Parts of an index know
-//! ordinals alone; what an ordinal stands for is the corpus's to say.
+//! Inside an index, a passage is identified by its ordinal: its position in the order of additions. Parts of an index know only
+//! ordinals; the corpus maps them to passages.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Corpora that are served: opened when they are first asked, shared by all who ask, and opened again when they have changed.
+//! Served corpora: opened at the first request, shared by all callers, and reopened after a change.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::batch::{BatchStats, Batcher, Knobs};
 use crate::rerank::Reranker;
 use crate::{Corpus, Error, Found, Index, Query, Result};
 
-/// The longest name of a corpus.
+/// Maximum length of a corpus's name.
 const MAX_NAME: usize = 64;
 
-/// Whether a corpus may be called so: letters, digits, `.`, `_` and `-`, the first a letter or a digit.
+/// Checks a corpus's name: letters, digits, `.`, `_` and `-`, starting with a letter or a digit.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -26,7 +26,7 @@ pub fn check_name(name: &str) -> Result<()> {
     )))
 }
 
-/// A corpus that many ask.
+/// A corpus that is shared by callers.
 pub struct Served {
     current: Arc<Current>,
     batcher: Batcher,
@@ -34,7 +34,7 @@ pub struct Served {
 
 struct Current {
     corpus: Mutex<Arc<Corpus>>,
-    /// Where it is opened again from. None: it never changes.
+    /// The directory to reopen it from. None: it never changes.
     dir: Option<PathBuf>,
     reranker: Option<Reranker>,
 }
@@ -56,7 +56,7 @@ impl Current {
                 *self.lock() = fresh.clone();
                 fresh
             }
-            // What was there before still answers.
+            // The previous version still answers.
             Err(error) => {
                 tracing::warn!(dir = %dir.display(), "the corpus has changed and can't be opened: {error}");
                 now
@@ -70,12 +70,12 @@ fn open(dir: &Path, reranker: Option<Reranker>) -> Result<Corpus> {
 }
 
 impl Served {
-    /// A corpus that stays as it is.
+    /// A corpus that never changes.
     pub fn fixed(corpus: Corpus, knobs: Knobs) -> Self {
         Self::new(corpus, None, None, knobs)
     }
 
-    /// The index in a directory, whichever of its generations is current.
+    /// The current generation of the index in a directory.
     ///
     /// # Errors
     /// As [`Index::open`] and [`Corpus::of_index`].
@@ -89,6 +89,8 @@ impl Served {
         Self { current, batcher: Batcher::new(knobs, move |queries| asked.get().search_many(queries)) }
     }
 
+    /// Answers a query.
+    ///
     /// # Errors
     /// Those of the search.
     pub async fn search(&self, query: Query) -> Result<Vec<Found>> {
@@ -105,7 +107,7 @@ impl Served {
     }
 }
 
-/// A directory whose folders are corpora.
+/// A directory with a folder for each corpus.
 pub struct Library {
     root: PathBuf,
     open: Mutex<HashMap<String, Arc<Served>>>,
@@ -116,7 +118,7 @@ impl Library {
         Self { root, open: Mutex::default() }
     }
 
-    /// Of a server's data directory.
+    /// The library in a server's data directory.
     pub fn of_data(data_dir: &Path) -> Self {
         Self::new(data_dir.join("retrieval"))
     }
@@ -129,15 +131,15 @@ impl Library {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a corpus of this name is, or would be.
+    /// The directory of a corpus with this name, whether or not it exists.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when nothing can be called so.
+    /// [`Error::Invalid`] if the name is invalid.
     pub fn dir(&self, name: &str) -> Result<PathBuf> {
         check_name(name).map(|()| self.root.join(name))
     }
 
-    /// Names of what there is, in their order.
+    /// The names of all corpora, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
@@ -148,10 +150,10 @@ impl Library {
         names
     }
 
-    /// None: there is no such corpus. Reads files: not for the threads of a runtime.
+    /// Opens a corpus; none if it doesn't exist. Reads files: don't call it on a runtime's threads.
     ///
     /// # Errors
-    /// When it is there and can't be opened.
+    /// If it exists and can't be opened.
     pub fn get(&self, name: &str) -> Result<Option<Arc<Served>>> {
         let dir = self.dir(name)?;
         if !self.has(name) {
@@ -165,10 +167,10 @@ impl Library {
         Ok(Some(self.opened().entry(name.to_owned()).or_insert(served).clone()))
     }
 
-    /// Removes a corpus; answers whether it was there.
+    /// Removes a corpus; returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] while another changes it; what the disk says.
+    /// [`Error::Invalid`] while another process updates it; errors of the disk.
     pub fn remove(&self, name: &str) -> Result<bool> {
         let dir = self.dir(name)?;
         if !self.has(name) {

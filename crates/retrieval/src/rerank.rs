@@ -1,4 +1,4 @@
-//! A second look at what was found, by a service that reads question and passage together.
+//! Reranks hits with a service that reads query and passage together.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use serde_json::{Value, json};
 use crate::search::Found;
 use crate::{Error, Result};
 
-/// The largest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
-/// Seconds until it has to have answered.
+/// Timeout in seconds.
 const TIMEOUT: f64 = 30.0;
 
-/// A service that speaks `POST /rerank` as Cohere, Jina and vLLM do: `{model, query, documents}` in,
-/// `{results: [{index, relevance_score}]}` out.
+/// A service with `POST /rerank` in the format of Cohere, Jina and vLLM: the request is `{model, query, documents}`, the answer
+/// `{results: [{index, relevance_score}]}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reranker {
-    /// Its whole address, `/rerank` included.
+    /// Its complete address, including `/rerank`.
     pub url: String,
     #[serde(default)]
     pub model: String,
-    /// The variable of the environment that has its key.
+    /// The environment variable with its key.
     #[serde(default)]
     pub api_key_env: Option<String>,
 }
 
 impl Reranker {
-    /// What was found, in the service's order.
+    /// Returns the hits in the service's order.
     ///
     /// # Errors
-    /// [`Error::Embedder`] when it can't be reached, or answers with what is no ranking.
+    /// [`Error::Embedder`] if it can't be reached, or returns an invalid ranking.
     pub fn rerank(&self, query: &str, found: Vec<Found>, top_k: usize) -> Result<Vec<Found>> {
         if found.is_empty() {
             return Ok(found);

@@ -1,4 +1,4 @@
-//! Questions to a corpus: by words, by meaning, or both, and in what order the answers come.
+//! Queries of a corpus: keyword search, vector search, or both, and the order of the results.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -11,25 +11,25 @@ use crate::rerank::Reranker;
 use crate::vectors::VectorIndex;
 use crate::{Error, Filter, Hit, Index, Passage, Result, fusion};
 
-/// The most passages of an answer.
+/// Maximum number of passages in an answer.
 pub const MAX_TOP_K: usize = 1000;
-/// The longest query, in bytes.
+/// Maximum length of a query, in bytes.
 pub const MAX_QUERY_BYTES: usize = 1 << 20;
-/// Of each list, so many are fused, or judged by a reranker, for each that is wanted …
+/// Candidates of each list that are fused, or judged by a reranker, for each requested hit …
 const CANDIDATES: usize = 5;
 /// … and at least this many.
 const LEAST_CANDIDATES: usize = 100;
-/// The most that a reranker is given.
+/// Maximum number of passages for a reranker.
 const MAX_RERANKED: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// By words.
+    /// Keyword search.
     Bm25,
-    /// By meaning.
+    /// Vector search.
     Dense,
-    /// Both, with their ranks fused.
+    /// Both, with rank fusion.
     Hybrid,
 }
 
@@ -49,14 +49,16 @@ impl Mode {
 pub struct Query {
     pub text: String,
     pub top_k: usize,
-    /// None: the best that the corpus has.
+    /// None: the best that the corpus supports.
     pub mode: Option<Mode>,
     pub filter: Option<Filter>,
 }
 
 impl Query {
+    /// Checks the query.
+    ///
     /// # Errors
-    /// Why nobody can answer it.
+    /// Why it is invalid.
     pub fn check(&self) -> Result<()> {
         if self.text.trim().is_empty() {
             return Err(Error::Invalid("the query is empty".to_owned()));
@@ -71,12 +73,13 @@ impl Query {
     }
 }
 
-/// A passage with what it was found by.
+/// A found passage with its score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     #[serde(flatten)]
     pub passage: Passage,
-    /// More is better. BM25's, the inner product, the sum of the ranks' shares, or the reranker's, by how it was asked.
+    /// Higher is better: BM25's score, the inner product, the sum of the ranks' shares, or the reranker's score, depending on
+    /// the query.
     pub score: f32,
 }
 
@@ -85,7 +88,7 @@ enum Store {
     Imported(Box<Imported>),
 }
 
-/// A corpus that questions can be put to, by many at once.
+/// A corpus that answers concurrent queries.
 pub struct Corpus {
     store: Store,
     embedder: Option<Arc<dyn Embedder>>,
@@ -93,15 +96,17 @@ pub struct Corpus {
 }
 
 impl Corpus {
+    /// A corpus over an index.
+    ///
     /// # Errors
-    /// When its embedder can't be loaded, or makes vectors of another dimension.
+    /// If its embedder can't be loaded, or makes vectors of another dimension.
     pub fn of_index(index: Index) -> Result<Self> {
         let dense = index.settings().dense.as_ref();
         let embedder = dense.map(|dense| crate::embed::open(&dense.embedder)).transpose()?;
         Self::with(Store::Index(Box::new(index)), embedder)
     }
 
-    /// Of what AgentFlow's users have.
+    /// A corpus over an import from AgentFlow.
     ///
     /// # Errors
     /// As [`Corpus::of_index`].
@@ -139,7 +144,7 @@ impl Corpus {
         self.embedder.as_ref()
     }
 
-    /// Passages that can be found.
+    /// The number of searchable passages.
     pub fn len(&self) -> usize {
         match &self.store {
             Store::Index(index) => index.len() as usize,
@@ -151,7 +156,7 @@ impl Corpus {
         self.len() == 0
     }
 
-    /// Vectors that are searched.
+    /// The number of searchable vectors.
     pub fn vectors(&self) -> usize {
         match &self.store {
             Store::Index(index) if index.settings().dense.is_none() => 0,
@@ -164,7 +169,7 @@ impl Corpus {
         self.index().is_some_and(|index| index.settings().lexical.is_some())
     }
 
-    /// How a query is answered that does not say it. A hashing embedder has no idea of meaning: words are better alone.
+    /// The mode of queries without one. A hashing embedder knows no meanings: keyword search alone is better.
     pub fn best_mode(&self) -> Mode {
         match (self.has_words(), &self.embedder) {
             (true, Some(embedder)) if embedder.is_semantic() => Mode::Hybrid,
@@ -197,13 +202,15 @@ impl Corpus {
         }
     }
 
+    /// Answers one query.
+    ///
     /// # Errors
-    /// As [`Corpus::search_many`] has them for one.
+    /// As [`Corpus::search_many`] for one query.
     pub fn search(&self, query: Query) -> Result<Vec<Found>> {
         self.search_many(&[query]).pop().unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Answers each query for itself, in their order. Texts are embedded together, and vectors read once for all.
+    /// Answers each query separately, in order. Texts are embedded together, and vectors read once for all.
     pub fn search_many(&self, queries: &[Query]) -> Vec<Result<Vec<Found>>> {
         let ranked = self.rank_many(queries);
         let answered = queries.iter().zip(ranked).map(|(query, ranked)| {
@@ -222,7 +229,7 @@ impl Corpus {
 
     fn rank_many(&self, queries: &[Query]) -> Vec<Result<Vec<Hit>>> {
         let modes: Vec<Mode> = queries.iter().map(|query| query.mode.unwrap_or_else(|| self.best_mode())).collect();
-        // What is wanted of each list.
+        // The number of candidates from each list.
         let depth = |at: usize| {
             let (query, mode) = (&queries[at], modes[at]);
             let candidates = (query.top_k * CANDIDATES).max(LEAST_CANDIDATES);
@@ -257,7 +264,7 @@ impl Corpus {
         results
     }
 
-    /// Lists of the queries at these places.
+    /// Vector search for the queries at these positions.
     fn meanings(&self, queries: &[Query], at: &[usize], depth: &dyn Fn(usize) -> usize) -> Vec<(usize, Result<Vec<Hit>>)> {
         if at.is_empty() {
             return Vec::new();
@@ -273,7 +280,7 @@ impl Corpus {
         };
         let mut lists = Vec::new();
         let mut left: Vec<usize> = (0..at.len()).collect();
-        // Those with the same filter go together.
+        // Queries with the same filter are searched together.
         while let Some(first) = left.first() {
             let filter = queries[at[*first]].filter.as_ref();
             let (same, others): (Vec<usize>, Vec<usize>) =

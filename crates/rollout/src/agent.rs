@@ -1,4 +1,4 @@
-//! An agent's process: one for each attempt, in its own directory and process group.
+//! An agent's process: one per attempt, in its own directory and process group.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,35 +20,35 @@ use crate::outcome::How;
 use crate::server::Server;
 use crate::task::Task;
 
-/// Where agents run: a directory for each attempt.
+/// Directory of the agents' directories, one per attempt.
 pub(crate) const WORK: &str = "work";
-/// Where their output is.
+/// Directory of the agents' output.
 pub(crate) const LOGS: &str = "logs";
-/// The largest result that is read, in bytes.
+/// Maximum size of a result, in bytes.
 const MAX_RESULT: u64 = 4 << 20;
-/// Time to read what is left of an ended agent's output. Whoever left its process group may hold the pipes open for ever.
+/// Time to read the remaining output of an ended agent. A process that left its process group may hold the pipes open for ever.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
-/// How often leftovers are looked for, while some are found.
+/// Maximum number of searches for leftovers, while some are found.
 const SWEEPS: usize = 5;
 
-/// What every attempt of a run is made with.
+/// Settings that all attempts of a run share.
 #[derive(Debug)]
 pub(crate) struct Workshop {
-    /// Where the run's files are; an absolute path.
+    /// The run's directory; an absolute path.
     pub(crate) dir: PathBuf,
     pub(crate) command: String,
-    /// Where the run was started, for agents that want files from there.
+    /// The directory that the run was started in, for agents that need files from there.
     pub(crate) start_dir: PathBuf,
     pub(crate) timeout: Duration,
-    /// Time between a polite end and a forced one.
+    /// Time between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
-    /// Says that the run stops.
+    /// Cancelled when the run stops.
     pub(crate) stop: CancellationToken,
-    /// Says that there is no time to be polite.
+    /// Cancelled when the run stops at once, without SIGTERM.
     pub(crate) at_once: CancellationToken,
 }
 
-/// What an agent left behind.
+/// The results of an ended agent.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) how: How,
@@ -57,7 +57,7 @@ pub(crate) struct Ended {
 }
 
 impl Workshop {
-    /// Runs one attempt to its end, however it ends.
+    /// Runs one attempt to its end.
     pub(crate) async fn run(&self, server: &Server, task: &Task, worker: &str) -> Ended {
         let began = Instant::now();
         let (how, result) = match self.prepare(task, worker) {
@@ -94,8 +94,8 @@ impl Workshop {
 
     async fn attend(&self, mut child: Child, task: &Task, worker: &str, place: &Path) -> (How, Result<Option<Value>, String>) {
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        // The descriptor tells of the end before anybody has taken note of it: until then no other process can get the
-        // group's number, and so the group can be killed without hitting a stranger.
+        // The descriptor reports the end before the process is reaped: until then no other process can get the group's id, so
+        // the group can be killed without hitting a stranger.
         let ended = group.ok_or_else(|| io::Error::other("it has no id")).and_then(|group| {
             let descriptor = pidfd_open(group, PidfdFlags::empty())?;
             #[expect(
@@ -140,11 +140,11 @@ impl Workshop {
                 () = self.at_once.cancelled() => {}
             }
         }
-        // Also what an agent that ended well has left in the background.
+        // Also kills what an agent that ended well has left in the background.
         let _ = kill_process_group(group, Signal::KILL);
         let status = child.wait().await;
         if cut_short.is_some() {
-            // What left the group is found by what it was told.
+            // Processes that left the group are found by their environment.
             end_leftovers(&[result_of(place)]);
         }
         if let Some(feeder) = feeder {
@@ -157,7 +157,7 @@ impl Workshop {
     }
 }
 
-/// Where an agent may write its result.
+/// The path where an agent may write its result.
 pub(crate) fn result_of(place: &Path) -> PathBuf {
     place.join("result.json")
 }
@@ -193,7 +193,7 @@ async fn result(place: &Path, tail: &Tail) -> Result<Option<Value>, String> {
             return Err(format!("the agent's result has {} bytes, and {MAX_RESULT} are read at most", found.len()));
         }
         Ok(found) if !found.is_file() => return Err("the agent's result is not a file".to_owned()),
-        // An empty one was only opened.
+        // An empty file was only opened.
         Ok(found) if found.len() > 0 => {
             let bytes = tokio::fs::read(&path).await.map_err(|error| format!("the agent's result could not be read: {error}"))?;
             let value = serde_json::from_slice(&bytes).map_err(|error| format!("the agent's result is not JSON: {error}"))?;
@@ -209,11 +209,11 @@ async fn result(place: &Path, tail: &Tail) -> Result<Option<Value>, String> {
     Ok(Some(last.unwrap_or_else(|| json!({ "output": text }))))
 }
 
-/// Ends processes of attempts that are no longer in anybody's hands: those that left the agent's process group, and those that
-/// outlived a runner. Their environment names the attempt's result, which no other process has for its own.
+/// Ends leftover processes of attempts: those that left the agent's process group, and those that outlived a runner. Their
+/// environment names the attempt's result, which no other process has.
 pub(crate) fn end_leftovers(results: &[PathBuf]) {
     let marks: HashSet<Vec<u8>> = results.iter().map(|path| [b"ARENITE_RESULT=", path.as_os_str().as_bytes()].concat()).collect();
-    // Those that were ended may have had children in the meantime.
+    // Ended processes may have had children in the meantime.
     for _ in 0..SWEEPS {
         if sweep(&marks) == 0 {
             return;
@@ -228,7 +228,7 @@ fn sweep(marks: &HashSet<Vec<u8>>) -> usize {
     for process in processes.flatten() {
         let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let Some(pid) = Pid::from_raw(id).filter(|_| id.cast_unsigned() != own) else { continue };
-        // Held before it is looked at, so that it is this process that gets the signal and not one with its number.
+        // Opened before the check, so that this process gets the signal and not another with its pid.
         let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let Ok(environment) = std::fs::read(process.path().join("environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|variable| marks.contains(variable)) {

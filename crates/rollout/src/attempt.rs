@@ -1,4 +1,4 @@
-//! One attempt at a task, from its line in the journal to its other line there.
+//! One attempt at a task, from its start in the journal to its end there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::results::Records;
 use crate::server::{Absence, Presence, Server};
 use crate::task::Task;
 
-/// Time for the server to hear of a worker's end when the run stops.
+/// Time to report a worker's end to the server when the run stops.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// What attempts share.
+/// State that attempts share.
 pub(crate) struct Bench {
     pub(crate) run: String,
     pub(crate) workshop: Workshop,
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
     pub(crate) agent_retries: u32,
 }
 
-/// Which attempt it is, and what was before it.
+/// Identifies an attempt, and describes earlier ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
     pub(crate) task: usize,
@@ -42,18 +42,18 @@ pub(crate) struct Attempt {
     pub(crate) by_agent: u32,
 }
 
-/// What the scheduler has to know of its end.
+/// The result of an attempt, for the scheduler.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) task: usize,
     pub(crate) status: Status,
     pub(crate) is_final: bool,
-    /// The server said that it is asked too much (429).
+    /// The server answered 429.
     pub(crate) server_was_busy: bool,
 }
 
-/// The name under which an attempt's agent works: unique among all runs and attempts, the same whenever it is asked for.
-/// Letters, digits and hyphens, 32 characters at most, since it names a trajectory.
+/// The worker id of an attempt's agent: unique among all runs and attempts, and stable. Letters, digits and hyphens, at most 32
+/// characters, since it names a trajectory.
 pub(crate) fn worker_id(run: &str, task: usize, attempt: u32) -> String {
     format!("r{run}-t{}-a{attempt}", task + 1)
 }
@@ -78,7 +78,7 @@ impl Bench {
         let mut seen = Seen { how: ended.how, result: ended.result, server_was_away: false };
         let timeout = self.workshop.timeout.as_secs_f64();
         let (mut status, mut error) = judge(&seen, timeout);
-        // Only then is there something that the server's death would excuse.
+        // Only then can the server's death excuse a failure.
         if matches!(status, Status::Agent | Status::Timeout) {
             let was_away = || self.presence.borrow().absences > absences;
             let is_away = self.server.is_away().await;
@@ -112,8 +112,8 @@ impl Bench {
         Ok(Done { task: attempt.task, status, is_final, server_was_busy })
     }
 
-    /// Has the server remove what the agent may have left. When the run stops, it is given little time; who goes on with the run
-    /// tells the server again.
+    /// Makes the server remove what the agent may have left. When the run stops, this has little time; a runner that continues
+    /// the run reports it again.
     async fn disconnect(&self, worker: &str) -> (bool, bool) {
         let hurry = async {
             self.workshop.stop.cancelled().await;

@@ -1,4 +1,4 @@
-//! An agent's output, kept in a file up to a bound: its beginning and its end.
+//! Captures an agent's output in a file up to a limit: its start and its end.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::path::Path;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// Bytes kept of the beginning, and as many of the end.
+/// Bytes kept of the start, and of the end.
 pub(crate) const KEPT: usize = 1 << 20;
-/// Bytes of the end that are looked at for a result.
+/// Bytes of the end that are searched for a result.
 pub(crate) const LOOKED_AT: usize = 64 << 10;
 
-/// The last of what an agent wrote.
+/// The end of an agent's output.
 #[derive(Debug, Default)]
 pub(crate) struct Tail(VecDeque<u8>);
 
-/// Reads to the end, whatever becomes of the file: an agent must not hang because the disk is full.
+/// Reads to the end, even if the file fails: an agent must not hang because the disk is full.
 pub(crate) async fn keep(mut output: impl AsyncRead + Unpin, path: &Path) -> Tail {
     let mut file = File::create(path).await.ok();
     let (mut written, mut left_out) = (0, 0);
-    // Two ends: what goes to the file after the beginning, and what a result is looked for in, which may be in the beginning.
+    // Two buffers: the end for the file, and the end that is searched for a result, which may be within the start.
     let (mut end, mut tail) = (VecDeque::new(), VecDeque::new());
     let mut piece = vec![0; 64 << 10];
     while let Ok(read @ 1..) = output.read(&mut piece).await {
@@ -42,7 +42,7 @@ pub(crate) async fn keep(mut output: impl AsyncRead + Unpin, path: &Path) -> Tai
     Tail(tail)
 }
 
-/// Appends, keeps the last `most` bytes and says how many went.
+/// Appends, keeps the last `most` bytes and returns the number of dropped bytes.
 fn push(end: &mut VecDeque<u8>, bytes: &[u8], most: usize) -> usize {
     end.extend(bytes);
     let over = end.len().saturating_sub(most);
@@ -81,7 +81,7 @@ mod tests {
         let kept = std::fs::read_to_string(&path).unwrap();
         let expected = format!("{}\n[… 12345 bytes left out …]\n{}", "a".repeat(KEPT), "c".repeat(KEPT));
         assert!(kept == expected, "{} bytes", kept.len());
-        // One that just fits is kept as it is.
+        // Output that just fits is not cut.
         let long = vec![b'x'; 2 * KEPT];
         keep(&long[..], &path).await;
         assert_eq!(std::fs::read(&path).unwrap(), long);

@@ -35,7 +35,7 @@ pub enum RolloutError {
     Random(getrandom::Error),
 }
 
-/// What is wrong with one line of a tasks file.
+/// The fault in one line of a tasks file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub line: usize,
@@ -56,7 +56,7 @@ impl RolloutError {
         move |source| Self::Io { what, path: path.to_owned(), source }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::BadTasks { .. } | Self::NoTasks { .. } => {

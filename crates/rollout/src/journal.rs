@@ -1,7 +1,7 @@
-//! The journal: what a run has done, in an append-only file that a killed runner leaves readable.
+//! The journal: what a run has done, in an append-only file that stays readable after the runner is killed.
 //!
-//! The first line says whose it is: of which tasks and which command. Then there is a line when an attempt starts, written
-//! before its process is, and one when it ended. A line counts once it is on the disk; a torn last one is cut off.
+//! The first line identifies the run by its tasks and command. Each attempt then has a line when it starts, written before its
+//! process does, and one when it ends. A line counts once it is on the disk; a torn last line is cut off.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::error::RolloutError;
 use crate::outcome::End;
 
-/// The form of the journal; another is not gone on with.
+/// The journal's format; a run with another is not continued.
 const FORMAT: u32 = 1;
 const FILE: &str = "journal.jsonl";
 const LOCK: &str = "lock";
@@ -34,7 +34,7 @@ pub(crate) enum Line {
         command: String,
         at: Timestamp,
     },
-    /// The run goes on, with another process.
+    /// Another process continues the run.
     Resumed {
         version: String,
         at: Timestamp,
@@ -52,52 +52,52 @@ pub(crate) enum Line {
         #[serde(flatten)]
         end: End,
     },
-    /// The server was told of a worker's end later than at its end.
+    /// A worker's end was reported to the server later than at its end.
     Disconnected {
         task: usize,
         attempt: u32,
     },
 }
 
-/// An attempt, as the journal tells of it.
+/// An attempt, as recorded in the journal.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
     pub(crate) number: u32,
     pub(crate) worker_id: String,
     pub(crate) started_at: Timestamp,
-    /// Its end, without the result; nothing when the runner died before.
+    /// Its end, without the result; none if the runner died before.
     pub(crate) end: Option<End>,
-    /// Where the line of its end is, in bytes.
+    /// Position and length of its end's line, in bytes.
     place: (u64, usize),
 }
 
-/// What was done before.
+/// The recorded history of a run.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// The run's name, part of its workers' ids.
+    /// The run's name, which is part of its workers' ids.
     pub(crate) run: String,
     pub(crate) begun_at: Timestamp,
-    /// Time in which a runner was at work, in milliseconds: what lies between two runners is not counted.
+    /// Time in which a runner was active, in milliseconds: the time between two runners is not counted.
     pub(crate) wall_ms: u64,
-    /// The attempts at each task, by the task's number in the file.
+    /// The attempts at each task, by the task's index in the file.
     pub(crate) tasks: BTreeMap<usize, Vec<Attempt>>,
 }
 
 impl History {
-    /// The attempt that a task was done with, and how it ended.
+    /// The attempt that finished a task, and its end.
     pub(crate) fn decided(&self, task: usize) -> Option<(&Attempt, &End)> {
         let attempts = self.tasks.get(&task)?;
         attempts.iter().rev().find_map(|attempt| Some((attempt, attempt.end.as_ref().filter(|end| end.is_final)?)))
     }
 }
 
-/// The journal of the run that this process is at. Nobody else is: the process holds the directory's lock.
+/// The journal of this process's run. No other process writes it: this one holds the directory's lock.
 pub(crate) struct Journal {
     dir: PathBuf,
     lines: mpsc::Sender<(Vec<u8>, oneshot::Sender<io::Result<()>>)>,
 }
 
-/// Takes the directory for this process alone.
+/// Locks the directory for this process.
 pub(crate) async fn lock(dir: &Path) -> Result<File, RolloutError> {
     std::fs::create_dir_all(dir).map_err(RolloutError::io("make", dir))?;
     let path = dir.join(LOCK);
@@ -114,7 +114,7 @@ pub(crate) async fn lock(dir: &Path) -> Result<File, RolloutError> {
     Err(RolloutError::InUse { path: dir.to_owned() })
 }
 
-/// Reads what a directory's journal says; nothing when there is none.
+/// Reads a directory's journal; none if there is no journal.
 pub(crate) fn read(dir: &Path) -> Result<Option<(History, Line)>, RolloutError> {
     let path = dir.join(FILE);
     let bytes = match std::fs::read(&path) {
@@ -135,7 +135,7 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(History, Line)>, RolloutError> 
         let parsed = match serde_json::from_slice::<Line>(line) {
             Ok(parsed) if whole => parsed,
             Err(error) if offset < bytes.len() => return Err(bad(error.to_string())),
-            // What a runner was writing when it died.
+            // An incomplete line of a runner that died.
             _ => break,
         };
         let Some(history) = &mut history else {
@@ -181,7 +181,7 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(History, Line)>, RolloutError> 
     Ok(Some((history, header)))
 }
 
-/// Reads results of a journal that is no longer written.
+/// Reads results from a journal that is no longer written.
 pub(crate) struct Results(File, PathBuf);
 
 impl Results {
@@ -190,7 +190,7 @@ impl Results {
         Ok(Self(File::open(&path).map_err(RolloutError::io("open", &path))?, path))
     }
 
-    /// What the agent of an attempt gave as its result.
+    /// The result of an attempt's agent.
     pub(crate) fn read(&mut self, attempt: &Attempt) -> Result<Option<Value>, RolloutError> {
         let (offset, length) = attempt.place;
         let mut line = vec![0; length];
@@ -203,7 +203,7 @@ impl Results {
     }
 }
 
-/// Begins a journal, or goes on with one, and says what it tells.
+/// Creates a journal, or opens an existing one and returns its history.
 pub(crate) fn open(dir: &Path, digest: &str, command: &str) -> Result<(Journal, History), RolloutError> {
     let path = dir.join(FILE);
     let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -267,7 +267,7 @@ fn bytes_of(line: &Line) -> Vec<u8> {
     bytes
 }
 
-/// Writes what waits, all of it with one wait for the disk: with many workers a disk would be the bottleneck otherwise.
+/// Writes all waiting lines with one sync: with many workers, the disk would otherwise be the bottleneck.
 fn write(mut file: File, waiting: &mpsc::Receiver<(Vec<u8>, oneshot::Sender<io::Result<()>>)>) {
     while let Ok((mut bytes, done)) = waiting.recv() {
         let mut all = vec![done];
@@ -298,7 +298,7 @@ impl Journal {
     }
 }
 
-/// Removes what an earlier run left in a directory, its journal first: what is left of an unfinished removal is of no run.
+/// Removes what an earlier run left in a directory, its journal first: the rest of an unfinished removal belongs to no run.
 pub(crate) fn clear(dir: &Path) -> Result<(), RolloutError> {
     let outputs = crate::results::OUTPUTS.iter().copied();
     for name in [FILE].into_iter().chain(outputs) {
@@ -334,7 +334,7 @@ mod tests {
         Line::End { task, attempt, end }
     }
 
-    /// A journal of two tasks, of which the first is done at its second attempt.
+    /// A journal of two tasks, the first of them done at its second attempt.
     async fn written(dir: &Path) {
         let (journal, history) = open(dir, "tasks", "true").unwrap();
         assert_eq!((history.run.len(), history.tasks.len()), (8, 0));

@@ -1,9 +1,9 @@
 //! Runs an agent over many tasks: `arenite rollout run`.
 //!
-//! Owns which task is run when, the agents' processes, the journal of what was done, and the files of results. Never knows what an
-//! agent does: it is a command, which speaks with the server itself.
+//! Owns the scheduling of tasks, the agents' processes, the journal, and the result files. It never knows what an agent does:
+//! it is a command that calls the server itself.
 //!
-//! # A task's way
+//! # States of a task
 //!
 //! ```text
 //!             ┌────────────── infrastructure failed, and attempts are left: later again ◄─┐
@@ -13,14 +13,14 @@
 //!             └── the runner died: lost ◄───────┘
 //! ```
 //!
-//! # What is safe when
+//! # Durability
 //!
 //! | event | what is kept |
 //! | --- | --- |
-//! | the runner is killed | every attempt whose end was written; those under way are run again, once what they left is removed |
-//! | power is cut | the same: a line is on the disk before the runner goes on |
-//! | the server dies | attempts that fail of it count as the infrastructure's; nothing is started until it is back |
-//! | a person stops the run | agents are ended, their sandboxes removed; the same command goes on |
+//! | the runner is killed | every attempt with a written end; those in progress run again, once their leftovers are removed |
+//! | power is cut | the same: a line is on the disk before the runner continues |
+//! | the server dies | attempts that fail because of it count as infrastructure failures; nothing starts until it is back |
+//! | a person stops the run | agents are ended, their sandboxes removed; the same command continues the run |
 
 #![forbid(unsafe_code)]
 

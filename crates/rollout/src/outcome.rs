@@ -1,27 +1,27 @@
-//! How attempts end, and what that says of whom.
+//! How attempts end, and what caused it.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Exit code by which an agent says that it could not do its work for reasons that are not its own (`EX_TEMPFAIL` of sysexits.h).
+/// Exit code of an agent that could not work for reasons that are not its fault (`EX_TEMPFAIL` of sysexits.h).
 pub const EX_TEMPFAIL: i32 = 75;
 
-/// How an attempt ended; what an infrastructure broke is never counted against the agent.
+/// How an attempt ended. Infrastructure failures never count against the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The agent ended well, and did not say otherwise.
+    /// The agent ended well, and its result does not say otherwise.
     Success,
-    /// The agent failed, or says in its result that it did.
+    /// The agent failed, or its result says so.
     Agent,
-    /// It took longer than it may.
+    /// It exceeded its time.
     Timeout,
     /// The server, this host or something else that the agent needs failed.
     Infrastructure,
     /// A person stopped the run.
     Interrupted,
-    /// The runner died, and nobody saw the end.
+    /// The runner died before the end was recorded.
     Lost,
 }
 
@@ -38,7 +38,7 @@ impl Status {
     }
 }
 
-/// Why an attempt is not a success.
+/// Why an attempt did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     /// `exit`, `signal`, `unsuccessful`, `bad_result`, `timeout`, `temporary`, `server`, `start`, `interrupted` or `lost`.
@@ -52,7 +52,7 @@ impl Trouble {
     }
 }
 
-/// The end of an attempt, as the journal has it.
+/// The end of an attempt, as recorded in the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct End {
     pub status: Status,
@@ -66,16 +66,16 @@ pub(crate) struct End {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     pub duration_ms: u64,
-    /// Whether the server was told that the worker is gone.
+    /// Whether the worker's end was reported to the server.
     pub disconnected: bool,
     pub at: Timestamp,
 }
 
-/// What is known when an agent's process has ended.
+/// What is known about an ended agent.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) how: How,
-    /// What the agent wrote as its result; the error says why that can't be read.
+    /// The agent's result; the error says why it can't be read.
     pub(crate) result: Result<Option<Value>, String>,
     /// Whether the server was away at some time while the agent ran, or is.
     pub(crate) server_was_away: bool,
@@ -86,18 +86,18 @@ pub(crate) struct Seen {
 pub(crate) enum How {
     Exit(i32),
     Signal(i32),
-    /// It was ended since its time was over.
+    /// It was ended because its time was over.
     TimedOut,
-    /// It was ended since the run stops.
+    /// It was ended because the run stops.
     Stopped,
     /// It could not be started.
     NotStarted(String),
 }
 
-/// Whose the outcome is.
+/// Classifies the outcome: the agent's, or the infrastructure's.
 pub(crate) fn judge(seen: &Seen, timeout_seconds: f64) -> (Status, Option<Trouble>) {
     let failed = |kind: &str, message: String| {
-        // An agent that lost its server could not but fail.
+        // An agent that lost its server could only fail.
         if seen.server_was_away {
             let message = format!("the server was away while the agent ran: {message}");
             return (Status::Infrastructure, Some(Trouble::new("server", message)));

@@ -1,22 +1,22 @@
-//! What of a run is told while it goes on.
+//! Progress reports of a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::outcome::Status;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     pub total: usize,
-    /// Tasks that are done, those of earlier runners among them.
+    /// Tasks that are done, including those of earlier runners.
     pub done: usize,
-    /// Of them, those that were done before this runner began.
+    /// Of them, those that were done before this runner started.
     pub done_before: usize,
     pub running: usize,
-    /// How many may run at this time.
+    /// The current maximum number of concurrent agents.
     pub limit: usize,
-    /// Attempts that the infrastructure failed, and that are made again.
+    /// Attempts that the infrastructure failed, and that are repeated.
     pub retries: usize,
     pub by_status: BTreeMap<Status, usize>,
     pub is_server_away: bool,
@@ -25,12 +25,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The share of successes among tasks that say something of the agent; nothing before there is one.
+    /// The share of successes among tasks with an agent's outcome; none before there is one.
     pub fn success_rate(&self) -> Option<f64> {
         success_rate(&self.by_status)
     }
 
-    /// The time that is left, if things go on as they do.
+    /// The estimated remaining time, at the current rate.
     pub fn eta(&self) -> Option<Duration> {
         let done = self.done.checked_sub(self.done_before).filter(|done| *done > 0)?;
         let left = self.total.saturating_sub(self.done);
@@ -38,17 +38,17 @@ impl Progress {
     }
 }
 
-/// What the infrastructure failed is left out: it says nothing of the agent.
+/// Infrastructure failures are left out: they say nothing about the agent.
 pub(crate) fn success_rate(by_status: &BTreeMap<Status, usize>) -> Option<f64> {
     let of = |status| by_status.get(&status).copied().unwrap_or(0);
     let judged = of(Status::Success) + of(Status::Agent) + of(Status::Timeout);
     (judged > 0).then(|| of(Status::Success) as f64 / judged as f64)
 }
 
-/// Whoever watches a run.
+/// A receiver of a run's progress.
 pub trait Observer: Send + Sync {
-    /// Something has changed.
+    /// Receives changed progress.
     fn changed(&self, progress: &Progress);
-    /// Something that a person should know.
+    /// Receives a message for people.
     fn note(&self, text: &str);
 }

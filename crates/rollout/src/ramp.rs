@@ -1,14 +1,14 @@
-//! How many agents run at a time: few at first, more while all goes well, half when the infrastructure can't bear it.
+//! The number of concurrent agents: few at first, more while all goes well, half when the infrastructure is overloaded.
 
-/// The limit, which moves.
+/// The adaptive limit.
 #[derive(Debug)]
 pub(crate) struct Ramp {
     most: usize,
     limit: usize,
-    /// Whether every good end adds one, as long as nothing has failed; afterwards only a whole round of them does.
+    /// Whether every success adds one, as long as nothing has failed; afterwards only a whole round of them does.
     is_first_rise: bool,
     good: usize,
-    /// Counts the halvings. Attempts that began before the last one failed of the same cause, and don't halve again.
+    /// Counts the halvings. Attempts that started before the last one failed for the same cause, and don't halve again.
     era: u64,
     is_fixed: bool,
 }
@@ -24,12 +24,12 @@ impl Ramp {
         self.limit
     }
 
-    /// What an attempt that begins now takes with it.
+    /// The era that a new attempt records.
     pub(crate) fn era(&self) -> u64 {
         self.era
     }
 
-    /// An attempt ended without a fault of the infrastructure, or has run for a while.
+    /// Records an attempt that ended without a fault of the infrastructure, or has run for a while.
     pub(crate) fn went_well(&mut self) {
         self.good += 1;
         if self.limit < self.most && (self.is_first_rise || self.good >= self.limit) {
@@ -38,7 +38,7 @@ impl Ramp {
         }
     }
 
-    /// The infrastructure failed an attempt of that era, or said that it is too much.
+    /// Records an infrastructure failure of an attempt of that era, or a busy server.
     pub(crate) fn was_too_much(&mut self, era: u64) {
         if era == self.era && !self.is_fixed {
             self.era += 1;
@@ -60,7 +60,7 @@ mod tests {
             ramp.went_well();
         }
         assert_eq!(ramp.limit(), 32);
-        // All that ran when the server died fail together.
+        // All attempts that ran when the server died fail together.
         let era = ramp.era();
         for _ in 0..32 {
             ramp.was_too_much(era);

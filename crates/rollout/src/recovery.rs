@@ -1,4 +1,4 @@
-//! What a runner that died left behind: processes without a parent, and workers that the server still keeps sandboxes for.
+//! Cleans up after a runner that died: processes without a parent, and workers with sandboxes on the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::journal::{History, Journal, Line};
 use crate::outcome::{End, Status, Trouble};
 use crate::server::Server;
 
-/// Workers that the server is told of at a time.
+/// Workers that are reported to the server concurrently.
 const TOLD: usize = 16;
 
-/// Ends what still runs of attempts whose end nobody saw, and says how many such attempts there are.
+/// Ends the remaining processes of attempts without a recorded end, and returns the number of such attempts.
 pub(crate) fn end_orphans(dir: &Path, history: &History) -> usize {
     let open = history.tasks.values().flatten().filter(|attempt| attempt.end.is_none());
     let results: Vec<_> = open.map(|attempt| agent::result_of(&dir.join(WORK).join(&attempt.worker_id))).collect();
@@ -26,8 +26,8 @@ pub(crate) fn end_orphans(dir: &Path, history: &History) -> usize {
     results.len()
 }
 
-/// Tells the server of workers that it doesn't know to be gone, and the journal of those that nobody saw the end of. Without
-/// a journal nothing is noted: it is about to be removed.
+/// Reports ended workers to the server that it doesn't know of, and records lost attempts in the journal. Without a journal
+/// nothing is recorded: it is about to be removed.
 pub(crate) async fn disconnect_all(
     server: &Arc<Server>,
     history: &mut History,

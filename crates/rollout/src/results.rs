@@ -1,4 +1,4 @@
-//! The files of a finished run, in the tasks' order whatever order they were done in.
+//! The files of a finished run, in the order of the tasks.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,14 +28,15 @@ pub(crate) const TABLE: &str = "results.parquet";
 pub(crate) const TRAJECTORIES: &str = "trajectories.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const OUTPUTS: [&str; 4] = [RESULTS, TABLE, TRAJECTORIES, SUMMARY];
-/// What the server recorded of workers, one file each: it may forget them, and the files of results can be made again.
+/// Directory of the server's records of workers, one file each: the server may forget them, and the result files can be
+/// recreated.
 pub(crate) const RECORDS: &str = "records";
-/// Records that are asked for at a time.
+/// Number of concurrent requests for records.
 const ASKED: usize = 8;
-/// Failures one after the other, after which no more are asked for: each may take a minute.
+/// Number of failures in a row after which requests stop: each may take a minute.
 const MOST_FAILURES: usize = 5;
 
-/// What became of a task.
+/// The outcome of a task.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) task_id: String,
@@ -43,24 +44,24 @@ pub(crate) struct Row {
     pub(crate) status: Status,
     pub(crate) success: bool,
     pub(crate) result: Option<Value>,
-    /// Attempts that came to an end of their own.
+    /// Attempts that ended by themselves.
     pub(crate) attempts: u32,
     pub(crate) error_kind: Option<String>,
     pub(crate) error_message: Option<String>,
-    /// The worker of the attempt that decided.
+    /// The worker of the deciding attempt.
     pub(crate) worker_id: String,
-    /// The workers of all attempts, also of those that were interrupted or lost.
+    /// The workers of all attempts, including interrupted and lost ones.
     pub(crate) worker_ids: Vec<String>,
-    /// When the first attempt began.
+    /// The start of the first attempt.
     pub(crate) started_at: Timestamp,
-    /// When the attempt that decided ended.
+    /// The end of the deciding attempt.
     pub(crate) ended_at: Timestamp,
-    /// Of the attempt that decided.
+    /// Of the deciding attempt.
     pub(crate) duration_ms: u64,
     pub(crate) exit_code: Option<i32>,
 }
 
-/// What all rows come to.
+/// Totals of all rows.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) by_status: BTreeMap<Status, usize>,
@@ -70,11 +71,11 @@ pub(crate) struct Totals {
     pub(crate) with_steps: usize,
 }
 
-/// Fetches what the server recorded of workers, and keeps it.
+/// Fetches the server's records of workers, and stores them.
 pub(crate) struct Records {
     dir: PathBuf,
     record: Arc<dyn Record>,
-    /// The server knows no such routes; said once, and not asked again.
+    /// The server has no such routes; reported once, and not requested again.
     is_unknown: AtomicBool,
     /// Failures since the last success.
     failures: AtomicUsize,
@@ -93,7 +94,7 @@ impl Records {
         self.path(worker).exists()
     }
 
-    /// Fetches one record. Results are complete without it, so its lack is told and not an error.
+    /// Fetches one record. Results are complete without it, so a missing record is reported and is not an error.
     pub(crate) async fn fetch(&self, worker: &str, observer: &dyn Observer) {
         if self.is_unknown.load(Ordering::Relaxed) || self.failures.load(Ordering::Relaxed) >= MOST_FAILURES {
             return;
@@ -130,7 +131,7 @@ impl Records {
 pub(crate) async fn complete_records(records: &Arc<Records>, history: &History, tasks: usize, observer: &Arc<dyn Observer>) {
     let missing =
         (0..tasks).filter_map(|task| Some(history.decided(task)?.0.worker_id.clone())).filter(|worker| !records.has(worker));
-    // What failed while the run went on may be well again.
+    // Requests that failed during the run may succeed now.
     records.failures.store(0, Ordering::Relaxed);
     let permits = Arc::new(Semaphore::new(ASKED));
     let mut fetches = JoinSet::new();
@@ -146,7 +147,7 @@ pub(crate) async fn complete_records(records: &Arc<Records>, history: &History, 
     while fetches.join_next().await.is_some() {}
 }
 
-/// Writes the files of results.
+/// Writes the result files.
 pub(crate) fn write(
     dir: &Path,
     tasks: &[Arc<Task>],
@@ -238,7 +239,7 @@ fn partial(name: &str) -> String {
     format!(".{name}.partial")
 }
 
-/// A file of lines that takes its name when it is whole.
+/// A file of lines that gets its name when it is complete.
 struct Lines {
     file: BufWriter<File>,
     partial: PathBuf,
@@ -264,7 +265,7 @@ impl Lines {
     }
 }
 
-/// Writes a small file whole or not at all.
+/// Writes a small file atomically.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = path.with_file_name(partial(&name));

@@ -1,4 +1,4 @@
-//! A run from its beginning to its files.
+//! A run from its start to its result files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,43 +21,43 @@ use crate::summary::Summary;
 use crate::task::{Task, Tasks};
 use crate::trajectory::ServerRecord;
 
-/// What is to be run, and how.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The file of tasks.
     pub tasks: PathBuf,
-    /// The agent: a line for `sh`.
+    /// The agent: a command line for `sh`.
     pub agent: String,
     /// The run's directory.
     pub out: PathBuf,
     pub server: String,
     pub api_key: Option<String>,
-    /// Most agents at a time.
+    /// Maximum number of concurrent agents.
     pub workers: usize,
-    /// Agents to begin with.
+    /// Number of agents at the start.
     pub first_workers: usize,
-    /// Whether the number of agents follows what the infrastructure can bear.
+    /// Whether the number of agents adapts to the infrastructure.
     pub ramp: bool,
-    /// Most attempts at a task, as far as the infrastructure fails them.
+    /// Maximum number of attempts at a task that the infrastructure fails.
     pub attempts: u32,
-    /// Further attempts at a task that the agent failed.
+    /// Retries of a task that the agent failed.
     pub agent_retries: u32,
-    /// Most time of an attempt.
+    /// Maximum time of an attempt.
     pub timeout: Duration,
-    /// Time between a polite end of an agent and a forced one.
+    /// Time between SIGTERM and SIGKILL of an agent.
     pub grace: Duration,
     /// Time before a second attempt; doubled before each further one.
     pub backoff: Duration,
     /// Time to wait for a server that is away.
     pub patience: Duration,
-    /// Only so many of the tasks, from the first.
+    /// Runs only this number of tasks, from the first.
     pub limit: Option<usize>,
-    /// Forget what is in the directory.
+    /// Discard what is in the directory.
     pub fresh: bool,
     pub formats: Formats,
 }
 
-/// The forms that results are written in.
+/// The formats of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formats {
     pub jsonl: bool,
@@ -65,7 +65,7 @@ pub struct Formats {
 }
 
 impl Options {
-    /// With what the command line has for its defaults.
+    /// Options with the command line's defaults.
     pub fn new(tasks: impl Into<PathBuf>, agent: impl Into<String>, out: impl Into<PathBuf>, server: impl Into<String>) -> Self {
         Self {
             tasks: tasks.into(),
@@ -92,19 +92,19 @@ impl Options {
 /// How a person stops a run.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    /// No more is started, and agents are asked to end.
+    /// No more agents start, and running ones are asked to end.
     pub gently: CancellationToken,
-    /// Agents are killed, and nothing is waited for.
+    /// Agents are killed, without waiting.
     pub at_once: CancellationToken,
 }
 
-/// Runs the agent over the tasks, or over those that an earlier runner left, and writes the files of results.
+/// Runs the agent over the tasks, or over those that an earlier runner left, and writes the result files.
 pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> Result<Summary, RolloutError> {
     let Tasks { mut tasks, digest } = Tasks::read(&options.tasks)?;
     tasks.truncate(options.limit.unwrap_or(usize::MAX));
     let tasks: Arc<[Arc<Task>]> = tasks.into_iter().map(Arc::new).collect();
     let server = Arc::new(Server::new(&options.server, options.api_key.as_deref())?);
-    // Held to the end: also the files of results are this process's alone.
+    // Held to the end: the result files too belong to this process alone.
     let _lock = journal::lock(&options.out).await?;
     let dir = std::path::absolute(&options.out).map_err(RolloutError::io("find", &options.out))?;
     if options.fresh {
@@ -118,7 +118,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     }
     let waiting = Scheduler::unfinished(&history, tasks.len());
     let is_told = history.tasks.values().flatten().all(|attempt| attempt.end.as_ref().is_some_and(|end| end.disconnected));
-    // A run that is done needs no server to write its files again.
+    // A finished run needs no server to rewrite its files.
     if !waiting.is_empty() || !is_told {
         let (presence, absence, observing) = server.observe();
         let watched = (presence, absence);
@@ -135,7 +135,7 @@ pub async fn run(options: Options, stop: Stop, observer: Arc<dyn Observer>) -> R
     Ok(summary)
 }
 
-/// What is waited for until a person stops the run.
+/// Waits for a future until a person stops the run.
 async fn until<T>(stop: &Stop, what: impl Future<Output = T>) -> Result<T, RolloutError> {
     stop.gently.run_until_cancelled(what).await.ok_or(RolloutError::Interrupted)
 }
@@ -151,9 +151,9 @@ fn files(formats: Formats) -> Vec<String> {
     files
 }
 
-/// Removes an earlier run, and what it left behind elsewhere.
+/// Removes an earlier run, and what it left elsewhere.
 async fn begin_anew(dir: &Path, server: &Arc<Server>) -> Result<(), RolloutError> {
-    // A journal that can't be read is no reason to keep it.
+    // An unreadable journal is removed too.
     if let Ok(Some((mut history, _))) = journal::read(dir) {
         recovery::end_orphans(dir, &history);
         recovery::disconnect_all(server, &mut history, None).await?;
@@ -192,30 +192,30 @@ async fn work(
     let scheduler =
         Scheduler::new(options, workshop, tasks, waiting, history, server, (presence, absence), &journal, observer, records);
     scheduler.work().await?;
-    // Workers that the server could not be told of then: it may be back.
+    // Workers that could not be reported to the server then: it may be back.
     let Some((mut history, _)) = journal::read(dir)? else { return Ok(()) };
     until(stop, recovery::disconnect_all(server, &mut history, Some(&journal))).await?
 }
 
-/// Has the system grant as many open files as agents need: three pipes, two logs and a handle each.
+/// Raises the limit of open files for the agents: three pipes, two logs and a handle each.
 fn make_room(workers: usize) {
     let limits = getrlimit(Resource::Nofile);
     let wanted = (workers as u64).saturating_mul(8).saturating_add(128);
     if limits.current.is_some_and(|current| current < wanted) {
         let current = limits.maximum.map_or(wanted, |most| most.min(wanted));
-        // Where it isn't granted, agents that can't be started count as failures of the infrastructure, and fewer run.
+        // Without the raised limit, agents that can't be started count as infrastructure failures, and fewer run.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limits.maximum });
     }
 }
 
-/// Waits for the server to be there.
+/// Waits until the server is reachable.
 async fn arrival(
     presence: &mut watch::Receiver<Presence>,
     options: &Options,
     stop: &Stop,
     observer: &Arc<dyn Observer>,
 ) -> Result<(), RolloutError> {
-    // Without any patience it still has the time for an answer. What is there at the first question needs no word.
+    // Even without patience, it has time for one answer. No message if the first check succeeds.
     let told = Instant::now() + Duration::from_secs(1);
     let deadline = told.max(Instant::now() + options.patience);
     let mut is_told = false;

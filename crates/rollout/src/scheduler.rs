@@ -21,24 +21,24 @@ use crate::runner::Options;
 use crate::server::{Absence, Presence, Server};
 use crate::task::Task;
 
-/// An attempt that has run for so long shows that the infrastructure bears it; agents may take hours to their end.
+/// An attempt that has run for this long shows that the infrastructure can take it; agents may take hours to their end.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The longest pause before another attempt.
+/// Maximum pause before another attempt.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A moment that never comes, for timers that aren't set.
 const NEVER: Duration = Duration::from_secs(86_400 * 365);
 
-/// What was tried of a task that is not done.
+/// The attempts at an unfinished task.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tried {
-    /// Attempts that were ever begun.
+    /// Attempts that were ever started.
     begun: u32,
-    /// Of the attempts since the task was last done, those that the infrastructure failed, and those that the agent did.
+    /// Of the attempts since the task was last done, those that the infrastructure failed, and those that the agent failed.
     by_infrastructure: u32,
     by_agent: u32,
 }
 
-/// An attempt under way.
+/// An attempt in progress.
 #[derive(Debug)]
 struct Running {
     began: Instant,
@@ -46,7 +46,7 @@ struct Running {
     has_settled: bool,
 }
 
-/// Runs the tasks of a rollout: retries, back-off, and how many at once.
+/// Runs the tasks of a rollout: retries, back-off, and concurrency.
 pub(crate) struct Scheduler {
     options: Options,
     bench: Arc<Bench>,
@@ -56,10 +56,10 @@ pub(crate) struct Scheduler {
     ramp: Ramp,
     tried: HashMap<usize, Tried>,
     waiting: VecDeque<usize>,
-    /// Tasks that are tried again, when their time has come.
+    /// Tasks that wait for their next attempt.
     later: BinaryHeap<Reverse<(Instant, usize)>>,
     running: HashMap<usize, Running>,
-    /// Attempts that may yet settle, the oldest first.
+    /// Attempts that are not settled yet, the oldest first.
     young: VecDeque<(Instant, usize)>,
     attempts: JoinSet<Result<Done, RolloutError>>,
     progress: Progress,
@@ -68,8 +68,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Tasks that are not done. One that the infrastructure failed to the last says nothing of the agent, and counts as not done
-    /// for a runner that comes later.
+    /// Tasks that are not done. One with only infrastructure failures says nothing about the agent, and counts as not done for
+    /// a later runner.
     pub(crate) fn unfinished(history: &History, tasks: usize) -> Vec<usize> {
         let is_done = |task: &usize| history.decided(*task).is_some_and(|(_, end)| end.status != Status::Infrastructure);
         (0..tasks).filter(|task| !is_done(task)).collect()
@@ -127,7 +127,7 @@ impl Scheduler {
         }
     }
 
-    /// Works until every task is done, or the run stops.
+    /// Runs until every task is done, or the run stops.
     pub(crate) async fn work(mut self) -> Result<(), RolloutError> {
         let stop = self.bench.workshop.stop.clone();
         loop {
@@ -137,7 +137,7 @@ impl Scheduler {
                 && due <= now
             {
                 self.later.pop();
-                // Before tasks that nobody has tried: theirs are the places that became free.
+                // Before untried tasks: the retried ones had those slots.
                 self.waiting.push_front(task);
             }
             let presence = *self.presence.borrow_and_update();
@@ -178,7 +178,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts what may be started.
+    /// Starts attempts up to the limit.
     fn start(&mut self, may_start: bool) {
         while may_start && self.attempts.len() < self.ramp.limit() {
             let Some(task) = self.waiting.pop_front() else { return };
@@ -194,7 +194,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes note of attempts that have run for a while.
+    /// Records attempts that have run for a while.
     fn settle(&mut self, now: Instant) {
         while let Some((began, task)) = self.young.front().copied().filter(|(began, _)| *began + SETTLED <= now) {
             self.young.pop_front();
@@ -205,7 +205,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes note of an attempt that has ended.
+    /// Records an ended attempt.
     fn note(&mut self, done: &Done) {
         let Some(running) = self.running.remove(&done.task) else { return };
         if done.status == Status::Infrastructure || done.server_was_busy {
@@ -235,7 +235,7 @@ impl Scheduler {
         self.later.push(Reverse((Instant::now() + pause, done.task)));
     }
 
-    /// Ends the run for a reason that is not a person's.
+    /// Ends the run because of an error.
     fn give_up(&mut self, error: RolloutError) {
         self.fault.get_or_insert(error);
         self.bench.workshop.stop.cancel();
@@ -261,7 +261,7 @@ impl Scheduler {
     }
 }
 
-/// What the journal says was tried.
+/// The attempts at a task, from the journal.
 fn tried(history: &History, task: usize) -> Tried {
     let attempts = history.tasks.get(&task).map(Vec::as_slice).unwrap_or_default();
     let mut tried = Tried::default();
@@ -277,11 +277,11 @@ fn tried(history: &History, task: usize) -> Tried {
     tried
 }
 
-/// Doubles with each attempt. A random part keeps tasks that failed together from coming back together.
+/// The pause before the next attempt; doubles with each. A random part keeps tasks that failed together from retrying together.
 fn backoff(first: Duration, failed: u32) -> Duration {
     let whole = first.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(MAX_BACKOFF);
     let mut random = [0u8];
-    // Without random bytes they come together.
+    // Without random bytes they retry together.
     let _ = getrandom::fill(&mut random);
     whole.mul_f64(0.75 + f64::from(random[0]) / 512.0)
 }

@@ -1,4 +1,4 @@
-//! The server, as far as the runner speaks with it: is it there, and these workers are gone.
+//! The client of the server: checks whether it is up, and reports ended workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::RolloutError;
 
-/// Time in which the server has to say that it is well.
+/// Timeout of a health check.
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two questions after its health. Nothing tells of a server's death to those who don't ask.
+/// Interval of health checks. A server's death is only noticed by polling.
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
-/// Questions that may go unanswered in time before the server counts as away: one that is only busy is late, too.
+/// Number of health checks that may time out before the server counts as away: one that is only busy is late, too.
 const LATE_ANSWERS: u32 = 3;
-/// Time for any other request.
+/// Timeout of any other request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of an answer that are read.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 64 << 20;
-/// How often a worker's end is told, while the server is too busy to hear it.
+/// Attempts to report a worker's end while the server is too busy to accept it.
 const TELLINGS: u32 = 4;
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Text as a query's value or a path's segment.
+/// Text encoded as a query's value or a path's segment.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// Speaks to one server.
+/// A client of one server.
 #[derive(Debug, Clone)]
 pub struct Server {
     base: String,
@@ -43,28 +43,28 @@ pub struct Server {
     key: Option<HeaderValue>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum ServerReply {
     Response(StatusCode, Bytes),
-    /// Nobody is there.
+    /// Nothing accepts connections.
     Unreachable,
-    /// It is there, maybe, but doesn't answer in time, or breaks off.
+    /// It may be up, but doesn't answer in time, or breaks off.
     Broken,
 }
 
-/// Whether the server is there, and how often it was not.
+/// Whether the server is up, and how often it was not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Presence {
     pub(crate) is_there: bool,
-    /// Times that it went away since the runner began.
+    /// Number of times that it went away since the runner started.
     pub(crate) absences: u64,
-    /// Since when, if it is away.
+    /// Since when it is away, if it is.
     pub(crate) away_since: Option<Instant>,
 }
 
 impl Presence {
-    /// Says whether that is new.
+    /// Sets the state, and returns whether it changed.
     fn becomes(&mut self, is_there: bool) -> bool {
         if self.is_there == is_there {
             return false;
@@ -76,8 +76,8 @@ impl Presence {
     }
 }
 
-/// Where an absence is told that somebody else noticed first: the next question comes up to a second later, and until then
-/// further attempts would be burned.
+/// Reports an absence that another part noticed first: the next check comes up to a second later, and until then further
+/// attempts would fail.
 #[derive(Debug, Clone)]
 pub(crate) struct Absence(Arc<watch::Sender<Presence>>);
 
@@ -88,7 +88,7 @@ impl Absence {
 }
 
 impl Server {
-    /// Takes a server's URL and its key. Nothing is connected yet.
+    /// Parses a server's URL and its key. Does not connect.
     pub fn new(address: &str, key: Option<&str>) -> Result<Self, RolloutError> {
         let refuse = |why| RolloutError::BadServer { address: address.to_owned(), why };
         let uri: http::Uri = address.parse().map_err(|_| refuse("it is not a URL"))?;
@@ -112,7 +112,7 @@ impl Server {
         Ok(Self { base: address.trim_end_matches('/').to_owned(), http, key })
     }
 
-    /// Its URL.
+    /// The server's URL.
     pub fn base(&self) -> &str {
         &self.base
     }
@@ -150,24 +150,25 @@ impl Server {
         timeout(limit, answered).await.unwrap_or(ServerReply::Broken)
     }
 
-    /// Asks once whether it is well. One that says it is too busy is well.
+    /// Checks once whether it is healthy. A server that is too busy is healthy.
     async fn health(&self) -> ServerReply {
         match self.send(Method::GET, "/health", Bytes::new(), HEALTH_LIMIT).await {
             ServerReply::Response(status, body) if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS => {
                 ServerReply::Response(status, body)
             }
-            // What stands in front of a dead server says so in its name.
+            // A proxy in front of a dead server answers with such a status.
             ServerReply::Response(status, _) if status.is_server_error() => ServerReply::Unreachable,
             other => other,
         }
     }
 
-    /// Whether it is there now, for one whose agent has just failed.
+    /// Whether the server is unreachable now; for an attempt with an agent that has just failed.
     pub(crate) async fn is_away(&self) -> bool {
         !matches!(self.health().await, ServerReply::Response(..))
     }
 
-    /// Tells it that a worker is gone, so that it removes what the worker had. Says whether it heard, and whether it was too busy at first.
+    /// Reports a worker's end, so that the server removes what the worker had. Returns whether the report arrived, and whether
+    /// the server was too busy at first.
     pub(crate) async fn disconnect(&self, worker: &str) -> (bool, bool) {
         let body = Bytes::from(serde_json::json!({ "worker_id": worker }).to_string());
         let mut busy = false;
@@ -185,7 +186,7 @@ impl Server {
         (false, busy)
     }
 
-    /// Asks after its health until the task is ended.
+    /// Checks the server's health until the task is ended.
     pub(crate) fn observe(self: &Arc<Self>) -> (watch::Receiver<Presence>, Absence, tokio::task::JoinHandle<()>) {
         // Until the first answer it counts as away, but not as having gone away.
         let (told, seen) = watch::channel(Presence { is_there: false, absences: 0, away_since: Some(Instant::now()) });
@@ -213,7 +214,7 @@ impl Server {
         (seen, absence, observer)
     }
 
-    /// Whether it takes the key, for a start that would otherwise end in failures of every agent.
+    /// Whether the server accepts the key. Otherwise every agent would fail.
     pub(crate) async fn check_key(&self) -> Result<(), RolloutError> {
         match self.get("/api/v1/tools").await {
             ServerReply::Response(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => {

@@ -1,4 +1,4 @@
-//! What a whole run came to.
+//! The summary of a run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,31 +12,31 @@ use crate::outcome::Status;
 use crate::progress::success_rate;
 use crate::results::{self, Totals};
 
-/// The figures of a run, over all the runners that had a part in it.
+/// Totals of a run, over all its runners.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// The run's name, with which its workers' ids begin.
+    /// The run's name, the prefix of its workers' ids.
     pub run: String,
     pub agent: String,
     pub tasks: usize,
     pub by_status: BTreeMap<Status, usize>,
-    /// Successes among tasks that did not end by a fault of the infrastructure; nothing when there is none.
+    /// Successes among tasks that did not end by a fault of the infrastructure; none if there is no such task.
     pub success_rate: Option<f64>,
-    /// Median of the durations of deciding attempts, those that the infrastructure failed left out.
+    /// Median duration of the deciding attempts, without those that the infrastructure failed.
     pub median_ms: Option<u64>,
     pub p95_ms: Option<u64>,
-    /// Attempts that came to an end of their own.
+    /// Attempts that ended by themselves.
     pub attempts: usize,
     /// Attempts that were interrupted, or lost with their runner.
     pub lost: usize,
-    /// Time in which a runner was at work.
+    /// Time in which a runner was active.
     pub wall_ms: u64,
     pub tasks_per_minute: Option<f64>,
     pub started_at: Timestamp,
     pub ended_at: Timestamp,
-    /// Tasks whose trajectory has steps that the server recorded.
+    /// Tasks with steps that the server recorded.
     pub with_steps: usize,
-    /// The files of results, in the run's directory.
+    /// The result files, in the run's directory.
     pub files: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Summary {
         }
     }
 
-    /// Tasks that ended so.
+    /// The number of tasks with this status.
     pub fn count(&self, status: Status) -> usize {
         self.by_status.get(&status).copied().unwrap_or(0)
     }
@@ -76,7 +76,7 @@ impl Summary {
     }
 }
 
-/// The smallest of sorted values that at least this share is not above.
+/// The smallest of sorted values that is at least as large as this share of them.
 fn quantile(sorted: &[u64], share: f64) -> Option<u64> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

@@ -1,4 +1,4 @@
-//! The results as a Parquet file: flat columns, JSON as text, so that every reader of tables takes it.
+//! The results as a Parquet file: flat columns, JSON as text, which every table reader accepts.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -15,9 +15,9 @@ use parquet::schema::parser::parse_message_type;
 use crate::error::RolloutError;
 use crate::results::Row;
 
-/// Rows of a group, unless their text is long.
+/// Rows of a row group, unless their text is long.
 const ROWS: usize = 5000;
-/// Bytes of text of a group: it is held in memory until it is whole.
+/// Bytes of text of a row group, which is held in memory until it is complete.
 const TEXT: usize = 32 << 20;
 
 /// Times are UTC.
@@ -40,7 +40,7 @@ message results {
     REQUIRED BYTE_ARRAY trajectory (STRING);
 }";
 
-/// One row, with what is JSON as text.
+/// One row, with JSON as text.
 struct Cells {
     row: Row,
     result: Option<String>,
@@ -48,7 +48,7 @@ struct Cells {
     trajectory: String,
 }
 
-/// Writes rows as they come.
+/// Writes rows as they arrive.
 pub(crate) struct Table {
     path: PathBuf,
     writer: SerializedFileWriter<BufWriter<File>>,
@@ -95,7 +95,7 @@ impl Table {
     }
 }
 
-/// The columns, in the order of the schema.
+/// Writes the columns, in the order of the schema.
 fn write_group(writer: &mut SerializedFileWriter<BufWriter<File>>, rows: &[Cells]) -> Result<(), ParquetError> {
     let mut open = writer.next_row_group()?;
     let group = &mut open;

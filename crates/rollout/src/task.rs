@@ -1,4 +1,4 @@
-//! Tasks: one JSON object in each line of a file.
+//! Tasks: one JSON object per line of a file.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,21 +9,21 @@ use serde_json::{Map, Value};
 
 use crate::error::{Fault, RolloutError};
 
-/// Faults of a file that are shown; it may be a file of something else altogether.
+/// Maximum number of reported faults; it may be a file of something else altogether.
 const MOST_FAULTS: usize = 10;
-/// Bytes of an id, which becomes a variable of the agent's environment.
+/// Maximum size of an id, in bytes; it becomes a variable of the agent's environment.
 const MAX_ID: usize = 1024;
 
-/// One task, as its line has it.
+/// One task from its line.
 #[derive(Debug, Clone)]
 pub struct Task {
     /// Its `id`, or the number of its line.
     pub id: String,
-    /// Its JSON, with all fields as they were written, and with its id.
+    /// Its JSON, with all fields unchanged, and with its id.
     pub json: Box<RawValue>,
 }
 
-/// The tasks of a file in their order, and what tells this file from others.
+/// The tasks of a file in their order, and the file's identity.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     pub tasks: Vec<Task>,
@@ -31,7 +31,7 @@ pub struct Tasks {
 }
 
 impl Task {
-    /// What the agent is asked: `question`, or `content` in seed rows.
+    /// The task's question: `question`, or `content` in seed rows.
     pub fn question(&self) -> String {
         let fields: Map<String, Value> = serde_json::from_str(self.json.get()).unwrap_or_default();
         let text = ["question", "content"].iter().find_map(|name| fields.get(*name));
@@ -50,7 +50,7 @@ struct Head {
 }
 
 impl Tasks {
-    /// Reads a file whole, and refuses it whole when a line is wrong: hours of work shouldn't end at a typing error.
+    /// Reads a file completely, and refuses it if one line is wrong: hours of work shouldn't end at a typing error.
     pub fn read(path: &Path) -> Result<Self, RolloutError> {
         let text = std::fs::read(path).map_err(RolloutError::io("read", path))?;
         let mut hasher = blake3::Hasher::new();
@@ -90,7 +90,7 @@ impl Tasks {
 
 fn parse(line: &[u8], number: usize) -> Result<Task, String> {
     let text = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
-    // Within JSON it is nothing but space, and readers of the results take it for the end of a line.
+    // Within JSON it is only white space, and readers of the results take it for the end of a line.
     let text = &text.replace('\r', " ");
     let json: Box<RawValue> = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
     if !text.starts_with('{') {
@@ -148,7 +148,7 @@ mod tests {
         assert!(read(&long).unwrap_err().to_string().contains("longer than 1024 bytes"));
         assert!(matches!(read("\n\n"), Err(RolloutError::NoTasks { .. })));
         assert!(read(&"x\n".repeat(25)).unwrap_err().to_string().ends_with("and 15 more"));
-        // A line that has no id takes its number, which another may have for its name.
+        // A line without an id gets its number, which may be another's id.
         assert!(read("{\"id\": \"2\"}\n{}\n").unwrap_err().to_string().contains("line 2: the id \"2\""));
     }
 }

@@ -1,4 +1,4 @@
-//! What the server recorded of a worker, and the trajectories made of it.
+//! The server's records of a worker, and the trajectories built from them.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::server::{Server, ServerReply, encoded};
 
-/// Records of one worker that are read; a worker has one for each sandbox it used.
+/// Maximum number of records per worker; a worker has one for each sandbox it used.
 const MOST_RECORDS: usize = 64;
 
-/// Why there is no record to be had.
+/// Why a record is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("the server has no records of workers")]
@@ -20,14 +20,14 @@ pub enum RecordError {
     Failed { worker: String, why: String },
 }
 
-/// Where the steps of workers are looked up.
+/// A source of workers' steps.
 #[async_trait]
 pub trait Record: Send + Sync {
-    /// The `trajectory` of a worker, in the shape of AgentFlow's rollouts; nothing when the worker made no step.
+    /// The `trajectory` of a worker, in the format of AgentFlow's rollouts; none if the worker made no step.
     async fn trajectory_of(&self, worker: &str) -> Result<Option<Value>, RecordError>;
 }
 
-/// The server's own record.
+/// The server's records.
 #[derive(Debug)]
 pub struct ServerRecord {
     server: Arc<Server>,
@@ -59,7 +59,7 @@ impl Record for ServerRecord {
         let list = self.get(worker, &format!("/api/v1/trajectories?worker={}", encoded(worker))).await?;
         let list: Value = serde_json::from_slice(&list).map_err(not_understood)?;
         let list = list.get("trajectories").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        // A server that doesn't know how to ask for a worker's answers with everybody's.
+        // A server that ignores the filter answers with all workers' records.
         let is_another = |known: &Value| known.get("worker_id").or(known.get("worker")).is_some_and(|w| w != worker);
         let mut whole: Option<Value> = None;
         let (mut listed, mut exported) = (0, 0);
@@ -68,12 +68,12 @@ impl Record for ServerRecord {
             let Some(id) = known.get("trajectory").and_then(Value::as_str) else { continue };
             let path = format!("/api/v1/trajectories/{}/export?format=agentflow-rollout", encoded(id));
             let body = match self.get(worker, &path).await {
-                // It was removed meanwhile, or there are no such exports.
+                // It was removed in the meantime, or there are no such exports.
                 Err(RecordError::Unknown) => continue,
                 body => body?,
             };
             exported += 1;
-            // A line for each branch; the last one leads to what the agent did last.
+            // One line per branch; the last one leads to the agent's last step.
             if let Some(found) = documents(&body).map_err(not_understood)?.pop() {
                 whole = Some(match whole {
                     Some(earlier) => joined(earlier, found),
@@ -85,7 +85,7 @@ impl Record for ServerRecord {
     }
 }
 
-/// The trajectories of an export: one JSON document, or one in each line, with or without the line's frame around it.
+/// The trajectories of an export: one JSON document, or one per line, with or without the line's envelope.
 fn documents(body: &[u8]) -> Result<Vec<Value>, serde_json::Error> {
     let values = serde_json::Deserializer::from_slice(body).into_iter::<Value>().collect::<Result<Vec<_>, _>>()?;
     let one = |value: Value| match value {
@@ -99,7 +99,7 @@ fn documents(body: &[u8]) -> Result<Vec<Value>, serde_json::Error> {
     Ok(flat.filter_map(one).collect())
 }
 
-/// Two records of one worker as one, the later after the earlier.
+/// Joins two records of one worker, the later after the earlier.
 fn joined(mut earlier: Value, later: Value) -> Value {
     for name in ["tool_calls", "messages"] {
         let more = later.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
@@ -111,7 +111,7 @@ fn joined(mut earlier: Value, later: Value) -> Value {
     earlier
 }
 
-/// What the runner knows of a task's outcome.
+/// A task's outcome, as the runner knows it.
 #[derive(Debug)]
 pub(crate) struct Outcome<'a> {
     pub(crate) task_id: &'a str,
@@ -124,8 +124,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) execution_time_ms: u64,
 }
 
-/// A line of AgentFlow's rollouts. The steps are the server's; outcome and times are the runner's; the messages are those that the
-/// agent gives in its result, else question, calls and answer: what a model said in between, nobody else has.
+/// A line of AgentFlow's rollouts. The steps are the server's; outcome and times are the runner's. The messages are those of
+/// the agent's result, else question, calls and answer: what a model said in between is not recorded.
 pub(crate) fn line(outcome: &Outcome<'_>, recorded: Option<&Value>) -> Value {
     let in_result = |name: &str| outcome.result.and_then(|result| result.get(name));
     let list = |value: Option<&Value>| value.and_then(Value::as_array).filter(|list| !list.is_empty()).cloned();
@@ -134,7 +134,7 @@ pub(crate) fn line(outcome: &Outcome<'_>, recorded: Option<&Value>) -> Value {
     let answer = final_answer(outcome.result);
     let messages = list(in_result("messages")).unwrap_or_else(|| {
         let mut messages = vec![json!({"role": "user", "content": outcome.question})];
-        // The server saw the calls between question and answer.
+        // The server recorded the calls between question and answer.
         messages.extend(list(recorded.and_then(|r| r.get("messages"))).unwrap_or_default());
         if !answer.is_empty() {
             messages.push(json!({"role": "assistant", "content": answer}));
@@ -164,7 +164,7 @@ pub(crate) fn line(outcome: &Outcome<'_>, recorded: Option<&Value>) -> Value {
     line
 }
 
-/// A call with all of its fields: readers of tables want them in every row.
+/// A call with all of its fields: table readers need them in every row.
 fn whole_call(call: Value) -> Value {
     let mut whole = Map::new();
     let mut fields = match call {

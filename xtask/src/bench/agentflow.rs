@@ -1,5 +1,5 @@
-//! AgentFlow's `execute`: a trivial tool next to an empty handler and to FastAPI, sessions of one call, batches, and sessions that
-//! are made at the same time.
+//! AgentFlow's `execute`: a trivial tool next to an empty handler and to FastAPI, sessions of one call, batches, and sessions
+//! that are created concurrently.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -16,22 +16,22 @@ use crate::command::{self, cargo, program, repository};
 use crate::failure::{Attempt, Failure, Outcome};
 
 const CONNECTIONS: usize = 32;
-/// Rounds in which the servers take turns, and how long each is asked in one.
+/// Number of rounds in which the servers alternate, and the duration of each.
 const ROUNDS: usize = 7;
 const TURN: Duration = Duration::from_millis(1000);
 const BATCH: usize = 100;
 const BATCHES: usize = 200;
-/// Sessions of one call that are made at the same time, and in all.
+/// Number of sessions of one call that are created concurrently, and in total.
 const WORKERS: usize = 4;
 const TEMPORARY: usize = 200;
-/// What takes its time to begin: two seconds of sleep.
+/// A slow start: two seconds of sleep.
 const SLOW: usize = 4;
 
-/// AgentFlow's configuration of the server that is measured: all that is there by itself, and a plugin that is slow to begin.
+/// AgentFlow's configuration for the measured server: all defaults, and a plugin that is slow to start.
 pub(super) fn configuration(work: &Path) -> Result<std::path::PathBuf, Failure> {
     let ours = "sandbox.server.backends.resources";
     let plugins = repository().join("tests/agentflow/plugins");
-    // SQLite takes an empty file for a database without tables.
+    // SQLite accepts an empty file as a database without tables.
     let database = work.join("empty.sqlite");
     std::fs::write(&database, "").attempt(|| format!("could not write {}", database.display()))?;
     let configuration = json!({
@@ -62,12 +62,12 @@ pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, repor
     plugin_batches(args.port, &Floor::start(in_process)?, report)?;
     temporary(args.port, report)?;
     together(args.port, report)?;
-    // It said nothing for too long.
+    // The server closed the idle connection.
     *api = Connection::open(args.port)?;
     Ok(())
 }
 
-/// A server that is measured beside ours; ends with its standard input.
+/// A server that is measured next to ours; it ends with its standard input.
 struct Floor {
     child: Child,
     port: u16,
@@ -151,7 +151,7 @@ fn trivial(port: u16, handler: &Floor, minimal: &Floor, report: &mut Report) -> 
     let (mut ours, mut floor, mut python) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let rates = [rate(port)?, rate(handler.port)?, rate(minimal.port)?];
-        // The first warms up.
+        // The first one warms up.
         if round > 0 {
             ours.push(rates[0]);
             floor.push(rates[1]);
@@ -191,7 +191,7 @@ fn batches(port: u16, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Batches whose tool is Python's: a plugin in a separate process, next to a server that runs it in its own process and loop.
+/// Batches with a Python tool: a plugin in a separate process, next to a server that runs it in its own process and loop.
 fn plugin_batches(port: u16, in_process: &Floor, report: &mut Report) -> Outcome {
     let action = json!({ "action": "demo:incr", "params": { "by": 1 } });
     for (parallel, how) in [(false, "one after the other"), (true, "at once")] {
@@ -276,7 +276,7 @@ fn cargo_build() -> Outcome {
     command::run(cargo().args(["build", "--release", "--quiet", "--example", "in_process", "-p", "arenite-synthesis"]))
 }
 
-/// Where cargo put an example.
+/// The path of an example that cargo built.
 pub(super) fn example(name: &str) -> Result<std::path::PathBuf, Failure> {
     let target = command::target_dir();
     let places =

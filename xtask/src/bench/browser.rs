@@ -1,4 +1,4 @@
-//! The browser: its first picture and its first page, pictures and clicks after that, and what it holds of the host's memory.
+//! The browser: its first screenshot and its first page, later screenshots and clicks, and its use of host memory.
 
 use std::io;
 use std::path::Path;
@@ -18,16 +18,16 @@ use crate::web;
 /// Cold starts take a second each, and there are three in a round.
 const MOST_ROUNDS: usize = 15;
 const WARM_UP: usize = 2;
-/// Pictures of the bare floor for one of ours: each starts a program, so it takes the best that it can.
+/// Screenshots of the bare floor per screenshot of ours: each starts a program, so it gets its best of several.
 const PICTURES: usize = 3;
-/// Until nothing goes on any more that belongs to a create or a delete.
+/// Time until all work of a create or a delete has ended.
 const SETTLE: Duration = Duration::from_millis(700);
-/// Until a browser has done all that it does at its start.
+/// Time until a browser has finished its start.
 const QUIET: Duration = Duration::from_secs(12);
 
 const PAGE: &str =
     "<title>page</title><button id=button onclick='this.dataset.clicks = 1 + +(this.dataset.clicks || 0)'>Click</button>";
-/// Where the page is, from within.
+/// The page's address, from inside.
 const SITE: &str = "http://127.0.0.1:8765/page.html";
 
 const BY_HAND: &str = include_str!("../../../bench/floors/browser.py");
@@ -40,7 +40,7 @@ pub(super) fn measure(args: &BenchArgs, api: &mut Connection, work: &Path, repor
     occupied(args.port, report)
 }
 
-/// Until the browser answers, and until its window is painted, when it is started by hand in this sandbox.
+/// Time until the browser answers, and until its window is painted, if it is started by hand in this sandbox.
 fn by_hand(api: &mut Connection, name: &str, stays: bool) -> Result<[Duration; 2], Failure> {
     let stays = if stays { "stay" } else { "" };
     let said = api.bash(name, &format!("cat >by-hand.py <<'END'\n{BY_HAND}\nEND\npython3 by-hand.py {stays}"))?;
@@ -55,7 +55,7 @@ fn picture(api: &mut Connection, name: &str) -> Result<Duration, Failure> {
     Ok(begun.elapsed())
 }
 
-/// Puts the page where the sandbox's browser finds it.
+/// Serves the page to the sandbox's browser.
 fn serve(api: &mut Connection, name: &str) -> Outcome {
     let command = format!(
         "mkdir site; cat >site/page.html <<'END'\n{PAGE}\nEND\n(cd site; python3 -m http.server -b 127.0.0.1 8765 >/dev/null 2>&1 &)\n\
@@ -74,7 +74,7 @@ fn navigate(api: &mut Connection, name: &str) -> Result<Duration, Failure> {
     Ok(took)
 }
 
-/// What is measured in a new sandbox that is used for nothing else.
+/// Measures in a new sandbox that is used for nothing else.
 fn fresh<T>(
     api: &mut Connection,
     name: &str,
@@ -121,7 +121,7 @@ fn pictures(rounds: usize, api: &mut Connection, work: &Path, report: &mut Repor
     let program = work.join("screen");
     let source = repository().join("bench/floors/screen.c").display().to_string();
     let output = program.display().to_string();
-    // Of one piece: the sandbox has its own libraries.
+    // Statically linked: the sandbox has other libraries.
     let libraries = ["-lX11", "-lxcb", "-lXau", "-lXdmcp", "-lpng", "-lz", "-lm"];
     quietly("cc", &[&["-O2", "-Wall", "-static", "-o", &output, &source][..], &libraries].concat(), work)?;
     api.create_of(NAME, "browser")?;
@@ -154,7 +154,7 @@ fn clicks(port: u16, rounds: usize, report: &mut Report) -> Outcome {
     const THEIRS: &str = "bench-playwright";
     let node = find("node").ok_or_else(|| Failure::new("node is not there"))?;
     web::install(&repository().join("tests/clients"))?;
-    // The other connection may have been closed meanwhile.
+    // The server may have closed the other connection meanwhile.
     let api = &mut Connection::open(port)?;
     for name in [OURS, THEIRS] {
         api.create_of(name, "browser")?;
@@ -195,7 +195,7 @@ fn occupied(port: u16, report: &mut Report) -> Outcome {
     const THEIRS: &str = "bench-by-hand";
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut measured = [0.0; 2];
-    // One after the other: browsers side by side share pages.
+    // One after another: concurrent browsers share pages.
     for (i, name) in [OURS, THEIRS].into_iter().enumerate() {
         let api = &mut Connection::open(port)?;
         api.create_of(name, "browser")?;
@@ -208,7 +208,7 @@ fn occupied(port: u16, report: &mut Report) -> Outcome {
         sleep(QUIET);
         let is_bare = |program: &str| name == OURS || ["Xvnc", "chrom"].iter().any(|begin| program.starts_with(begin));
         measured[i] = mib(memory::of_programs(first, is_bare)?);
-        // The other connection was idle for so long that it may have been closed.
+        // The server may have closed the other, idle connection.
         Connection::open(port)?.delete(name)?;
         sleep(SETTLE);
     }

@@ -1,4 +1,4 @@
-//! The first code of a new sandbox: with a kernel that is there, and with one that is not.
+//! The first code of a new sandbox: with and without a started kernel.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::failure::{Failure, Outcome};
 
 /// The pool that the server is started with.
 pub(super) const POOL: &str = "code=2";
-/// Each round waits for the pool to be filled again, so there are fewer than of others.
+/// Each round waits for the pool to refill, so there are fewer than of others.
 const MOST_ROUNDS: usize = 40;
 const WARM_UP: usize = 3;
-/// How long the pool may take to be filled.
+/// Maximum time for the pool to fill.
 const FILL: Duration = Duration::from_secs(60);
-/// After that, until nothing runs any more that a start of a kernel leaves behind.
+/// Time after that until a kernel's start has finished.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// What starting a kernel takes by itself.
+/// The time to start a kernel alone.
 const KERNEL: &str = include_str!("../../../bench/floors/kernel.py");
-/// What starting Python takes by itself.
+/// The time to start Python alone.
 const PYTHON: &str = "\
 import subprocess, time
 begun = time.perf_counter()
@@ -72,7 +72,7 @@ fn floor(api: &mut Connection, program: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_secs_f64(microseconds / 1e6))
 }
 
-/// Waits until the pool has its sandboxes again.
+/// Waits until the pool is full again.
 fn fill(api: &mut Connection) -> Outcome {
     let begun = Instant::now();
     while api.metric("arenite_sandbox_pool ")? < 2.0 {

@@ -40,7 +40,7 @@ impl Programs {
     }
 }
 
-/// One of them, running: a line in, its microseconds out.
+/// One running program: it reads a line and writes its microseconds.
 pub(super) struct Floor {
     child: Child,
     input: ChildStdin,
@@ -77,8 +77,8 @@ impl Drop for Floor {
     }
 }
 
-/// The image that sandboxes are made of, flattened into one directory for those who know no layers. Taken out of a sandbox,
-/// so that it doesn't matter how the store keeps its layers.
+/// The image of sandboxes, flattened into one directory for runtimes without layers. Copied out of a sandbox, so that it
+/// doesn't matter how the store keeps its layers.
 pub(super) fn root_file_system(api: &mut Connection, work: &Path) -> Result<PathBuf, Failure> {
     let rootfs = work.join("rootfs");
     if rootfs.join("bin/true").exists() {
@@ -122,7 +122,7 @@ impl Runc {
         config["root"] = serde_json::json!({ "path": rootfs, "readonly": true });
         config["process"]["args"] = serde_json::json!(["true"]);
         config["process"]["terminal"] = false.into();
-        // Its default asks for limits above what this process may set on some hosts.
+        // The default requires limits above what this process may set on some hosts.
         config["process"]["rlimits"] = serde_json::json!([]);
         fs::write(&path, config.to_string()).attempt(|| format!("could not write {}", path.display()))?;
         Ok(Self { bundle })

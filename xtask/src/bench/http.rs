@@ -1,4 +1,4 @@
-//! A client with as little of its own as possible: one kept-alive connection, blocking, no parsing beyond need.
+//! A client with little overhead: one kept-alive connection, blocking, only the parsing that is needed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use crate::failure::{Attempt, Failure, Outcome};
 
-/// The longest that a call may take.
+/// Maximum time of a call.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     port: u16,
-    /// Lines of the head that each request has besides.
+    /// Additional header lines of each request.
     pub(super) headers: String,
 }
 
-/// The head of an answer, as far as it matters here.
+/// The used parts of an answer's head.
 pub(super) struct Head {
     pub(super) status: u16,
     length: Option<u64>,
     chunked: bool,
-    /// MCP's session.
+    /// The session of MCP.
     session: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Connection {
 
     fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Head, Failure> {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{}", self.port, self.headers).into_bytes();
-        // Only a POST carries one: anything behind another's head would be read as the next request.
+        // Only a POST has a body: bytes after another request's head would be read as the next request.
         let body = if method == "POST" { body } else { b"" };
         if method == "POST" {
             request.extend_from_slice(format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()).as_bytes());
@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Passes the body on to `sink`, and says how long it was.
+    /// Copies the body to `sink`, and returns its length.
     fn body(&mut self, head: &Head, sink: &mut impl Write) -> std::io::Result<u64> {
         if !head.chunked {
             let length = head.length.unwrap_or(0);
@@ -110,17 +110,17 @@ impl Connection {
         serde_json::from_slice(&answer).attempt(|| format!("{method} {path} answered no JSON"))
     }
 
-    /// A call that has to succeed, with JSON both ways.
+    /// Calls with JSON both ways; the call has to succeed.
     pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value, Failure> {
         self.json("POST", path, body)
     }
 
-    /// The answer as it came, whatever it says.
+    /// The unparsed answer, with any content.
     pub(super) fn raw_post(&mut self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
         self.call("POST", path, body.to_string().as_bytes()).map(|(_, answer)| answer)
     }
 
-    /// Begins a session of MCP at a path; later requests are in it.
+    /// Starts a session of MCP at a path; later requests use it.
     pub(super) fn begin_session(&mut self, path: &str) -> Outcome {
         self.headers = "Accept: application/json, text/event-stream\r\n".to_owned();
         let hello =
@@ -134,7 +134,7 @@ impl Connection {
         if status == 202 { Ok(()) } else { Err(Failure::new(format!("a session's beginning was answered {status}"))) }
     }
 
-    /// Gets a path's body into `sink`.
+    /// Downloads a path's body into `sink`.
     pub(super) fn download(&mut self, path: &str, sink: &mut impl Write) -> Result<u64, Failure> {
         let head = self.send("GET", path, b"")?;
         if head.status != 200 {
@@ -143,7 +143,7 @@ impl Connection {
         self.body(&head, sink).attempt(|| format!("the answer to GET {path} broke off"))
     }
 
-    /// Sends a file into a sandbox.
+    /// Uploads a file into a sandbox.
     pub(super) fn upload(&mut self, sandbox: &str, path: &str, file: &std::path::Path) -> Outcome {
         const BOUNDARY: &str = "a-line-that-no-file-here-has";
         let mut content = std::fs::File::open(file).attempt(|| format!("could not open {}", file.display()))?;
@@ -184,7 +184,7 @@ impl Connection {
         self.json("POST", "/api/v2/sandboxes", &json!({ "name": name, "image": image })).map(drop)
     }
 
-    /// Of the image `code`; with `own` limits it can't come from a pool.
+    /// Creates one of the image `code`; with `own` limits it can't come from a pool.
     pub(super) fn create_for_code(&mut self, name: &str, own: bool) -> Outcome {
         let mut request = json!({ "name": name, "image": "code" });
         if own {
@@ -204,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// A number of the server's own.
+    /// A metric of the server.
     pub(super) fn metric(&mut self, name: &str) -> Result<f64, Failure> {
         let mut page = Vec::new();
         self.download("/metrics", &mut page)?;
@@ -223,7 +223,7 @@ impl Connection {
         Ok(names.filter_map(|sandbox| sandbox["name"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Standard output of a command that has to succeed.
+    /// Standard output of a command, which has to succeed.
     pub(super) fn bash(&mut self, sandbox: &str, command: &str) -> Result<String, Failure> {
         let answer = self.json("POST", &format!("/sandbox/{sandbox}/v1/bash/exec"), &json!({ "command": command }))?;
         if answer["data"]["exit_code"] != 0 {

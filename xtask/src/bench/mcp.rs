@@ -1,4 +1,4 @@
-//! MCP: a tool's call next to the REST call of the same work, and what many sessions hold of the server's memory.
+//! MCP: a tool call next to the REST call of the same work, and the server memory of many sessions.
 
 use std::time::{Duration, Instant};
 
@@ -11,24 +11,24 @@ use crate::failure::{Failure, Outcome};
 use crate::server;
 
 const NAME: &str = "bench-mcp";
-/// Sessions that are held at a time.
+/// Number of concurrent sessions.
 const SESSIONS: usize = 200;
-/// Calls of each before memory is looked at first. A session's channels hold messages in blocks of 32, and have all the
-/// blocks that they ever use after some 35 calls; the heap takes longer to have been as full as it gets.
+/// Number of calls of each before memory is first measured. A session's channels hold messages in blocks of 32, and have all
+/// the blocks that they ever use after some 35 calls; the heap takes longer to reach its maximum.
 const BEFORE: usize = 250;
-/// Calls of each until it is looked at last.
+/// Number of calls of each before the last measurement.
 const AFTER: usize = BEFORE + 500;
-/// What the server's memory may be then, as a part of what it was: less than 70 bytes for each call between. The pages of
-/// the heap that are free for the next calls are a fifth of it, and vary by 5 MiB as calls happen to coincide.
+/// Maximum growth of the server's memory: less than 70 bytes for each call between. The heap's pages that are free for the next
+/// calls are a fifth of it, and vary by 5 MiB as calls happen to coincide.
 const GROWTH: f64 = 1.1;
-/// For what is kept of a call after its end.
+/// How long the result of an ended call is kept.
 const KEPT: Duration = Duration::from_secs(25);
 
 pub(super) fn measure(args: &BenchArgs, api: &mut Connection, report: &mut Report) -> Outcome {
     api.create(NAME)?;
     calls(args, api, report)?;
     sessions(args.port, report)?;
-    // It said nothing for too long, too.
+    // The server closed the idle connection.
     *api = Connection::open(args.port)?;
     api.delete(NAME)
 }
@@ -89,7 +89,7 @@ fn sessions(port: u16, report: &mut Report) -> Outcome {
     for round in 0..AFTER {
         if round == BEFORE {
             std::thread::sleep(KEPT);
-            // The server has closed connections that said nothing; the sessions are there.
+            // The server has closed idle connections; the sessions still exist.
             for connection in &mut open {
                 let headers = std::mem::take(&mut connection.headers);
                 *connection = Connection::open(port)?;
@@ -97,7 +97,7 @@ fn sessions(port: u16, report: &mut Report) -> Outcome {
             }
             before = occupied();
         }
-        // All of them at once: what is asked last is answered while the others wait.
+        // All of them concurrently: the last one is answered while the others wait.
         std::thread::scope(|scope| {
             let calls: Vec<_> = open.iter_mut().map(|connection| scope.spawn(move || call(connection).is_err())).collect();
             failed += calls.into_iter().filter_map(|call| call.join().ok()).filter(|failed| *failed).count();

@@ -1,4 +1,4 @@
-//! The table, and the same as JSON.
+//! The table of results, and the same as JSON.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn quantile(samples: &[Duration], q: f64) -> Duration {
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
 }
 
-/// One row: what was measured, what it stands against, and whether it keeps its budget.
+/// One row: the measurement, its floor, and whether it meets its budget.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     name: String,
@@ -28,7 +28,7 @@ pub(super) struct Row {
     ratio: Option<f64>,
     budget: Option<String>,
     ok: Option<bool>,
-    /// A design goal that no issue demands yet: shown, but never failed on.
+    /// A design goal without an issue yet: shown, but never a failure.
     goal: bool,
     samples: usize,
 }
@@ -146,7 +146,7 @@ impl Row {
     }
 }
 
-/// Everything that was measured in one run.
+/// All measurements of one run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     kernel: String,
@@ -154,7 +154,7 @@ pub(super) struct Report {
     rows: Vec<Row>,
 }
 
-/// What a row shows, under `TITLES`.
+/// The cells of a row, under `TITLES`.
 type Cells = [String; 7];
 
 const TITLES: [&str; 7] = ["row", "measured", "floor", "the floor is", "ratio", "budget", "kept"];
@@ -174,8 +174,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Puts the table between the two marks of a document. Where only a part was measured, the rows there that this run
-    /// doesn't have stay as they are.
+    /// Writes the table between the two marks of a document. After a partial run, other rows there stay unchanged.
     pub(super) fn update(&self, document: &Path, part: bool) -> Outcome {
         let text = std::fs::read_to_string(document).attempt(|| format!("could not read {}", document.display()))?;
         let updated =

@@ -1,4 +1,4 @@
-//! Corpora: words next to bm25s, vectors next to Faiss, all in the process; and the same questions by the API.
+//! Corpora: keyword search next to bm25s and vector search next to Faiss, in the process; and the same queries through the API.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,11 +17,11 @@ use crate::python;
 
 const PASSAGES: usize = 200_000;
 const CLIENTS: usize = 16;
-/// For each side of a comparison, in turn.
+/// Rounds for each side of a comparison, which alternate.
 const ROUNDS: &str = "3";
 const CORPUS: &str = "bench";
 
-/// What a program answers in JSON, by itself or on the last line that has some.
+/// A program's JSON answer: all of its output, or the last line that has some.
 fn told(mut command: std::process::Command) -> Result<Value, Failure> {
     let output = command.stderr(Stdio::inherit()).output().attempt(|| "could not start a measurement".into())?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -39,7 +39,7 @@ fn milliseconds(value: f64) -> [Duration; 1] {
     [Duration::from_secs_f64(value / 1e3)]
 }
 
-/// In the process, each next to what others use.
+/// In the process, each next to other libraries.
 pub(super) fn beside_peers(work: &Path, report: &mut Report) -> Outcome {
     for name in ["dense_bench", "lexical_bench"] {
         command::run(cargo().args(["build", "--release", "--quiet", "--workspace", "--example", name]))?;
@@ -53,7 +53,7 @@ fn tests() -> PathBuf {
     repository().join("tests")
 }
 
-/// The passages and the questions that all are asked, made when they are not there.
+/// The passages and queries of all comparisons, created if they don't exist.
 fn corpus(work: &Path, python: &Path) -> Result<PathBuf, Failure> {
     let corpus = work.join("corpus");
     if !corpus.join("qrels.txt").is_file() {
@@ -64,7 +64,7 @@ fn corpus(work: &Path, python: &Path) -> Result<PathBuf, Failure> {
     Ok(corpus)
 }
 
-/// One with numba, bm25s's fastest way, and Faiss.
+/// An interpreter with numba, bm25s's fastest way, and Faiss.
 fn interpreter(work: &Path) -> Result<PathBuf, Failure> {
     let python = python::environment()?;
     let dir = work.join("retrieval");
@@ -101,7 +101,7 @@ fn words(python: &Path, tests: &Path, corpus: &Path, work: &Path, report: &mut R
     Ok(())
 }
 
-/// Without a budget.
+/// A row without a budget.
 fn plain(name: &str, ours: &Value, theirs: &Value, field: &str, unit: f64, called: &str) -> Result<Row, Failure> {
     Ok(Row::plain(name, number(ours, field)? / unit, called).beside(number(theirs, field)? / unit).against("bm25s with numba"))
 }
@@ -131,10 +131,10 @@ fn vectors(python: &Path, tests: &Path, work: &Path, report: &mut Report) -> Out
     Ok(())
 }
 
-/// Through the API: what a caller waits for, and how many are answered.
+/// Through the API: the latency for a caller, and the throughput.
 pub(super) fn served(args: &BenchArgs, arenite: &Path, data_dir: &Path, work: &Path, report: &mut Report) -> Outcome {
     let corpus = corpus(work, &interpreter(work)?)?;
-    // One of a run that was cut off would be added to.
+    // A corpus of an interrupted run would be extended.
     command::succeeds(program(arenite).args(["rag", "rm", CORPUS, "--data-dir"]).arg(data_dir));
     let mut index = program(arenite);
     index.args(["rag", "index", CORPUS]).arg(corpus.join("passages.jsonl")).args([

@@ -1,4 +1,4 @@
-//! A search through many files, next to ripgrep's command line on the same ones, in the same sandbox.
+//! A search through many files, next to ripgrep's command line on the same files, in the same sandbox.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ const NAME: &str = "bench-search";
 const FILES: usize = 200_000;
 const FILE_BYTES: usize = 5_200;
 const DIRECTORIES: usize = 2_000;
-/// One file in so many has a match.
+/// One in this number of files has a match.
 const EVERY: usize = 500;
 const ROUNDS: usize = 7;
-/// The tree and all that the kernel remembers of it stay in the cache of this.
+/// Memory for the tree and the kernel's data about it in the cache.
 const MEMORY_BYTES: u64 = 8 << 30;
 
 pub(super) fn measure(api: &mut Connection) -> Result<Row, Failure> {
@@ -30,7 +30,7 @@ pub(super) fn measure(api: &mut Connection) -> Result<Row, Failure> {
     let base = format!("/sandbox/{NAME}/v1/file");
     api.post(&format!("{base}/write"), &json!({ "file": "/home/gem/rg", "content": content, "encoding": "base64" }))?;
     api.bash(NAME, "chmod +x ~/rg")?;
-    // In pieces, each well within the time of a call.
+    // In pieces, each well within a call's time limit.
     let piece = FILES / 8;
     for from in (0..FILES).step_by(piece) {
         api.bash(NAME, &tree(from, from + piece))?;
@@ -60,7 +60,7 @@ pub(super) fn measure(api: &mut Connection) -> Result<Row, Failure> {
     Ok(Row::ratio("grep of 200,000 files, 1 GB, p50", &ours, 0.5, &theirs, 0.5, 1.3).against("rg in the same sandbox"))
 }
 
-/// A command that makes files of many lines, some of them with a match.
+/// A command that creates files of many lines, some of them with a match.
 fn tree(from: usize, to: usize) -> String {
     format!(
         "mkdir -p ~/tree && cd ~/tree && for d in $(seq 0 {last}); do echo d$((d % 40))/d$d; done | xargs mkdir -p && \

@@ -19,16 +19,16 @@ use crate::server::Started;
 const NAME: &str = "bench-stream";
 const BYTES: u64 = 1_000_000_000;
 const ROUNDS: usize = 5;
-/// How often memory is looked at.
+/// Interval of memory measurements.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long nginx may take to listen.
+/// Maximum time for nginx to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 struct Nginx(Child);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // One process, as the configuration says: nothing is left when it is gone.
+        // One process, by its configuration: nothing is left after it is killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -107,7 +107,7 @@ pub(super) fn measure(port: u16, api: &mut Connection, work: &Path, report: &mut
         is_over.store(true, Ordering::Relaxed);
         rounds.and(watcher.join().map_err(|_| Failure::new("the watcher of memory panicked")))
     })?;
-    // The other connection was idle for so long that it may have been closed.
+    // The server may have closed the other, idle connection.
     Connection::open(port)?.delete(NAME)?;
     let rate = |samples: &[Duration]| BYTES as f64 / 1e6 / quantile(samples, 0.5).as_secs_f64();
     for (name, ours) in [("download of 1 GB", &downs), ("upload of 1 GB", &ups)] {
@@ -122,7 +122,7 @@ pub(super) fn measure(port: u16, api: &mut Connection, work: &Path, report: &mut
     Ok(())
 }
 
-/// Bytes that nothing can make fewer.
+/// Writes incompressible bytes.
 fn fill(file: &Path) -> io::Result<()> {
     io::copy(&mut fs::File::open("/dev/urandom")?.take(BYTES), &mut fs::File::create(file)?)?;
     Ok(())

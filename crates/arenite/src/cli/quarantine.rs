@@ -1,4 +1,4 @@
-//! `quarantine`: what can be said of sandboxes that a start could not explain.
+//! Arguments of `arenite quarantine`.
 
 use arenite_model::{SandboxId, SandboxName};
 use clap::{Args, Subcommand};
@@ -7,18 +7,18 @@ use super::{Format, Server};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QuarantineCommand {
-    /// List sandboxes in quarantine
+    /// List quarantined sandboxes
     Ls(QuarantineLsArgs),
-    /// Make a sandbox in quarantine an ordinary one
+    /// Make a quarantined sandbox an ordinary one
     Adopt(QuarantineAdoptArgs),
-    /// Remove sandboxes in quarantine, with their processes and files
+    /// Remove quarantined sandboxes, with their processes and files
     Rm(QuarantineRmArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A start puts sandboxes into quarantine that it can't explain: their records can't be read, or no row names them. They go on as they
-are until they are adopted or removed.
+A server start quarantines sandboxes that it can't explain: their records are unreadable, or no row names them. They stay unchanged
+until they are adopted or removed.
 
 Examples:
   arenite quarantine ls
@@ -32,15 +32,15 @@ pub(crate) struct QuarantineLsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With a record that can be read it is again what it was. Without one its processes end, and it is a lost sandbox with its disk.
+With a readable record, the sandbox is restored. Without one, its processes end and it becomes a lost sandbox with its disk.
 
 Examples:
   arenite quarantine adopt s4k2m9x0qz7a
-  arenite quarantine adopt s4k2m9x0qz7a rescued        when another sandbox has its name")]
+  arenite quarantine adopt s4k2m9x0qz7a rescued        if another sandbox has its name")]
 pub(crate) struct QuarantineAdoptArgs {
-    /// Its id
+    /// Id of the sandbox
     pub(crate) id: SandboxId,
-    /// Its name [default: the one it had, else its id]
+    /// Name [default: its previous name, else its id]
     pub(crate) name: Option<SandboxName>,
     #[command(flatten)]
     pub(crate) format: Format,
@@ -54,10 +54,10 @@ Examples:
   arenite quarantine rm s4k2m9x0qz7a
   arenite quarantine rm s4k2m9x0qz7a --force       in scripts")]
 pub(crate) struct QuarantineRmArgs {
-    /// Their ids
+    /// Ids of the sandboxes
     #[arg(required = true)]
     pub(crate) ids: Vec<SandboxId>,
-    /// Ask nothing
+    /// Don't ask for confirmation
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]

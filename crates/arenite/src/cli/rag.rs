@@ -1,4 +1,4 @@
-//! What can be said of corpora.
+//! Arguments of `arenite rag`.
 
 use std::path::PathBuf;
 
@@ -8,27 +8,27 @@ use super::{DataDir, Format};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RagCommand {
-    /// Index passages, or change an index
+    /// Index passages, or update an index
     Index(Box<RagIndexArgs>),
     /// Search a corpus
     Search(Box<RagSearchArgs>),
-    /// Measure how well a corpus answers, against judgements
+    /// Evaluate search results against relevance judgements
     Eval(RagEvalArgs),
     /// List corpora
     Ls(RagLsArgs),
     /// Remove corpora
     Rm(RagRmArgs),
-    /// Make vectors of texts, as an index would
+    /// Embed texts, as an index would
     Embed(RagEmbedArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SearchMode {
-    /// By words
+    /// Keyword search
     Bm25,
-    /// By meaning
+    /// Vector search
     Dense,
-    /// Both, ranks fused
+    /// Both, with rank fusion
     Hybrid,
 }
 
@@ -41,59 +41,59 @@ pub(crate) enum VectorPrecision {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-CORPUS is a name, kept in the server's data directory and served by it at once, or a path with a '/'.
+CORPUS is a name, stored in the server's data directory and served at once, or a path with a '/'.
 
 A SOURCE is
-  file.jsonl       a JSON object in each line, with contents or text, and perhaps title, id, metadata
+  file.jsonl       a JSON object per line, with contents or text, and optionally title, id, metadata
   file.parquet     the same, in columns
   a folder         its documents: text, Markdown, HTML, PDF, Word, slides, tables, notebooks; cut
-                   into passages of --words words. Each is read in a process of its own.
+                   into passages of --words words. Each is read in a separate process.
   -                JSON lines from stdin
 
-A passage with an id that is there takes its place. The index is changed as a whole: who searches
-it finds the old one until the new one is there, and a change that is cut off leaves the old one.
+A passage replaces one with the same id. Updates are atomic: searches use the old index until the new
+one is complete, and an interrupted update leaves the old one.
 
-Vectors are made by --embedder:
-  hashing[:N]      no model: N (384) dimensions of hashed words and letters; finds what is spelled alike
-  PATH             a sentence encoder (safetensors) or static vectors (model2vec), in their folder
+--embedder selects how vectors are computed:
+  hashing[:N]      no model: N (384) dimensions of hashed words and letters; finds similar spellings
+  PATH             folder of a sentence encoder (safetensors) or of static vectors (model2vec)
   URL#MODEL        an OpenAI-compatible service; its key in ARENITE_EMBEDDINGS_KEY
-  none             none: search by words alone
+  none             no vectors: keyword search only
 
 Examples:
   arenite rag index handbook ./docs
   arenite rag index wiki wiki.jsonl --embedder models/e5-base-v2 --precision f16
-  arenite rag index wiki more.jsonl                     adds, with the settings it was made with
+  arenite rag index wiki more.jsonl                     add, with the corpus's settings
   arenite rag index wiki --delete-ids gone.txt
   arenite rag index ./corpora/wiki wiki.parquet --embedder none --language german")]
 pub(crate) struct RagIndexArgs {
     /// The corpus
     #[arg(value_name = "CORPUS")]
     pub(crate) corpus: String,
-    /// What is indexed
+    /// Files or folders to index
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
-    /// How vectors are made; decided when the corpus is made [default: hashing]
+    /// How to compute vectors; fixed when the corpus is created [default: hashing]
     #[arg(long, value_name = "HOW")]
     pub(crate) embedder: Option<String>,
-    /// The language of the texts; decided when the corpus is made [default: english]
+    /// Language of the texts; fixed when the corpus is created [default: english]
     #[arg(long, value_name = "LANGUAGE")]
     pub(crate) language: Option<String>,
-    /// What a number of a vector is kept as; decided when the corpus is made [default: f32]
+    /// Number format of vectors; fixed when the corpus is created [default: f32]
     #[arg(long, value_enum)]
     pub(crate) precision: Option<VectorPrecision>,
-    /// Passages from which on a graph (HNSW) is built over the vectors [default: 100000; never over those of hashed words]
+    /// Number of passages from which a vector graph (HNSW) is built [default: 100000; never for hashed words]
     #[arg(long, value_name = "N")]
     pub(crate) graph_from: Option<u32>,
-    /// No search by words
+    /// Disable keyword search
     #[arg(long)]
     pub(crate) no_words: bool,
-    /// Remove the passages whose ids are in this file, one in each line
+    /// Remove the passages with the ids in this file, one per line
     #[arg(long, value_name = "FILE")]
     pub(crate) delete_ids: Option<PathBuf>,
-    /// Stop at the first record that is no passage, and change nothing
+    /// Stop at the first invalid record, and change nothing
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Words of a passage that is cut from a document
+    /// Words per passage, for documents
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     pub(crate) words: u32,
     #[command(flatten)]
@@ -112,16 +112,16 @@ pub(crate) struct RagSearchArgs {
     /// The corpus: a name, or a path with a '/'
     #[arg(value_name = "CORPUS")]
     pub(crate) corpus: String,
-    /// What to look for
+    /// The query
     #[arg(value_name = "QUERY")]
     pub(crate) query: String,
-    /// How many passages
+    /// Number of passages
     #[arg(long, short = 'k', value_name = "N", default_value_t = 5)]
     pub(crate) top_k: usize,
-    /// How [default: the best that the corpus has]
+    /// Search mode [default: the best that the corpus supports]
     #[arg(long, value_enum)]
     pub(crate) mode: Option<SearchMode>,
-    /// What the passages' metadata has to be, as JSON
+    /// Filter on the passages' metadata, as JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) filter: Option<String>,
     #[command(flatten)]
@@ -132,8 +132,8 @@ pub(crate) struct RagSearchArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-QUERIES has a JSON object in each line, with id and text. QRELS has judgements as TREC
-(`query 0 passage grade`) or BEIR (`query passage grade`) write them.
+QUERIES has a JSON object per line, with id and text. QRELS has judgements in the format of TREC
+(`query 0 passage grade`) or BEIR (`query passage grade`).
 
 Example:
   arenite rag eval wiki --queries queries.jsonl --qrels qrels.tsv --mode bm25 --mode hybrid")]
@@ -141,16 +141,16 @@ pub(crate) struct RagEvalArgs {
     /// The corpus: a name, or a path with a '/'
     #[arg(value_name = "CORPUS")]
     pub(crate) corpus: String,
-    /// The questions
+    /// File of queries
     #[arg(long, value_name = "FILE")]
     pub(crate) queries: PathBuf,
-    /// Which passages are relevant to them
+    /// File of relevance judgements
     #[arg(long, value_name = "FILE")]
     pub(crate) qrels: PathBuf,
-    /// How; may be given more than once [default: all that the corpus has]
+    /// Search mode, repeatable [default: all that the corpus supports]
     #[arg(long, value_enum)]
     pub(crate) mode: Vec<SearchMode>,
-    /// Write what was found, as TREC's runs: one file for each mode, RUN.bm25 and so on
+    /// Write the results as TREC runs, one file per mode: RUN.bm25 and so on
     #[arg(long, value_name = "RUN")]
     pub(crate) run: Option<PathBuf>,
     #[command(flatten)]
@@ -178,15 +178,15 @@ pub(crate) struct RagRmArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads texts from stdin, one in each line or as JSON strings, and prints a JSON array for each.
+Reads texts from stdin, one per line or as JSON strings, and prints a JSON array for each.
 
 Example:
   echo 'a text' | arenite rag embed --embedder models/all-MiniLM-L6-v2")]
 pub(crate) struct RagEmbedArgs {
-    /// As for `rag index`
+    /// How to compute vectors, as for `rag index`
     #[arg(long, value_name = "HOW", default_value = "hashing")]
     pub(crate) embedder: String,
-    /// The texts are questions, not passages: some models tell them apart
+    /// Embed the texts as queries, not passages; some models distinguish them
     #[arg(long)]
     pub(crate) queries: bool,
 }

@@ -1,4 +1,4 @@
-//! What can be said of rollouts.
+//! Arguments of `arenite rollout`.
 
 use std::path::PathBuf;
 
@@ -15,27 +15,27 @@ pub(crate) enum RolloutCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-TASKS has a JSON object in each line, such as
+TASKS has a JSON object per line, such as
   {\"id\": \"sum\", \"question\": \"What is 6 * 7?\", \"answer\": \"42\"}
-What more a task has is for the agent. Without an id, the line's number is the task's.
+Other fields are for the agent. Without an id, a task's id is its line number.
 
-The agent is a line for sh, run once for each attempt at a task, in a directory of its own: name
-files by absolute paths. It gets the task as JSON on stdin, and these variables:
+The agent is a command line for sh, run once per attempt, in a separate directory: use absolute
+paths. It gets the task as JSON on stdin, and these variables:
   ARENITE_SERVER, ARENITE_API_KEY  the server
   ARENITE_WORKER_ID                the worker_id of its calls; its sandboxes end with the agent
   ARENITE_TASK_ID, ARENITE_TASK    the task's id, and a file with its JSON
   ARENITE_RESULT                   a file to write the result to, as JSON
   ARENITE_START_DIR                the directory that this command was started in
-Without that file the result is the last line of stdout, if it is JSON, else its text.
+Without a result file, the result is the last line of stdout if it is JSON, else stdout's text.
 
-How it ends says what becomes of the task:
+How it ends decides the outcome:
   exit code 0                      success, unless the result has \"success\": false
-  75, or the server was away       not the agent's fault: tried again, up to --attempts
-  any other exit code              the agent failed; tried again only with --retry-agent
-  --timeout is over                timeout; all that the agent started is ended with it
+  75, or the server was away       not the agent's fault: retried, up to --attempts
+  any other exit code              the agent failed; retried only with --retry-agent
+  --timeout is over                timeout; everything that the agent started is ended
 
-Run the same command again after whatever stopped it: it goes on where it was. Tasks that are
-done are not run again; those that ended by a fault of the infrastructure are.
+After an interruption, run the same command again to continue. Finished tasks are not run again;
+those that failed because of the infrastructure are.
 
 Examples:
   arenite rollout run tasks.jsonl --agent \"python3 $PWD/agent.py\" --workers 16 --out runs/first
@@ -44,42 +44,42 @@ Examples:
   jq -r 'select(.success | not) | .task_id + \": \" + .error_message' runs/first/results.jsonl
   python3 -c 'import pandas; print(pandas.read_parquet(\"runs/first/results.parquet\"))'
 
-examples/agents has two agents to begin with.")]
+examples/agents has two agents to start from.")]
 pub(crate) struct RolloutRunArgs {
-    /// The tasks, one JSON object in each line
+    /// File of tasks, one JSON object per line
     #[arg(value_name = "TASKS")]
     pub(crate) tasks: PathBuf,
     /// The agent: a command line for sh
     #[arg(long, short, value_name = "CMD")]
     pub(crate) agent: String,
-    /// Directory for the journal, the results and all that agents write
+    /// Directory for the journal, the results and the agents' files
     #[arg(long, short, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Most agents at a time
+    /// Maximum number of concurrent agents
     #[arg(long, short, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) workers: u32,
-    /// Begin with all workers, and keep them, instead of following what the server can bear
+    /// Start all workers at once, instead of adapting to the server's load
     #[arg(long)]
     pub(crate) no_ramp: bool,
-    /// Most attempts at a task that fail by no fault of the agent
+    /// Maximum number of attempts at a task that fail by no fault of the agent
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) attempts: u32,
-    /// Further attempts at a task that the agent failed
+    /// Retries of a task that the agent failed
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) retry_agent: u32,
-    /// Most time of an attempt
+    /// Maximum time of an attempt
     #[arg(long, value_name = "TIME", default_value = "600s")]
     pub(crate) timeout: Span,
-    /// How long to wait for a server that is away before giving up
+    /// How long to wait for an unreachable server before giving up
     #[arg(long, value_name = "TIME", default_value = "120s")]
     pub(crate) patience: Span,
-    /// Only the first N tasks; more of them may follow later in the same directory
+    /// Run only the first N tasks; a later run in the same directory may do more
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
-    /// Forget what an earlier run left in the directory
+    /// Discard what an earlier run left in the directory
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Forms of the results; trajectories are JSON lines always
+    /// Formats of the results; trajectories are always JSON lines
     #[arg(long, value_enum, value_delimiter = ',', default_value = "jsonl,parquet", value_name = "FORM")]
     pub(crate) format: Vec<ResultFormat>,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub(crate) struct RolloutRunArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ResultFormat {
-    /// results.jsonl: one task a line
+    /// results.jsonl: one task per line
     Jsonl,
     /// results.parquet: flat columns, JSON as text
     Parquet,

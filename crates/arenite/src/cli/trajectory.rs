@@ -13,20 +13,20 @@ use super::{Format, Server};
 pub(crate) enum TrajectoryCommand {
     /// List trajectories
     Ls(TrajectoryLsArgs),
-    /// Show the steps of one
+    /// Show the steps of a trajectory
     Show(TrajectoryShowArgs),
-    /// Write steps out for other programs
+    /// Export steps for other programs
     Export(TrajectoryExportArgs),
-    /// Run the steps again somewhere fresh, and say where answers differ
+    /// Run the steps again in a new sandbox, and report differences
     Replay(TrajectoryReplayArgs),
-    /// Check that records and bodies are as they were written
+    /// Check that records and bodies are unchanged
     Verify(TrajectoryVerifyArgs),
 }
 
-/// Which steps are taken.
+/// The selected steps.
 #[derive(Debug, Args)]
 pub(crate) struct Chosen {
-    /// Who caused them: agent, person, system, several with commas, or all
+    /// Select steps by who caused them: agent, person, system, several with commas, or all
     #[arg(long, value_name = "ORIGIN", value_parser = origins())]
     pub(crate) origin: Option<String>,
 }
@@ -38,19 +38,19 @@ fn origins() -> impl TypedValueParser<Value = String> {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every line of a log carries a checksum and that of the line before it, and every body outside the log is
-named by its hash. Lines written by versions before that have no checksum, and are counted.
+Every line of a log carries its checksum and that of the line before it, and every body outside the log
+is named by its hash. Lines of older versions have no checksum; they are counted.
 
-The exit code is 0 when all is as it was written, 1 when something is not.
+The exit code is 0 if everything is unchanged, 1 otherwise.
 
 Examples:
   arenite trajectory verify demo
   arenite trajectory verify --all --json | jq '.trajectories[] | select(.problems != [])'")]
 pub(crate) struct TrajectoryVerifyArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
+    /// Trajectory id, or the name of a sandbox or worker for its latest; a unique prefix is enough
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) trajectory: Option<String>,
-    /// Every trajectory
+    /// All trajectories
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -65,10 +65,10 @@ Examples:
   arenite trajectory ls
   arenite trajectory ls --worker solver-3 --task task-17")]
 pub(crate) struct TrajectoryLsArgs {
-    /// Only those of this AgentFlow worker
+    /// Only trajectories of this AgentFlow worker
     #[arg(long, value_name = "ID")]
     pub(crate) worker: Option<String>,
-    /// Only those of this task
+    /// Only trajectories of this task
     #[arg(long, value_name = "ID")]
     pub(crate) task: Option<String>,
     #[command(flatten)]
@@ -85,15 +85,15 @@ Examples:
   arenite trajectory show demo --origin agent --result failed
   arenite trajectory show demo --json | jq '.steps[].action'")]
 pub(crate) struct TrajectoryShowArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
+    /// Trajectory id, or the name of a sandbox or worker for its latest; a unique prefix is enough
     pub(crate) trajectory: String,
-    /// Begin after this step
+    /// Start after this step
     #[arg(long, default_value_t = 0, value_name = "STEP")]
     pub(crate) after: u64,
-    /// Most steps to show
+    /// Maximum number of steps to show
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
-    /// Only those that failed, or that succeeded: by exit code and by what the answer says
+    /// Only steps that failed or succeeded, by exit code and by the answer's content
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
     pub(crate) result: Option<String>,
     #[command(flatten)]
@@ -112,30 +112,30 @@ Examples:
   arenite trajectory export demo --format asciicast -o demo.cast && asciinema play demo.cast
   arenite trajectory export --all -o steps.jsonl
 
-Only what an agent did is written, unless --origin says otherwise.
+Only the agent's steps are exported, unless --origin selects others.
 
 Formats:
-  jsonl                all that was recorded, one step a line
-  agentflow-rollout    AgentFlow's rollout; a line for each branch
+  jsonl                everything that was recorded, one step per line
+  agentflow-rollout    AgentFlow's rollout; one line per branch
   agentflow-synthesis  AgentFlow's tree of nodes
   atif                 Agent Trajectory Interchange Format 1.7
-  openai-messages      messages with tool calls; a line for each branch
-  sharegpt             conversations with function calls; a line for each branch
-  asciicast            the commands and what they printed, for asciinema")]
+  openai-messages      messages with tool calls; one line per branch
+  sharegpt             conversations with function calls; one line per branch
+  asciicast            commands and their output, for asciinema")]
 pub(crate) struct TrajectoryExportArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
+    /// Trajectory id, or the name of a sandbox or worker for its latest; a unique prefix is enough
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) trajectory: Option<String>,
-    /// Every trajectory
+    /// All trajectories
     #[arg(long)]
     pub(crate) all: bool,
-    /// The form of the export
+    /// Export format
     #[arg(long, default_value = "jsonl", value_name = "FORMAT", value_parser = formats())]
     pub(crate) format: ExportFormat,
-    /// File to write [default: stdout]
+    /// Output file [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Only steps that failed, or that succeeded
+    /// Only steps that failed or succeeded
     #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded"])]
     pub(crate) result: Option<String>,
     #[command(flatten)]
@@ -146,30 +146,30 @@ pub(crate) struct TrajectoryExportArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A sandbox is made as the first one was, or a worker's sessions, and removed afterwards. Only what an agent
-did is run again, unless --origin says otherwise. Times, ids,
-ports and the like are passed over; pictures are compared by their size. What can't be run again is
-left out and named: WebSockets, streams, what goes to the internet, calls that were interrupted.
+Recreates the sandbox, or the worker's sessions, runs the steps, and removes it afterwards. Only the
+agent's steps run again, unless --origin selects others. Times, ids, ports and the like are ignored;
+pictures are compared by size. Steps that can't run again are skipped and listed: WebSockets, streams,
+calls to the internet, interrupted calls.
 
-The exit code is 0 when all answers are the same, 1 when one differs, 2 when it wasn't replayed.
+The exit code is 0 if all answers are the same, 1 if one differs, 2 if the replay failed.
 
 Examples:
   arenite trajectory replay demo
   arenite trajectory replay demo --on python --until 40
   arenite trajectory replay solver-3 --json | jq .divergence")]
 pub(crate) struct TrajectoryReplayArgs {
-    /// A trajectory's id, a sandbox's or a worker's name, which means its latest, or the beginning of one of these
+    /// Trajectory id, or the name of a sandbox or worker for its latest; a unique prefix is enough
     pub(crate) trajectory: String,
-    /// Run them on this image instead of the first one's
+    /// Image to run on [default: the original one]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) on: Option<ImageName>,
-    /// The last step to run
+    /// Last step to run
     #[arg(long, value_name = "STEP")]
     pub(crate) until: Option<u64>,
-    /// Go on after a difference, and name them all: what comes after one may follow from it
+    /// Continue after a difference and list all; later ones may result from it
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Leave the sandbox or the worker when it is done
+    /// Keep the sandbox or the worker afterwards
     #[arg(long)]
     pub(crate) keep: bool,
     #[command(flatten)]

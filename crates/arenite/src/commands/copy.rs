@@ -1,7 +1,7 @@
-//! `cp`: files and directories into, out of and between sandboxes.
+//! `cp`: copies files and directories to, from and between sandboxes.
 //!
-//! A single file streams through the file service. A directory goes as a tar archive, packed and unpacked by `tar` on the
-//! sandbox's side and by [`archive`] on this one.
+//! A single file streams through the file service. A directory is a tar archive, packed and unpacked by `tar` in the sandbox
+//! and by [`archive`] on this host.
 
 mod archive;
 
@@ -99,7 +99,7 @@ pub(crate) async fn copy(args: CpArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a path in a sandbox is.
+/// The kind of a path in a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
@@ -168,7 +168,7 @@ impl Copy {
         })
     }
 
-    /// Where a file lands: in the target when that is a directory, else at it.
+    /// The target of a file: in the target if that is a directory, else the target itself.
     async fn landing(&self, target: &SandboxPath, file: &str) -> Result<SandboxPath, Failure> {
         if !target.path.ends_with('/') && self.kind(target).await? != Kind::Directory {
             return Ok(target.clone());
@@ -215,7 +215,7 @@ impl Copy {
         if data.is_dir() {
             return self.bring_directory_in(&whole, own_name, to).await;
         }
-        // A link is copied as what it leads to, under the link's name.
+        // A link is copied as its target, under the link's name.
         let name = from.file_name().and_then(|f| f.to_str()).unwrap_or(own_name);
         let to = self.landing(to, name).await?;
         let source = tokio::fs::File::open(from).await.attempt(unreadable)?;
@@ -227,7 +227,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Into a directory that is there, else as a new one of the target's name, as `cp -r` does it.
+    /// Copies into an existing directory, else to a new one with the target's name, like `cp -r`.
     async fn bring_directory_in(&self, from: &Path, own_name: &str, to: &SandboxPath) -> Result<(), Failure> {
         let path = match to.path.trim_end_matches('/') {
             "" => "/",
@@ -280,12 +280,12 @@ impl Copy {
         result
     }
 
-    /// A temporary file in a sandbox, on its disk: `/tmp` is small there.
+    /// Creates a temporary file in a sandbox, on its disk: `/tmp` is small there.
     async fn temporary(&self, name: &SandboxName) -> Result<SandboxPath, Failure> {
         let line = "command -v tar >/dev/null || { echo 'the image has no tar, which copying a directory needs' >&2; exit 1; }\n\
                     mktemp -p /var/tmp arenite-cp.XXXXXXXX 2>/dev/null || mktemp -p /tmp arenite-cp.XXXXXXXX";
         let path = self.run(name, line.to_owned()).await?.trim().to_owned();
-        // The answer goes into a form: it must be a path and nothing else.
+        // The answer is used in a form: it must be a path and nothing else.
         if !path.starts_with('/') || path.contains(char::is_whitespace) {
             return Err(Failure::new(format!("sandbox {name} gave no usable name for a temporary file")));
         }
@@ -299,10 +299,10 @@ impl Copy {
     }
 }
 
-/// Writes beside the target and renames, so that a copy that breaks off leaves what was there.
+/// Writes beside the target and renames, so that an interrupted copy leaves the old file.
 async fn write_file(target: &Path, mut content: impl Stream<Item = io::Result<Bytes>> + Unpin) -> Result<(), Failure> {
     let what = || format!("could not write {}", target.display());
-    // A pipe or a device is written as it is.
+    // A pipe or a device is written directly.
     let special = std::fs::metadata(target).is_ok_and(|data| !data.is_file());
     let part = if special {
         target.to_owned()
@@ -320,13 +320,13 @@ async fn write_file(target: &Path, mut content: impl Stream<Item = io::Result<By
     };
     let result = writing.await;
     if result.is_err() && !special {
-        // What is left of it is of no use; that it may not be there is fine.
+        // A partial file is useless; it may not exist.
         let _ = std::fs::remove_file(&part);
     }
     result
 }
 
-/// Shows how far a copy is, on a terminal.
+/// Shows the progress of a copy, on a terminal.
 struct Progress(ProgressBar);
 
 impl Progress {

@@ -1,4 +1,4 @@
-//! `exec`: a command in a sandbox, its output as it comes, its exit code passed on.
+//! `exec`: runs a command in a sandbox, streams its output, and passes on its exit code.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::client::{Client, encoded};
 use crate::failure::{Failure, Outcome};
 use crate::{output, wire};
 
-/// The exit code that says it was Arenite that failed and not the command.
+/// The exit code for a failure of Arenite, not of the command.
 const ARENITE_FAILED: u8 = 125;
 
 pub(crate) async fn exec(args: ExecArgs) -> Outcome {
@@ -41,7 +41,7 @@ async fn run(args: ExecArgs) -> Outcome {
     let command = Command {
         base: base(args.sandbox.as_str()),
         sandbox: args.sandbox.to_string(),
-        // Without a command, what comes on stdin is the script.
+        // Without a command, stdin is the script.
         line: line.unwrap_or_else(|| "exec bash".to_owned()),
         exec_dir: args.workdir,
         env,
@@ -50,8 +50,8 @@ async fn run(args: ExecArgs) -> Outcome {
     command.stream(&client, Input::of_process()).await
 }
 
-/// Runs a recorded command again to its end, and answers what it printed and how it ended. `asked` has the fields of a call
-/// to run a command.
+/// Runs a recorded command again to its end, and returns its output and its exit. `asked` has the fields of a call to run a
+/// command.
 pub(crate) async fn again(client: &Client, sandbox: &str, asked: &Value, input: &str) -> Result<Value, Failure> {
     let text = |name: &str| asked[name].as_str().map(str::to_owned);
     let command = Command {
@@ -67,17 +67,17 @@ fn base(sandbox: &str) -> String {
     format!("/sandbox/{sandbox}/v1/bash")
 }
 
-/// Where the command's stdin comes from.
+/// The source of the command's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Nothing: at its end from the start.
+    /// None: closed from the start.
     Closed,
     /// This process's stdin.
     Stdin,
 }
 
 impl Input {
-    /// Knows `/dev/null` and a terminal that isn't to be used, so that short commands take one call.
+    /// Detects `/dev/null` and a terminal that is not to be used, so that short commands take one call.
     fn of_process() -> Self {
         let stdin = std::io::stdin();
         match stdin.as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata()) {
@@ -102,7 +102,7 @@ pub(crate) struct Command {
     line: String,
     exec_dir: Option<String>,
     env: BTreeMap<String, String>,
-    /// Seconds.
+    /// In seconds.
     hard_timeout: Option<f64>,
 }
 
@@ -123,7 +123,7 @@ struct Request<'a> {
 }
 
 impl Command {
-    /// A line in a sandbox, with nothing else asked for.
+    /// A line in a sandbox, with defaults for the rest.
     pub(crate) fn new(sandbox: &str, line: impl Into<String>) -> Self {
         Self {
             base: base(sandbox),
@@ -135,14 +135,14 @@ impl Command {
         }
     }
 
-    /// Starts it. With `patience`, in seconds, the answer may already be the whole result; without, it comes at once.
+    /// Starts it. With `patience`, in seconds, the answer may already be the whole result; without, it is immediate.
     async fn start(&self, client: &Client, patience: Option<f64>) -> Result<wire::BashExec, Failure> {
         let request = Request {
             command: &self.line,
             exec_dir: self.exec_dir.as_deref(),
             env: &self.env,
             async_mode: patience.is_none(),
-            // Who waits for the whole result does not write.
+            // A caller that waits for the whole result does not write.
             close_stdin: patience.is_some(),
             timeout: patience,
             hard_timeout: self.hard_timeout,
@@ -196,7 +196,7 @@ impl Command {
         Ok(json!({ "stdout": stdout, "stderr": stderr, "exit_code": exit_code, "status": status }))
     }
 
-    /// Runs it with its output on this process's stdout and stderr, and gives its exit code.
+    /// Runs it with its output on this process's stdout and stderr, and returns its exit code.
     pub(crate) async fn stream(&self, client: &Client, input: Input) -> Outcome {
         let client = &client.recorded_as("exec", &[])?;
         // With a closed stdin a command this short needs one call; a longer one is followed in pieces.
@@ -257,7 +257,7 @@ impl Command {
         }))
     }
 
-    /// Ends the session, so that the guest needn't keep it. Its failure changes nothing for the caller.
+    /// Ends the session, so that the guest needn't keep it. A failure does not matter to the caller.
     async fn close(&self, client: &Client, session: &str) {
         let path = format!("{}/sessions/{}/close", self.base, encoded(session));
         let _ = client.post::<Value>(&path, &json!({})).await;
@@ -273,12 +273,12 @@ fn pass_on(stdout: Option<&str>, stderr: Option<&str>) {
         output::bytes(text.as_bytes());
     }
     if let Some(text) = stderr.filter(|t| !t.is_empty()) {
-        // Without a stderr there is nobody to tell.
+        // Without stderr, nothing can be reported.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// Passes this process's stdin to the command, then its end. Ends by itself when the command takes no more.
+/// Passes this process's stdin to the command, then its end. Ends by itself when the command accepts no more.
 async fn feed(client: Client, base: String, session: String, command: String) {
     let path = format!("{base}/write");
     let mut stdin = tokio::io::stdin();
@@ -286,7 +286,7 @@ async fn feed(client: Client, base: String, session: String, command: String) {
     let mut characters = Characters::default();
     let mut warned = false;
     loop {
-        // A broken stdin is an ended one.
+        // A failing stdin counts as ended.
         let n = stdin.read(&mut buffer).await.unwrap_or(0);
         let text = if n == 0 { characters.rest() } else { characters.take(&buffer[..n]) };
         if text.contains('\u{fffd}') && !warned {
@@ -301,15 +301,15 @@ async fn feed(client: Client, base: String, session: String, command: String) {
     }
 }
 
-/// Cuts bytes into pieces that are whole characters.
+/// Splits bytes into pieces of whole characters.
 #[derive(Debug, Default)]
 pub(crate) struct Characters {
-    /// The beginning of a character whose rest has not been read yet.
+    /// The first bytes of an incomplete character.
     pending: Vec<u8>,
 }
 
 impl Characters {
-    /// All whole characters up to here; bytes that can't be part of one are replaced.
+    /// All whole characters so far; bytes that can't be part of one are replaced.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         // A character has at most four bytes, so what is cut off at the end has at most three.
@@ -322,7 +322,7 @@ impl Characters {
         String::from_utf8_lossy(&whole).into_owned()
     }
 
-    /// What is left at the end.
+    /// The rest at the end.
     pub(crate) fn rest(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

@@ -1,4 +1,4 @@
-//! `image build|ls|rm|inspect`: worked on in this process, on the server's data directory, whether a server runs or not.
+//! `image build|ls|rm|inspect`: runs in this process, on the server's data directory, whether or not a server runs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,11 +51,11 @@ pub(crate) fn build(args: &BuildArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends at SIGINT and SIGTERM, so that a step's sandbox is ended with its build.
+/// Returns at SIGINT and SIGTERM, so that a step's sandbox ends with its build.
 pub(super) async fn interrupted() {
     let mut terminate = match signal(SignalKind::terminate()) {
         Ok(terminate) => terminate,
-        // The kernel has room for a handler as long as it has room for this process.
+        // Registering a handler only fails without memory for it.
         Err(error) => return eprintln!("error: could not watch for signals: {error}"),
     };
     tokio::select! {
@@ -73,7 +73,7 @@ fn read(args: &BuildArgs) -> Result<(Imagefile, PathBuf), Failure> {
                 .exit_code(2));
         }
         let imagefile = Imagefile::parse(BASE.as_bytes()).map_err(|error| refused(&error.into()))?;
-        // It copies nothing, so any directory does.
+        // It copies nothing, so any directory will do.
         return Ok((imagefile, ".".into()));
     };
     let imagefile = Imagefile::read(path).map_err(|error| {
@@ -84,7 +84,7 @@ fn read(args: &BuildArgs) -> Result<(Imagefile, PathBuf), Failure> {
     Ok((imagefile, beside.to_owned()))
 }
 
-/// The wiring of a build: the engine runs its steps, the image crate does the rest.
+/// Runs a build: the engine runs its steps, the image crate does the rest.
 async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Result<Image, Failure> {
     let config = serve::namespace_config(&args.data_dir.data_dir)?;
     let builder = Builder::open(config)
@@ -98,19 +98,19 @@ async fn build_in(args: &BuildArgs, imagefile: &Imagefile, context: &Path) -> Re
     built.map_err(|error| refused(&error))
 }
 
-/// Characters of a step that are shown.
+/// Maximum number of characters of a step that are shown.
 const STEP_WIDTH: usize = 100;
 
-/// Tells how a build goes on: a line for each step, and while it runs the last line of its output.
+/// Shows the progress of a build: a line for each step, and while it runs, the last line of its output.
 pub(super) struct Progress {
     bar: ProgressBar,
     verbose: bool,
-    /// The step under way was taken from an earlier build, which has been said.
+    /// The current step was cached, which has been reported.
     cached: bool,
 }
 
 impl Progress {
-    /// Takes the line of the step under way away.
+    /// Removes the line of the current step.
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -148,12 +148,12 @@ impl Progress {
             }
             BuildEvent::Done { took, built, .. } => format!("steps carried out: {built}, in {:.1} s", took.as_secs_f64()),
         };
-        // Where the bar is hidden, as in a log, println would swallow the line.
+        // If the bar is hidden, as in a log, println would drop the line.
         self.bar.suspend(|| eprintln!("{line}"));
     }
 }
 
-/// The images of a data directory, and the storage that they are on.
+/// The images of a data directory, and their storage.
 pub(super) struct OpenImages {
     store: ImageStore,
     storage: Storage,
@@ -173,7 +173,7 @@ impl Drop for OpenImages {
     }
 }
 
-/// The images of a data directory. None: nothing was ever built or served there.
+/// Opens the images of a data directory. None if nothing was ever built or served there.
 pub(super) fn open(data_dir: &Path) -> Result<Option<OpenImages>, Failure> {
     must_be_root()?;
     if !data_dir.is_dir() {
@@ -293,7 +293,7 @@ pub(crate) fn prune(args: &ImagePruneArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The digests of layers that sandboxes stand on.
+/// The digests of layers that sandboxes use.
 pub(super) fn layers_of(records: &[RecordedSandbox]) -> BTreeSet<String> {
     let parts = records.iter().flat_map(|record| &record.layers).flat_map(|dir| dir.iter()).filter_map(|part| part.to_str());
     parts.filter(|part| part.len() == 64).map(str::to_owned).collect()

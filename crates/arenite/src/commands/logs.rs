@@ -1,4 +1,4 @@
-//! `logs`: what a sandbox's main command or its guest wrote.
+//! `logs`: the output of a sandbox's main command, or its guest's log.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ pub(crate) async fn logs(args: LogsArgs) -> Outcome {
     let client = Client::connect_to(&args.server)?;
     let file = if args.guest { "/var/log/arenite/guest.log" } else { "/var/log/arenite/main.log" };
     if args.follow {
-        // -F waits for a log that is not there yet.
+        // -F waits for a log that does not exist yet.
         let line = format!("exec tail -n +1 -F {file} 2>/dev/null");
         return Command::new(args.sandbox.as_str(), line).stream(&client, Input::Closed).await;
     }

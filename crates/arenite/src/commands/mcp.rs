@@ -1,7 +1,7 @@
-//! `mcp`: what MCP clients say on standard input, said to a server, and its answers on standard output.
+//! `mcp`: passes messages of MCP clients from standard input to a server, and its answers to standard output.
 //!
-//! One message in each line, as clients of desktop programs speak. The session with the server is this process's; when the
-//! server was restarted meanwhile, the session starts over with the client's own first message.
+//! One message per line, as desktop clients send them. This process has the session with the server. If the server was
+//! restarted meanwhile, the session restarts with the client's own first message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::cli::McpArgs;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 
-/// Requests under way at a time; further ones wait.
+/// Maximum number of concurrent requests; further ones wait.
 const MAX_REQUESTS: usize = 256;
-/// Answers that wait to be written.
+/// Maximum number of answers that wait to be written.
 const WAITING: usize = 64;
-/// Bytes of a message from the server.
+/// Maximum size of a message from the server, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// What of a message matters here.
+/// The used fields of a message.
 #[derive(Debug, Deserialize)]
 struct Glimpse<'a> {
     method: Option<String>,
@@ -42,14 +42,14 @@ struct Glimpse<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// A cancellation's.
+/// The parameters of a cancellation.
 #[derive(Debug, Deserialize)]
 struct Cancelled {
     #[serde(rename = "requestId")]
     request_id: Value,
 }
 
-/// What the handshake came to.
+/// The result of the handshake.
 #[derive(Debug, Clone, Default)]
 struct Session {
     id: Option<HeaderValue>,
@@ -61,7 +61,7 @@ struct Relay {
     path: String,
     out: mpsc::Sender<Bytes>,
     session: Mutex<Session>,
-    /// The client's first message, to start over with.
+    /// The client's first message, for a restart of the session.
     hello: std::sync::OnceLock<Bytes>,
 }
 
@@ -96,21 +96,21 @@ pub(crate) async fn mcp(args: McpArgs) -> Outcome {
             under_way.retain(|_, request| !request.is_finished());
             under_way.insert(id, request);
         } else if method == "notifications/cancelled" && relay.session.lock().await.id.is_none() {
-            // Without a session a server hears of it by the end of the request's connection.
+            // Without a session, the server notices it by the end of the request's connection.
             let cancelled =
                 glimpse.and_then(|m| m.params).and_then(|params| serde_json::from_str::<Cancelled>(params.get()).ok());
             if let Some(request) = cancelled.and_then(|cancelled| under_way.remove(&cancelled.request_id.to_string())) {
                 request.abort();
             }
         } else {
-            // In their order: what comes after them counts on them.
+            // In order: later messages depend on them.
             relay.pass(line).await;
         }
         if relay.out.is_closed() {
             break;
         }
     }
-    // What was asked is answered, also when nothing more is asked.
+    // Requests get their answers, also after the end of the input.
     while requests.join_next().await.is_some() {}
     relay.end().await;
     drop(relay);
@@ -127,14 +127,14 @@ async fn write(mut answers: mpsc::Receiver<Bytes>) {
             stdout.flush().await
         };
         if written.await.is_err() {
-            // Nobody reads any more.
+            // The reader is gone.
             return;
         }
     }
 }
 
 impl Relay {
-    /// Sends a message on, and writes what comes back. What fails is answered as an error of the protocol.
+    /// Passes a message on, and writes the answer. Failures are answered as errors of the protocol.
     async fn pass(&self, message: Bytes) {
         if let Err(why) = self.try_pass(&message).await {
             let id = serde_json::from_slice::<Glimpse<'_>>(&message).ok().and_then(|m| m.id.map(|id| id.get().to_owned()));
@@ -153,7 +153,7 @@ impl Relay {
         let is_hello = serde_json::from_slice::<Glimpse<'_>>(message).is_ok_and(|m| m.method.as_deref() == Some("initialize"));
         if is_hello {
             *self.session.lock().await = Session::default();
-            // A client says it once.
+            // A client sends it once.
             drop(self.hello.set(message.clone()));
         }
         let session = self.session.lock().await.clone();
@@ -177,7 +177,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The server has forgotten the session: says hello once more, as the client did. Others may have meanwhile.
+    /// The server lost the session: repeats the client's hello. Another request may have done so meanwhile.
     async fn begin_anew(&self, lost: &Session) -> Result<Session, String> {
         let mut session = self.session.lock().await;
         if session.id != lost.id {
@@ -211,7 +211,7 @@ impl Relay {
         self.client.raw(&self.path, request).await.map_err(|failure| failure.whole())
     }
 
-    /// Reads an answer: its messages go through `look`, and what that leaves is written.
+    /// Reads an answer: passes its messages through `look`, and writes what that returns.
     async fn read(&self, answer: Response<Incoming>, mut look: impl FnMut(Bytes) -> Option<Bytes>) -> Result<(), String> {
         let status = answer.status();
         let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
@@ -248,22 +248,22 @@ impl Relay {
     }
 
     async fn say(&self, message: Bytes) {
-        // A client that has left is noticed where its next message would be read.
+        // A disconnected client is noticed where its next message would be read.
         drop(self.out.send(message).await);
     }
 
-    /// Tells the server that nobody needs the session any more.
+    /// Ends the session on the server.
     async fn end(&self) {
         let Some(id) = self.session.lock().await.id.clone() else { return };
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = Method::DELETE;
         request.headers_mut().insert(SESSION, id);
-        // It would be forgotten by itself.
+        // It would expire by itself.
         drop(self.client.raw(&self.path, request).await);
     }
 }
 
-/// What a message of the newest protocol, which has no sessions, says once more in headers.
+/// The fields that a message of the newest protocol, which has no sessions, repeats in headers.
 fn newest(message: &Bytes) -> Vec<(HeaderName, HeaderValue)> {
     let message: Value = serde_json::from_slice(message).unwrap_or_default();
     let text = |pointer: &str| HeaderValue::from_str(message.pointer(pointer)?.as_str()?).ok();

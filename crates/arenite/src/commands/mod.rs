@@ -1,4 +1,4 @@
-//! One file for each command, or family of commands.
+//! Commands and families of commands, one file each.
 
 pub(crate) mod copy;
 pub(crate) mod exec;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use crate::failure::Failure;
 
-/// Reads `KEY=VALUE` words; a bare `KEY` takes its value from this process's environment.
+/// Parses `KEY=VALUE` arguments; a bare `KEY` takes its value from this process's environment.
 fn environment(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
     let pair = |word: &String| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -37,7 +37,7 @@ fn environment(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
     words.iter().map(pair).collect()
 }
 
-/// One word of a shell's command line that means exactly this text.
+/// Quotes text as one word of a shell's command line.
 fn quoted(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&b);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -46,7 +46,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Words as a command line.
+/// Joins arguments to a command line.
 fn command_line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }

@@ -85,7 +85,7 @@ async fn rm(args: QuarantineRmArgs) -> Outcome {
         match client.delete(&format!("{QUARANTINE}/{id}")).await {
             Ok(()) if args.format.json => removed.push(id),
             Ok(()) => output::line(id),
-            // Without a server every other id would fail the same way.
+            // Without a server, every other id would fail in the same way.
             Err(failure) if failure.status().is_none() => return Err(failure),
             Err(failure) => code = failure.report(),
         }

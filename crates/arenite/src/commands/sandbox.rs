@@ -66,7 +66,7 @@ pub(crate) async fn create(args: CreateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `NAME:PATH`, with `:ro` for reading only.
+/// Parses `NAME:PATH`, with `:ro` for read-only.
 fn volume(text: &str) -> Result<VolumeMount, Failure> {
     let (rest, read_only) = text.strip_suffix(":ro").map_or((text, false), |rest| (rest, true));
     match rest.split_once(':') {
@@ -136,7 +136,7 @@ pub(crate) async fn rm(args: RmArgs) -> Outcome {
     .await
 }
 
-/// `9m`, and of what is not simply the end of its time why and what then.
+/// The remaining time, such as `9m`, with the cause and effect unless it is simply the timeout.
 fn ends_in(deadline: &wire::Deadline, now: Timestamp) -> String {
     let left = output::distance(now, deadline.at);
     match (deadline.reason.as_str(), deadline.action.as_str()) {
@@ -171,13 +171,13 @@ async fn transition(args: NamesArgs, verb: &str) -> Outcome {
     each(names, async |name| client.post::<Value>(&format!("{SANDBOXES}/{name}/{verb}"), &json!({})).await.map(drop)).await
 }
 
-/// Does it to every sandbox, names those where it was done, and goes on after a failure.
+/// Applies an operation to every sandbox, prints those that succeeded, and continues after a failure.
 async fn each(names: Vec<String>, act: impl AsyncFn(&str) -> Result<(), Failure>) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     for name in names {
         match act(&name).await {
             Ok(()) => output::line(name),
-            // Without a server every other name would fail the same way.
+            // Without a server, every other name would fail in the same way.
             Err(failure) if failure.status().is_none() => return Err(failure),
             Err(failure) => code = failure.report(),
         }

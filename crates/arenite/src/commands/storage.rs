@@ -1,4 +1,4 @@
-//! `recover-storage`: worked on in this process, while no server runs.
+//! `recover-storage`: runs in this process, while no server runs.
 
 use std::process::ExitCode;
 

@@ -32,7 +32,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The line for the terminal's bash, with what the socket has no field for put before it.
+    /// The line for the terminal's bash, preceded by settings that the socket has no field for.
     fn command(&self) -> Option<String> {
         if self.line.is_none() && self.env.is_empty() && self.timeout.is_none() {
             return None;
@@ -61,7 +61,7 @@ impl Session {
     }
 }
 
-/// What the server sends. Unknown kinds are passed over.
+/// A message from the server. Unknown kinds are ignored.
 #[derive(Debug, Deserialize)]
 struct Frame {
     #[serde(rename = "type")]
@@ -112,7 +112,7 @@ pub(crate) async fn attach(client: &Client, session: Session) -> Outcome {
             }
             text = typed(&mut stdin, &mut characters), if typing => match text {
                 Ok(Some(text)) => json!({"type": "input", "data": text}),
-                // This terminal went away: the other one gets an end of file.
+                // This terminal is gone: the other one gets an end of file.
                 Ok(None) | Err(_) => { typing = false; json!({"type": "input", "data": "\u{4}"}) }
             },
             _ = resized.recv() => {
@@ -137,7 +137,7 @@ fn size() -> (u16, u16) {
     }
 }
 
-/// The next piece of what is typed; none at the end. Cancelling it loses nothing.
+/// The next piece of typed text; none at the end. Cancelling it loses nothing.
 async fn typed(stdin: &mut tokio::io::Stdin, characters: &mut Characters) -> io::Result<Option<String>> {
     loop {
         let mut buffer = [0; 4096];
@@ -170,7 +170,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // A terminal that has gone needs no mending.
+        // A terminal that is gone needs no restoring.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

@@ -103,13 +103,13 @@ async fn show(args: TrajectoryShowArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What of a query says which steps are wanted.
+/// The query parameters that select steps.
 fn chosen(origin: Option<&str>, result: Option<&str>) -> String {
     let pairs = [("origin", origin), ("result", result)];
     pairs.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", encoded(value?)))).collect()
 }
 
-/// How a call went, in a word or two.
+/// The result of a call, in one or two words.
 fn result(result: Option<&StepResult>) -> String {
     match result {
         None => "-".to_owned(),
@@ -163,7 +163,7 @@ async fn verify(args: TrajectoryVerifyArgs) -> Outcome {
     Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The start of what was asked, for a table's cell.
+/// The start of a call's arguments, for a table's cell.
 fn gist(arguments: Option<&Value>) -> String {
     const MOST: usize = 60;
     // A body is tagged with its kind: json, text, blob or base64.
@@ -221,7 +221,7 @@ async fn export(args: TrajectoryExportArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of a trajectory that was asked for in any of the ways of [`found`].
+/// The id of a trajectory; [`found`] resolves the name.
 pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failure> {
     let list: wire::Trajectories = client.get(TRAJECTORIES).await?;
     match found(&list.trajectories, wanted)[..] {
@@ -237,8 +237,8 @@ pub(super) async fn find(client: &Client, wanted: &str) -> Result<String, Failur
     }
 }
 
-/// Trajectories that are meant: the one of that id, else the latest of that sandbox's name, else of that worker's name, else
-/// all of which one of these begins so, the latest of each.
+/// The trajectories with a name: the one with that id, else the latest of that sandbox, else of that worker, else the latest of
+/// each with a name that starts with it.
 fn found<'a>(list: &'a [wire::Summary], wanted: &str) -> Vec<&'a str> {
     let latest = |fits: &dyn Fn(&wire::Summary) -> bool| {
         list.iter().filter(|item| fits(item)).max_by_key(|item| item.last_at).map(|item| item.trajectory.as_str())

@@ -1,4 +1,4 @@
-//! `vm build|import|probe|list`: images with a VM in them, made of the steps that every image is made of.
+//! `vm build|import|probe|list`: images that contain a VM, built in the same steps as every image.
 //!
 //! ```text
 //!  vm-host: base with QEMU ──────────────┬────────────────────────────┐
@@ -7,7 +7,7 @@
 //!  (Imagefile)   (its files)                (a disk that boots)
 //! ```
 //!
-//! Every step runs in a sandbox: the host needs no tool for disks, and never reads one.
+//! Every step runs in a sandbox: the host needs no disk tools and never reads a disk.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,14 +24,14 @@ use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::{output, serve};
 
-/// Seconds in which a VM must boot with KVM, for it to count as working. Without it takes a minute or two.
+/// Seconds in which a VM must boot with KVM to count as working. Without KVM it takes a minute or two.
 const PROBE_SECONDS: u32 = 60;
 /// Why a host without the device runs VMs without KVM.
 const NO_DEVICE: &str = "there is no /dev/kvm that opens";
-/// The image that those with a VM stand on.
+/// The base image of images with a VM.
 const HOST: &str = "vm-host";
 
-/// What comes along: its place below the directory that COPY takes from, and its content.
+/// An embedded file: its path below the directory that COPY copies from, and its content.
 macro_rules! along {
     ($($path:literal),*) => { &[$(($path, include_str!(concat!("../../../../images/", $path)))),*] };
 }
@@ -50,7 +50,7 @@ pub(crate) fn run(command: &VmCommand) -> Outcome {
     }
 }
 
-/// Does the work, unless it is interrupted.
+/// Runs the work, unless it is interrupted.
 fn done<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     image::must_be_root()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().attempt(|| "could not start".into())?;
@@ -73,7 +73,7 @@ fn worked(settings: &VmSettings, work: impl Future<Output = Result<Image, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds of one command, one after the other.
+/// Builds of one command, one after another.
 struct Work<'a> {
     builder: Builder,
     env: BuildEnv,
@@ -94,7 +94,7 @@ impl<'a> Work<'a> {
         self.image_by(&self.builder, name, file, context, use_cache).await.map_err(|error| image::refused(&error))
     }
 
-    /// As [`Self::image`], its steps run by one that may have KVM.
+    /// As [`Self::image`], with steps run by a builder that may have KVM.
     async fn image_by(
         &self,
         runner: &dyn BuildRunner,
@@ -111,7 +111,7 @@ impl<'a> Work<'a> {
         built
     }
 
-    /// Builds of a text that comes along or was put together here, with files that do.
+    /// Builds an image from an Imagefile that is embedded or generated here, with embedded files.
     async fn of_text(&self, name: &ImageName, text: &str, files: &[(&str, &str)], use_cache: bool) -> Result<Image, Failure> {
         let context = tempfile::tempdir().attempt(|| "could not make a directory".into())?;
         for (path, content) in files {
@@ -123,7 +123,7 @@ impl<'a> Work<'a> {
         self.image(name, &parsed(text)?, context.path(), use_cache).await
     }
 
-    /// The image that those with a VM stand on, and the one that it stands on.
+    /// Builds the base image of images with a VM, and its own base.
     async fn host(&self, no_cache: bool) -> Result<(), Failure> {
         let base = named("base")?;
         if self.builder.images().get(&base).is_err() {
@@ -133,7 +133,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The image with the disk in it. It is looked at first, and booted at last.
+    /// Builds the image with the disk. The disk is checked first, and booted last.
     async fn vm_image(
         &self,
         name: &ImageName,
@@ -173,7 +173,7 @@ impl<'a> Work<'a> {
             None if !kvm_opens() => (KvmVerdict::new(false, NO_DEVICE.to_owned()), false),
             None => (self.probe(name, &text, context, PROBE_SECONDS, !no_cache).await?, true),
         };
-        // The steps before are those of the probe.
+        // The earlier steps are those of the probe.
         let use_cache = is_begun || !no_cache;
         if !verdict.works {
             text += &format!("RUN {}\n", json!([KEEP_READY]));
@@ -184,7 +184,7 @@ impl<'a> Work<'a> {
         built.map_err(|error| image::refused(&error))
     }
 
-    /// Boots the VM of an Imagefile with KVM, and keeps what that has shown. Nothing else of it is left.
+    /// Boots the VM of an Imagefile with KVM, and stores the result. Keeps nothing else.
     async fn probe(
         &self,
         name: &ImageName,
@@ -194,7 +194,7 @@ impl<'a> Work<'a> {
         use_cache: bool,
     ) -> Result<KvmVerdict, Failure> {
         eprintln!("trying whether VMs boot with KVM here, for {seconds} s at most");
-        // The moment keeps the step from being taken for one that was done.
+        // The time prevents the step from being cached.
         let words = json!([PROBE_KVM, seconds.to_string(), jiff::Timestamp::now().to_string()]);
         let (image, file) = (named(&format!("{name}-kvm"))?, parsed(&format!("{text}RUN {words}\n"))?);
         let verdict = match self.image_by(&WithKvm(&self.builder), &image, &file, context, use_cache).await {
@@ -211,9 +211,9 @@ impl<'a> Work<'a> {
         Ok(verdict)
     }
 
-    /// Removes an image that was a step on the way, with the layers that no other has.
+    /// Removes an intermediate image, with the layers that no other uses.
     fn drop_step(&self, name: &ImageName) {
-        // What stays takes room and does no harm; `image rm` removes it.
+        // A leftover uses space and does no harm; `image rm` removes it.
         let Ok(records) = image::records(self.data_dir) else { return };
         let used = image::layers_of(&records);
         drop(self.builder.images().remove(name, &|digest| used.contains(digest)));
@@ -228,7 +228,7 @@ fn named(name: &str) -> Result<ImageName, Failure> {
     name.parse().map_err(|error: arenite_model::IdError| Failure::new(format!("{name:?} can't be an image's name: {error}")))
 }
 
-/// The one file that the last step of an image has made.
+/// The single file that the last step of an image created.
 fn made(image: &Image, path: &str) -> Result<PathBuf, Failure> {
     let layer = image.layers.last().ok_or_else(|| Failure::new(format!("image {} has no layer", image.name)))?;
     Ok(layer.dir.join(path))

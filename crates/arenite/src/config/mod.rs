@@ -1,6 +1,6 @@
 //! The server's configuration: flag over `ARENITE_*` variable over file over default.
 //!
-//! One struct, [`Settings`], is read from the command line, the environment and TOML alike, so a setting has one name:
+//! One struct, [`Settings`], is read from the command line, the environment and TOML, so a setting has one name:
 //! `--prepared-slots`, `ARENITE_PREPARED_SLOTS` and `prepared_slots`. [`Settings::resolve`] returns the complete [`Config`].
 
 pub(crate) mod values;
@@ -19,11 +19,11 @@ use thiserror::Error;
 
 use values::{AddressRange, LogFormat, OptionalListen, PoolOf, Resolver, Secret, Size, VolumeOf};
 
-/// Where the file is looked for when none is named.
+/// The configuration file, unless another is named.
 const DEFAULT_FILE: &str = "/etc/arenite.toml";
-/// Bytes of a key; fewer can be guessed by trying.
+/// Minimum length of a key, in bytes; shorter keys can be guessed.
 const GUESSABLE: usize = 16;
-/// Other variables that set a setting: AIO's names, and names of earlier releases. A setting's own variable wins.
+/// Other variables for a setting: AIO's names, and names of earlier releases. A setting's own variable wins.
 const OTHER_VARIABLES: [(&str, &str); 4] = [
     ("api_key", "SANDBOX_API_KEY"),
     ("jwt_public_key", "JWT_PUBLIC_KEY"),
@@ -70,10 +70,10 @@ impl ConfigError {
     }
 }
 
-/// Declares every setting once: its flag, its variable, its key in the file, and how one layer lies over another.
+/// Declares every setting once: its flag, its variable, its key in the file, and how layers override each other.
 macro_rules! settings {
     ($($(#[$meta:meta])* $field:ident: $type:ty,)*) => {
-        /// What was asked for in one place; unset means: look further down.
+        /// The settings of one layer. An unset one falls through to the next layer.
         #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(crate) struct Settings {
@@ -81,10 +81,10 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// The names of all settings, as the file and clap's ids have them.
+            /// The names of all settings, as in the file and in clap's ids.
             const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// These settings where they are set, else those.
+            /// These settings, with unset ones taken from `under`.
             pub(crate) fn over(self, under: Self) -> Self {
                 Self { $($field: self.$field.or(under.$field),)* }
             }
@@ -100,106 +100,105 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Address to listen on; may be given several times [default: 127.0.0.1:8080]
+    /// Address to listen on, repeatable [default: 127.0.0.1:8080]
     #[arg(long, env = "ARENITE_LISTEN", value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
-    /// Second address, where AgentFlow's client looks; off for none [default: 127.0.0.1:18890]
+    /// Second address, the default of AgentFlow's client; off for none [default: 127.0.0.1:18890]
     #[arg(long, env = "ARENITE_AGENTFLOW_LISTEN", value_name = "ADDR:PORT|off")]
     agentflow_listen: OptionalListen,
-    /// AgentFlow's configuration, as its own JSON file; --config takes it too
+    /// AgentFlow's configuration file, in JSON; --config accepts it too
     #[arg(long, env = "ARENITE_AGENTFLOW_CONFIG", value_name = "FILE")]
     agentflow_config: PathBuf,
-    /// Where images, sandboxes and trajectories are kept [default: /var/lib/arenite]
+    /// Directory of images, sandboxes and trajectories [default: /var/lib/arenite]
     #[arg(long, env = "ARENITE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Image of sandboxes whose creator names none [default: base]
+    /// Image of sandboxes created without one [default: base]
     #[arg(long, env = "ARENITE_DEFAULT_IMAGE", value_name = "IMAGE")]
     default_image: ImageName,
-    /// Prepared slots, which make a create fast: each holds a namespace, cgroup, and disk ready for use [default: 8]
+    /// Number of prepared slots for fast creates: each has a namespace, cgroup, and disk ready [default: 8]
     #[arg(long, alias = "pool-size", env = "ARENITE_PREPARED_SLOTS", value_name = "N")]
     #[serde(alias = "pool_size")]
     prepared_slots: u32,
-    /// Sandboxes of a template or image to keep made, with a started kernel where the image has one; may be given several times
+    /// Sandboxes of a template or image to create in advance, with a started kernel if the image has one; repeatable
     #[arg(long, env = "ARENITE_POOL", value_name = "NAME=N", value_delimiter = ',')]
     pool: Vec<PoolOf>,
-    /// Largest size of the storage pool [default: 80 % of the free space, at most 256GiB]
+    /// Maximum size of the storage pool [default: 80 % of the free space, at most 256GiB]
     #[arg(long, env = "ARENITE_STORAGE_SIZE", value_name = "SIZE")]
     storage_size: Size,
-    /// A /16 that sandboxes get their addresses from [default: the first free one of 10.209.0.0/16 to 10.240.0.0/16]
+    /// A /16 range for the sandboxes' addresses [default: the first free one of 10.209.0.0/16 to 10.240.0.0/16]
     #[arg(long, env = "ARENITE_SUBNET", value_name = "RANGE")]
     subnet: AddressRange,
-    /// Ranges closed to sandboxes besides metadata addresses, private ranges and the host
+    /// Address ranges closed to sandboxes, in addition to metadata addresses, private ranges and the host
     #[arg(long, env = "ARENITE_DENY", value_name = "RANGE", value_delimiter = ',')]
     deny: Vec<AddressRange>,
-    /// Ranges open to sandboxes although they are closed by default
+    /// Address ranges open to sandboxes although closed by default
     #[arg(long, env = "ARENITE_ALLOW", value_name = "RANGE", value_delimiter = ',')]
     allow: Vec<AddressRange>,
-    /// Resolvers that answer the sandboxes' name look-ups [default: those of /etc/resolv.conf]
+    /// DNS resolvers for sandboxes [default: those of /etc/resolv.conf]
     #[arg(long, env = "ARENITE_RESOLVER", value_name = "IP[:PORT]", value_delimiter = ',')]
     resolver: Vec<Resolver>,
-    /// Directory of the host that sandboxes may mount by this name, :ro for reading only; may be given several times
+    /// Host directory that sandboxes may mount by this name, :ro for read-only; repeatable
     #[arg(long, env = "ARENITE_VOLUME", value_name = "NAME=DIR[:ro]", value_delimiter = ',')]
     volume: Vec<VolumeOf>,
-    /// TCP port of the host's 127.0.0.1 that sandboxes reach at host.docker.internal; may be given several times
+    /// TCP port of the host's 127.0.0.1 that sandboxes reach at host.docker.internal; repeatable
     #[arg(long, env = "ARENITE_HOST_PORT", value_name = "PORT", value_delimiter = ',')]
     host_port: Vec<u16>,
-    /// PEM file of certificate authorities that sandboxes trust besides their image's, for networks that intercept TLS
+    /// PEM file of additional certificate authorities that sandboxes trust, for networks that intercept TLS
     #[arg(long, env = "ARENITE_EXTRA_CA", value_name = "FILE")]
     extra_ca: PathBuf,
-    /// Most sandboxes at a time [default: 20000]
+    /// Maximum number of sandboxes [default: 20000]
     #[arg(long, env = "ARENITE_MAX_SANDBOXES", value_name = "N")]
     max_sandboxes: u32,
-    /// Creates worked on at a time [default: 2 for each core, from 4 to 64]
+    /// Maximum number of concurrent creates [default: 2 per core, from 4 to 64]
     #[arg(long, env = "ARENITE_MAX_CONCURRENT_CREATES", value_name = "N")]
     max_concurrent_creates: u32,
-    /// Creates that may wait; one more is answered 429 [default: 256]
+    /// Maximum number of waiting creates; further ones get 429 [default: 256]
     #[arg(long, env = "ARENITE_CREATE_QUEUE", value_name = "N")]
     create_queue: u32,
-    /// Memory of the host that creates leave free [default: 512MiB]
+    /// Host memory that creates leave free [default: 512MiB]
     #[arg(long, env = "ARENITE_MEMORY_RESERVE", value_name = "SIZE")]
     memory_reserve: Size,
     /// Disk space that creates leave free [default: 1GiB]
     #[arg(long, env = "ARENITE_DISK_RESERVE", value_name = "SIZE")]
     disk_reserve: Size,
-    /// Directory of templates, one file each
+    /// Directory of templates, one file per template
     #[arg(long, env = "ARENITE_TEMPLATES_DIR", value_name = "DIR")]
     templates_dir: PathBuf,
-    /// Agent-Sandbox's environments: a JSON array of {name, image, description}
+    /// File of Agent-Sandbox's environments: a JSON array of {name, image, description}
     #[arg(long, env = "ARENITE_ENVIRONMENTS_FILE", value_name = "FILE")]
     environments_file: PathBuf,
-    /// Answer Agent-Sandbox's routes with status 200 always, as the original does
+    /// Always answer Agent-Sandbox's routes with status 200, as the original does
     #[arg(long, env = "ARENITE_AGENT_SANDBOX_ALWAYS_200", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     agent_sandbox_always_200: bool,
-    /// Host names that clients may use besides localhost and addresses
+    /// Host names that clients may use, in addition to localhost and addresses
     #[arg(long, env = "ARENITE_ALLOWED_HOST", value_name = "NAME", value_delimiter = ',')]
     allowed_host: Vec<String>,
-    /// Origins of pages elsewhere that may call every route, such as https://ui.example.com
+    /// Other origins with pages that may call every route, such as https://ui.example.com
     #[arg(long, env = "ARENITE_ALLOWED_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     allowed_origin: Vec<String>,
-    /// Key that callers have to show; without it and a token's key nobody is asked. Others on this host can read flags: better
-    /// put it into the variable or the file
+    /// Key that callers must send; without it and jwt_public_key, there is no authentication. Other users of this host can read
+    /// flags, so prefer the variable or the file
     #[arg(long, env = "ARENITE_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Secret,
-    /// Public RSA key of tokens (JWT, RS256) that callers may show: its PEM file in base64
+    /// Public RSA key for callers' tokens (JWT, RS256): its PEM file in base64
     #[arg(long, env = "ARENITE_JWT_PUBLIC_KEY", value_name = "BASE64")]
     jwt_public_key: String,
-    /// Seconds that a ticket is good for [default: 30]
+    /// Lifetime of a ticket, in seconds [default: 30]
     #[arg(long, env = "ARENITE_TICKET_TTL_SECONDS", value_name = "SECONDS")]
     ticket_ttl_seconds: u32,
-    /// Domain under which each sandbox has a separate host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN), besides
-    /// localhost
+    /// Domain, besides localhost, under which each sandbox has a host ({id}.DOMAIN), and each of its ports ({port}-{id}.DOMAIN)
     #[arg(long, env = "ARENITE_DOMAIN", value_name = "DOMAIN")]
     domain: String,
-    /// Proxies whose X-Forwarded headers are believed
+    /// Proxies to trust X-Forwarded headers from
     #[arg(long, env = "ARENITE_TRUSTED_PROXY", value_name = "IP", value_delimiter = ',')]
     trusted_proxy: Vec<IpAddr>,
-    /// Remove all sandboxes at a graceful stop; without it they live on and are found again
+    /// Delete all sandboxes at a graceful stop; otherwise they keep running and are re-adopted
     #[arg(long, env = "ARENITE_REMOVE_SANDBOXES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     remove_sandboxes: bool,
-    /// What is logged: a level, or one for each part, such as info,arenite_engine=debug [default: info]
+    /// Log filter: a level, or one per module, such as info,arenite_engine=debug [default: info]
     #[arg(long, env = "ARENITE_LOG", value_name = "FILTER")]
     log: String,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, env = "ARENITE_LOG_FORMAT", value_name = "FORMAT")]
     log_format: LogFormat,
 }
@@ -215,7 +214,7 @@ pub(crate) struct Config {
     pub(crate) pool: Vec<PoolOf>,
     /// None: the engine's default.
     pub(crate) storage_size: Option<Size>,
-    /// None: the first free one of the engine's.
+    /// None: the engine's first free range.
     pub(crate) subnet: Option<AddressRange>,
     pub(crate) deny: Vec<AddressRange>,
     pub(crate) allow: Vec<AddressRange>,
@@ -235,7 +234,7 @@ pub(crate) struct Config {
     pub(crate) allowed_host: Vec<String>,
     pub(crate) allowed_origin: Vec<String>,
     pub(crate) auth: Authentication,
-    /// The key is so short that it could be guessed.
+    /// The key is short enough to guess.
     pub(crate) has_weak_key: bool,
     pub(crate) domain: Option<String>,
     pub(crate) trusted_proxy: Vec<IpAddr>,
@@ -245,12 +244,12 @@ pub(crate) struct Config {
 }
 
 impl Settings {
-    /// Listens on these addresses, whatever else is asked for.
+    /// Overrides the addresses to listen on.
     pub(crate) fn listen_on(&mut self, addresses: Vec<SocketAddr>) {
         self.listen = Some(addresses);
     }
 
-    /// What holds where nothing is asked for.
+    /// The default settings.
     fn defaults() -> Self {
         let limits = arenite_control::Limits::default();
         let count = |n: usize| Some(u32::try_from(n).unwrap_or(u32::MAX));
@@ -291,7 +290,8 @@ impl Settings {
         }
     }
 
-    /// The settings of a file and where it is. `named` is what `--config` says; without it the default file is read when it exists.
+    /// Reads a configuration file; returns its settings and path. `named` is the value of `--config`; without it, the default
+    /// file is read if it exists.
     pub(crate) fn of_file(named: Option<&Path>) -> Result<(Self, Option<PathBuf>), ConfigError> {
         let path = named.unwrap_or(Path::new(DEFAULT_FILE)).to_owned();
         let text = match std::fs::read_to_string(&path) {
@@ -314,7 +314,7 @@ impl Settings {
         Ok(path.map(|path| arenite_synthesis::config::Config::read(path)).transpose()?)
     }
 
-    /// What AgentFlow's configuration says of the server.
+    /// The server's settings in AgentFlow's configuration.
     pub(crate) fn of_agentflow(config: &arenite_synthesis::config::Config) -> Result<Self, ConfigError> {
         let address = |(host, port): (String, u16)| {
             let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
@@ -359,7 +359,7 @@ impl Settings {
         })
     }
 
-    /// Fills in the defaults and refuses what could not work.
+    /// Fills in the defaults and refuses invalid values.
     pub(crate) fn resolve(self) -> Result<Config, ConfigError> {
         let all = self.over(Self::defaults());
         let complete = "every required setting has a default";
@@ -412,7 +412,7 @@ impl Settings {
     }
 }
 
-/// The server's working directory is nobody's business later on.
+/// Makes a path absolute, so that the server's working directory does not matter later.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -427,7 +427,7 @@ impl Config {
             OptionalListen::At(address) => Some(address),
             OptionalListen::Off => None,
         };
-        // Whoever reaches the port may use the sandboxes, unless callers are asked who they are.
+        // Anyone who reaches the port can use the sandboxes, unless callers have to authenticate.
         let mut all = self.listen.iter().copied().chain(agentflow);
         if let Some(address) = all.find(|a| !a.ip().to_canonical().is_loopback() && !self.auth.is_required()) {
             return Err(ConfigError::Exposed { address });
@@ -478,7 +478,7 @@ impl Config {
     }
 }
 
-/// The effective configuration as TOML that could be used as the file, each line saying where its value is from.
+/// The effective configuration as valid TOML, with the source of each value.
 pub(crate) fn show(matches: &ArgMatches, flags: &Settings, aio: &Settings, file: &Settings, path: Option<&Path>) -> String {
     let effective = flags.clone().over(aio.clone()).over(file.clone()).over(Settings::defaults());
     let table = toml::Table::try_from(&effective).expect("settings are plain TOML values");

@@ -1,4 +1,4 @@
-//! The value types of settings: read from text, written back as the same text.
+//! Value types of settings: parsed from text, and written back as the same text.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -72,7 +72,7 @@ impl fmt::Display for Size {
 }
 
 impl Size {
-    /// For tables: a rounded number of the largest unit that fits.
+    /// For tables: a rounded number in the largest unit that fits.
     pub(crate) fn short(self) -> String {
         let (unit, factor) = UNITS.into_iter().find(|(_, factor)| self.0 >= *factor).unwrap_or(("B", 1));
         let value = self.0 as f64 / factor as f64;
@@ -80,7 +80,7 @@ impl Size {
     }
 }
 
-/// A template or image, and how many sandboxes of it to keep made: `code=4`.
+/// A template or image, and the number of its sandboxes to create in advance: `code=4`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct PoolOf {
@@ -106,7 +106,7 @@ impl fmt::Display for PoolOf {
     }
 }
 
-/// A directory of the host and the name that sandboxes ask for it by: `data=/srv/data`, `code=/srv/code:ro`.
+/// A host directory and its name for sandboxes: `data=/srv/data`, `code=/srv/code:ro`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct VolumeOf {
@@ -240,7 +240,7 @@ impl fmt::Display for OptionalListen {
     }
 }
 
-/// A name server; port 53 unless another is named.
+/// A DNS server; port 53 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Resolver(pub(crate) SocketAddr);
@@ -261,7 +261,7 @@ impl fmt::Display for Resolver {
     }
 }
 
-/// A text that is shown nowhere: not in the log, not by `--show-config`.
+/// Text that is never shown, neither in the log nor by `--show-config`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(pub(crate) String);
@@ -285,7 +285,7 @@ impl Serialize for Secret {
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {

@@ -1,10 +1,10 @@
-//! The checks, in the order in which they matter.
+//! The checks, most important first.
 
 use super::Check;
 use super::host::Host;
 use crate::config::values::Size;
 
-/// All of them.
+/// Runs all checks.
 pub(super) fn all(host: &Host) -> Vec<Check> {
     vec![
         kernel(host),
@@ -39,7 +39,7 @@ fn kernel(host: &Host) -> Check {
     Check::ok("kernel", found)
 }
 
-/// What the launcher needs of root's capabilities, by number.
+/// Capabilities of root that the launcher needs, by number.
 const CAPABILITIES: [(u32, &str); 10] = [
     (0, "chown"),
     (1, "dac_override"),
@@ -198,7 +198,7 @@ mod tests {
     use super::super::Status;
     use super::*;
 
-    /// A host where everything is as it should be.
+    /// A host without problems.
     fn good() -> Host {
         Host {
             kernel: (6, 18),

@@ -1,44 +1,44 @@
-//! What the checks look at: files of the kernel and programs. Held as values, so that tests can describe other hosts.
+//! The input of the checks: files of the kernel and programs. Held as values, so that tests can describe other hosts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use arenite_isolation::cgroup::Layout;
 
-/// The programs that are looked for.
+/// The programs to search for.
 const PROGRAMS: [&str; 4] = ["nft", "ip", "mkfs.btrfs", "debootstrap"];
-/// What statfs calls btrfs.
+/// The file system type of btrfs in statfs.
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// Facts about a host.
 #[derive(Debug, Clone)]
 pub(super) struct Host {
-    /// Major and minor.
+    /// Major and minor version.
     pub(super) kernel: (u32, u32),
     pub(super) release: String,
     pub(super) root: bool,
-    /// Effective capabilities, a bit each.
+    /// Effective capabilities, one bit each.
     pub(super) capabilities: u64,
-    /// None: the kernel has no user namespaces.
+    /// None if the kernel has no user namespaces.
     pub(super) max_user_namespaces: Option<u64>,
     pub(super) file_systems: BTreeSet<String>,
-    /// The version of the hierarchy, or what is wrong.
+    /// The version of the hierarchy, or its fault.
     pub(super) cgroups: Result<u8, String>,
     pub(super) seccomp_actions: String,
-    /// None: it can't be told.
+    /// None if unknown.
     pub(super) security_modules: Option<String>,
     pub(super) loop_control: bool,
     pub(super) data_dir: PathBuf,
-    /// The data directory is on btrfs already.
+    /// Whether the data directory is already on btrfs.
     pub(super) data_on_btrfs: bool,
     pub(super) programs: BTreeSet<&'static str>,
-    /// None: the kernel has no IPv4.
+    /// None if the kernel has no IPv4.
     pub(super) ip_forward: Option<bool>,
-    /// Whether the device can be opened; none: there is none.
+    /// Whether the device can be opened; none if it doesn't exist.
     pub(super) kvm: Option<bool>,
-    /// Bytes.
+    /// In bytes.
     pub(super) memory_available: u64,
-    /// Bytes, where the data directory is or would be.
+    /// In bytes, on the file system of the data directory.
     pub(super) disk_available: u64,
 }
 
@@ -51,7 +51,7 @@ impl Host {
         let status = text("/proc/self/status");
         let available = field(&text("/proc/meminfo"), "MemAvailable:");
         let kib = available.and_then(|v| v.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()));
-        // The data directory may not be there yet: what counts is the file system that it would be on.
+        // The data directory may not exist yet: what counts is the file system that it would be on.
         let whole = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         let existing = whole.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
         let disk = rustix::fs::statvfs(existing).ok();
@@ -91,7 +91,7 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Looks on `PATH` and where root's programs are, which isn't on everyone's.
+/// Searches `PATH` and root's directories of programs, which not every user's `PATH` has.
 fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())

@@ -1,4 +1,4 @@
-//! `doctor`: what this host can do, what it lacks, and what to do about it.
+//! `doctor`: checks what this host supports and lacks, with hints.
 
 mod checks;
 mod host;
@@ -11,14 +11,14 @@ use crate::cli::DoctorArgs;
 use crate::failure::{Attempt, Outcome};
 use crate::output;
 
-/// How good something is.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
-    /// Sandboxes can be made, with what the detail says lacking.
+    /// Sandboxes can be created, but lack what the detail says.
     Degraded,
-    /// Sandboxes can't be made.
+    /// Sandboxes can't be created.
     Missing,
 }
 
@@ -32,12 +32,12 @@ impl Status {
     }
 }
 
-/// One thing that was looked at.
+/// One checked item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
     status: Status,
-    /// What was found, and what it means when it isn't ok.
+    /// What was found, and its consequence if it isn't ok.
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
@@ -68,7 +68,7 @@ impl Check {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Sandboxes can be made.
+    /// Whether sandboxes can be created.
     ok: bool,
     checks: Vec<Check>,
 }

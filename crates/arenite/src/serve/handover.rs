@@ -1,8 +1,8 @@
-//! How a server takes the place of another on the same data directory, without refusing a connection.
+//! Replaces a server on the same data directory, without refusing a connection.
 //!
 //! ```text
 //!  new                                     old
-//!  connects to data_dir/handover.sock ───► sends its listening sockets, and serves on
+//!  connects to data_dir/handover.sock ───► sends its listening sockets, and continues to serve
 //!  binds what it lacks, sends one byte ──► stops gracefully; its connections end, its sandboxes stay
 //!  waits for the directory's lock ◄─────── has ended
 //!  starts, accepts what waited meanwhile
@@ -24,9 +24,9 @@ use tokio::net::UnixListener;
 
 use crate::failure::{Attempt, Failure};
 
-/// How long each side waits for the other's next message.
+/// Timeout for the other side's next message.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long the old server may take to end: requests under way have ten seconds.
+/// Time for the old server to end: requests in progress have ten seconds.
 const END_LIMIT: Duration = Duration::from_secs(60);
 const GREETING: &[u8] = b"arenite listeners 1";
 const GO: u8 = b'g';
@@ -35,12 +35,12 @@ fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("handover.sock")
 }
 
-/// The server that is to be replaced.
+/// The server to replace.
 pub(super) struct Predecessor {
     stream: UnixStream,
 }
 
-/// Asks the server of a data directory for its listening sockets. None when there is no server.
+/// Requests the listening sockets from the server of a data directory. None if there is no server.
 pub(super) fn ask(data_dir: &Path) -> Result<Option<(Predecessor, Vec<TcpListener>)>, Failure> {
     let what = || "the other server did not hand its sockets over".to_owned();
     let stream = match UnixStream::connect(path(data_dir)) {
@@ -58,7 +58,7 @@ pub(super) fn ask(data_dir: &Path) -> Result<Option<(Predecessor, Vec<TcpListene
 }
 
 impl Predecessor {
-    /// Has it stop, and answers with its lock when it has ended.
+    /// Stops it, and returns its lock when it has ended.
     pub(super) async fn replace(mut self, data_dir: &Path) -> Result<ServerLock, Failure> {
         self.stream.write_all(&[GO]).attempt(|| "the other server could not be told to stop".into())?;
         let data_dir = data_dir.to_owned();
@@ -71,16 +71,16 @@ impl Predecessor {
     }
 }
 
-/// Waits to be replaced.
+/// Waits for a successor.
 pub(super) struct Handover {
     socket: UnixListener,
     path: PathBuf,
-    /// Copies of the server's own, which must not outlive these: a socket that nobody accepts from still takes connections.
+    /// Copies of the server's own sockets, which must not outlive them: a socket without an acceptor still takes connections.
     listeners: Vec<TcpListener>,
 }
 
 impl Handover {
-    /// Call it with the data directory's lock held.
+    /// Offers the sockets. Call it with the data directory's lock held.
     pub(super) fn offer(data_dir: &Path, listeners: &[TcpListener]) -> io::Result<Self> {
         let path = path(data_dir);
         match fs::remove_file(&path) {
@@ -93,7 +93,7 @@ impl Handover {
         Ok(Self { socket, path, listeners })
     }
 
-    /// Answers when another server has the listening sockets and wants to serve.
+    /// Returns when another server has the listening sockets and is ready to serve.
     pub(super) async fn wanted(&self) {
         loop {
             match self.next().await {

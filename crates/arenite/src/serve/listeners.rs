@@ -1,4 +1,4 @@
-//! The sockets that the server listens on: bound here, or passed by a service manager or the server before.
+//! The server's listening sockets: bound here, or passed by a service manager or the previous server.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,22 +10,22 @@ use crate::config::Config;
 use crate::config::values::OptionalListen;
 use crate::failure::{Attempt, Failure};
 
-/// The sockets of a service manager (`LISTEN_FDS`); none when it passed none. Call it first in the program.
+/// The sockets of a service manager (`LISTEN_FDS`), if any. Call it first in the program.
 pub(super) fn of_service_manager() -> Result<Vec<TcpListener>, Failure> {
     let what = || "the sockets of the service manager (LISTEN_FDS) can't be used".to_owned();
     let given = descriptors::of_service_manager().attempt(what)?;
     let listeners = given.into_iter().map(|socket| {
         let is_listening = rustix::net::sockopt::socket_acceptconn(socket.as_fd())?;
         let listener = TcpListener::from(socket);
-        // Fails for a socket that is not of TCP.
+        // Fails for a socket other than TCP.
         listener.local_addr()?;
         if is_listening { Ok(listener) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "one of them does not listen")) }
     });
     listeners.collect::<io::Result<_>>().attempt(what)
 }
 
-/// All sockets to serve on: of those that were passed the configured ones, and new ones for the other addresses.
-/// AgentFlow's address is a convenience: when another process has it, the server does without.
+/// All sockets to serve on: those that were passed for configured addresses, and new ones for the other addresses. AgentFlow's
+/// address is optional: if another process has it, the server does without.
 pub(super) fn open(config: &Config, mut passed: Vec<TcpListener>) -> Result<Vec<TcpListener>, Failure> {
     let mut take = |address: SocketAddr| {
         let at = passed.iter().position(|listener| listener.local_addr().is_ok_and(|local| local == address));
@@ -64,7 +64,7 @@ fn why(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// The process that listens on an address, as far as this one may see it.
+/// The process that listens on an address, if this process may see it.
 fn holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     let inodes: Vec<String> = tables
@@ -95,7 +95,7 @@ fn listening(line: &str) -> Option<((Option<Ipv4Addr>, u16), &str)> {
     let columns: Vec<&str> = line.split_ascii_whitespace().collect();
     let (address, port) = columns.get(1)?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Addresses of IPv6 are longer; of these the port alone is compared.
+    // Addresses of IPv6 are longer; only their port is compared.
     let address = if address.len() == 8 { u32::from_str_radix(address, 16).ok() } else { None };
     let address = address.map(|number| Ipv4Addr::from(number.to_le_bytes()));
     columns.get(3).filter(|state| **state == LISTEN)?;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Store, StoreError};
 use crate::Sandbox;
 
-/// A store that forgets with the process: the twin of the real one, for tests that move time.
+/// A store without a file: the twin of the real one, for tests that move time.
 #[derive(Default)]
 pub struct MemoryStore {
     rows: Mutex<Rows>,
@@ -29,7 +29,7 @@ impl MemoryStore {
         }
     }
 
-    /// Opens it again after a close, as a file can be.
+    /// Reopens it after a close, like a file.
     pub fn reopen(&self) {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).closed = false;
     }

@@ -1,4 +1,4 @@
-//! Where sandboxes are remembered across restarts.
+//! The persistent store of sandboxes.
 
 mod memory;
 mod reserve;
@@ -16,31 +16,33 @@ pub use sqlite::SqliteStore;
 
 use crate::Sandbox;
 
-/// What control remembers. What a call acknowledges survives the server's death; a power cut may take the last moments.
+/// A store of sandboxes. Acknowledged changes survive a kill of the server; a power cut may lose the last moments.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// All sandboxes. Read once, at start.
     async fn load(&self) -> Result<Vec<Sandbox>, StoreError>;
+    /// Adds a sandbox.
+    ///
     /// # Errors
-    /// [`StoreError::Taken`] when its id, or its name within its tenant, is there already.
+    /// [`StoreError::Taken`] if its id exists, or its name within its tenant.
     async fn insert(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
-    /// Writes state, reason, `state_since`, isolation and last use. One that isn't there is left so.
+    /// Writes state, reason, `state_since`, isolation and last use. Does nothing if the row doesn't exist.
     async fn update(&self, sandbox: &Sandbox) -> Result<(), StoreError>;
     async fn touch(&self, used: Vec<(SandboxId, Timestamp)>) -> Result<(), StoreError>;
-    /// One that isn't there is fine. A removal that can't be written now is written as soon as it can be, before any other
-    /// row; until then only a restart shows the row again.
+    /// Removes a row if it exists. A removal that can't be written now is written as soon as possible, before any other row;
+    /// until then only a restart shows the row again.
     async fn remove(&self, id: &SandboxId) -> Result<(), StoreError>;
-    /// What an operator should know of it, in words.
+    /// Notes for the operator, as text.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
     /// Whether a new row could be written now. Quick, unless another process has locked the store.
     async fn check(&self) -> Result<(), StoreError>;
-    /// Finishes what was asked and lets go of files. Later calls fail.
+    /// Completes pending operations and closes the files. Later calls fail.
     async fn close(&self);
 }
 
-/// Why a store could not do it.
+/// Why an operation of the store failed.
 #[derive(Debug, Error, Clone)]
 pub enum StoreError {
     #[error("the id or the name is taken")]
@@ -60,7 +62,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The same without what only an operator may read, such as paths.
+    /// The error without details that only an operator may read, such as paths.
     pub(crate) fn public(&self) -> String {
         match self {
             Self::Database(_) | Self::BadRow { .. } => "the server's log says why".to_owned(),

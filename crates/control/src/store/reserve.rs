@@ -1,6 +1,6 @@
-//! Disk space that deletions need when the disk is full.
+//! Reserved disk space for deletions when the disk is full.
 //!
-//! It is a file of zeros. Removing it frees the space, and no sandbox is created until it is there again.
+//! The reserve is a file of zeros. Removing it frees the space, and no sandbox is created until the file is restored.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Twice what SQLite's log grows to before its pages go into the database and it is written from the start again.
+/// Twice the size at which SQLite checkpoints its log and restarts it.
 const BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
     held: bool,
-    /// The last attempt to take it failed, and the log says so.
+    /// The last attempt to reserve space failed, and the log says so.
     failed: bool,
 }
 
 impl Reserve {
-    /// What can't be taken now is taken before the next insert.
+    /// Opens the reserve. If there is no space now, the next insert tries again.
     pub(super) fn open(path: PathBuf) -> Self {
         let mut reserve = Self { path, held: false, failed: false };
         reserve.take();
@@ -30,7 +30,7 @@ impl Reserve {
         self.held
     }
 
-    /// Takes it unless it is there. False: there is no room for it.
+    /// Reserves the space unless it is reserved. False if the disk has no room.
     pub(super) fn take(&mut self) -> bool {
         if self.held {
             return true;
@@ -46,7 +46,7 @@ impl Reserve {
         self.held
     }
 
-    /// Gives the space back to the disk. False: there is nothing to give.
+    /// Frees the space. False if nothing was reserved.
     pub(super) fn release(&mut self) -> bool {
         if !std::mem::take(&mut self.held) {
             return false;
@@ -70,7 +70,7 @@ fn take(path: &Path) -> io::Result<()> {
         other => other.map_err(io::Error::from),
     };
     if taken.is_err() {
-        // What it has of the rest would keep others from it.
+        // A partial reserve would keep space from others.
         file.set_len(0)?;
     }
     taken

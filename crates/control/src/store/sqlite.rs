@@ -16,12 +16,12 @@ use super::writer::Writer;
 use super::{Store, StoreError, unreadable};
 use crate::{ControlError, Sandbox};
 
-/// Writes that wait for the thread; beyond it callers wait to enqueue.
+/// Queue of writes for the thread; beyond it, callers wait to enqueue.
 const QUEUE: usize = 256;
-/// How long another process may hold the database, such as a shell of `sqlite3`, until a write fails.
+/// How long another process may lock the database, such as a `sqlite3` shell, before a write fails.
 const LOCKED: Duration = Duration::from_millis(700);
 
-/// Each takes the schema from its index to the next. Never edited once released: a new one is appended.
+/// Each migrates the schema from its index to the next. Released ones are never edited; append new ones.
 const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE sandboxes (
         id           TEXT PRIMARY KEY,
@@ -66,12 +66,12 @@ pub(super) enum Op {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if need be, and brings its schema up to date. One that is no store, or is damaged, gets
-    /// another name, and a new one is made.
+    /// Opens the file, creates it if needed, and migrates its schema. A file that is damaged or no store is renamed, and a new
+    /// one is created.
     ///
     /// # Errors
-    /// [`ControlError::NewerStore`] for a file of a newer version, which is left as it is;
-    /// [`ControlError::StoreInUse`] when another process has it.
+    /// [`ControlError::NewerStore`] for a file of a newer version, which stays unchanged; [`ControlError::StoreInUse`] if
+    /// another process has it.
     pub fn open(path: PathBuf) -> Result<Self, ControlError> {
         let failed = |what, reason: String| ControlError::Store { what, source: StoreError::Database(reason) };
         if let Some(dir) = path.parent() {
@@ -132,7 +132,7 @@ impl SqliteStore {
     }
 }
 
-/// Opens the database. One that can only be read is opened too, so that its sandboxes are known.
+/// Opens the database, also if it is read-only, so that its sandboxes are known.
 pub(super) fn connect(path: &Path, may_make: bool) -> rusqlite::Result<Connection> {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, may_make);
@@ -144,7 +144,7 @@ pub(super) fn connect(path: &Path, may_make: bool) -> rusqlite::Result<Connectio
     Ok(db)
 }
 
-/// Beside the database rather than on it: SQLite's own locks are dropped when any descriptor of the file is closed.
+/// The lock is on a separate file: SQLite's own locks are dropped when any descriptor of the database is closed.
 fn lock(path: &Path) -> Result<File, ControlError> {
     let lock = path.with_extension("lock");
     let failed = |e: std::io::Error| ControlError::Store {
@@ -306,11 +306,11 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        // Already closed is as good.
+        // Already closed is fine.
         let _ = self.ask(Op::Close).await;
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if let Some(thread) = thread {
-            // It has answered the last question and only closes the file.
+            // It has answered the last request and only closes the file.
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
                 tracing::error!("the store's thread panicked");

@@ -1,7 +1,7 @@
-//! A store that can't be read is set aside and made again: the engine's records hold what its rows are made of.
+//! Sets aside a store that can't be read and creates another: the engine's records hold the content of its rows.
 //!
-//! Nothing is deleted, and only what is certain to be no store of ours is set aside. One that is locked, or on a disk
-//! that fails, stays where it is.
+//! Nothing is deleted, and only a file that is certainly no store of ours is set aside. A store that is locked, or on a failing
+//! disk, stays where it is.
 
 use std::fs;
 use std::io;
@@ -12,15 +12,15 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::StoreError;
 
-/// Files of a database besides it.
+/// Other files of a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// Whether the error says of the file itself that it is no usable store.
+/// Whether the error means that the file itself is no usable store.
 pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
 }
 
-/// Looks through the whole of a database whose schema is up to date. What is wrong with it, if anything is.
+/// Checks an entire database with an up-to-date schema. Returns what is wrong with it, if anything.
 pub(super) fn fault(db: &Connection) -> rusqlite::Result<Option<String>> {
     let checked: rusqlite::Result<String> = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     match checked {
@@ -30,7 +30,7 @@ pub(super) fn fault(db: &Connection) -> rusqlite::Result<Option<String>> {
     }
     match super::sqlite::load(db) {
         Err(error @ StoreError::BadRow { .. }) => Ok(Some(error.to_string())),
-        // The schema's version is ours, and a table or a column is not there.
+        // The schema's version is ours, and a table or a column is missing.
         Err(StoreError::Database(message)) if message.starts_with("no such") => Ok(Some(message)),
         _ => Ok(None),
     }
@@ -42,7 +42,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Gives the database and its journals other names, and returns the database's. `None`: there was nothing.
+/// Renames the database and its journals, and returns the database's new path. `None` if none existed.
 pub(super) fn set_aside(path: &Path) -> io::Result<Option<PathBuf>> {
     let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     let free = |number: &u32| !with_suffix(path, &format!(".unreadable-{stamp}-{number}")).exists();
@@ -59,7 +59,7 @@ pub(super) fn set_aside(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(moved.then_some(aside))
 }
 
-/// Journals whose database is missing or empty: SQLite would delete them.
+/// Whether there are journals with a missing or empty database: SQLite would delete them.
 pub(super) fn has_orphans(path: &Path) -> io::Result<bool> {
     let is_empty = match fs::metadata(path) {
         Ok(about) => about.len() == 0,

@@ -1,7 +1,7 @@
-//! The thread that owns the connection. What waits for it is written in one transaction.
+//! The thread that owns the connection. It writes all waiting changes in one transaction.
 //!
-//! A store that fails is not given up. A row whose removal can't be written is *owed*: its sandbox is gone already, so
-//! the removal is written as soon as it can be, before any other row. A connection that can only read is replaced.
+//! A failing store is not given up. A row that can't be removed is *owed*: its sandbox is already gone, so the removal is
+//! written as soon as possible, before any other row. A read-only connection is replaced.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use super::reserve::Reserve;
 use super::sqlite::{Job, Op, apply, connect};
 use crate::Sandbox;
 
-/// The most that go into one transaction.
+/// Maximum number of changes in one transaction.
 const BATCH: usize = 64;
-/// Between two attempts to write what is owed, or to replace a connection.
+/// Interval between attempts to write owed removals, or to replace a connection.
 const AGAIN: Duration = Duration::from_secs(1);
 
 type Answer = Result<Vec<Sandbox>, StoreError>;
@@ -27,7 +27,7 @@ pub(super) struct Writer {
     db: Connection,
     path: PathBuf,
     reserve: Reserve,
-    /// Rows that are to be removed and could not be.
+    /// Rows that could not be removed yet.
     owed: BTreeSet<SandboxId>,
     /// Why the last write failed, and when.
     trouble: Option<(StoreError, Instant)>,
@@ -51,7 +51,7 @@ impl Writer {
             match self.next(queue) {
                 Ok(job) => batch.push(job),
                 Err(RecvTimeoutError::Timeout) => {
-                    // The answer is kept as trouble.
+                    // The error is recorded in `trouble`.
                     let _ = self.check();
                     continue;
                 }
@@ -86,7 +86,7 @@ impl Writer {
             && let Some(answers) = self.write_together(batch)
         {
             for (job, answer) in batch.drain(..).zip(answers) {
-                // The caller may have gone.
+                // The caller may be gone.
                 let _ = job.reply.send(answer);
             }
             return;
@@ -97,8 +97,8 @@ impl Writer {
         }
     }
 
-    /// All in one transaction; none when something failed and nothing was written. SQLite takes a transaction back at
-    /// some errors of one statement and not at others, so the batch is then written one by one.
+    /// Writes all jobs in one transaction. `None` if one failed and nothing was written. For some errors of one statement,
+    /// SQLite rolls the transaction back, for others not, so the batch is then written one by one.
     fn write_together(&mut self, batch: &[Job]) -> Option<Vec<Answer>> {
         if batch.iter().any(|job| matches!(job.op, Op::Insert(_))) && !self.reserve.take() {
             return None;
@@ -146,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// An error right after the last attempt to pass another process's lock, each of which takes its time.
+    /// Fails right after another process's lock made an attempt fail, since each attempt waits for the lock.
     fn passable(&self) -> Result<(), StoreError> {
         match &self.trouble {
             Some((StoreError::Locked, at)) if at.elapsed() < AGAIN => Err(StoreError::Locked),
@@ -163,7 +163,7 @@ impl Writer {
         self.note(written)
     }
 
-    /// Writes what is owed, and sees whether a new row could be written.
+    /// Writes owed removals, and checks whether a new row could be written.
     fn check(&mut self) -> Result<(), StoreError> {
         self.passable()?;
         self.reopen_if_needed();
@@ -176,7 +176,7 @@ impl Writer {
         self.note(checked).map(drop)
     }
 
-    /// Writes even when nothing is owed: the same version again.
+    /// Writes even if nothing is owed: the same version again.
     fn write_owed(&mut self) -> Result<(), StoreError> {
         let mut written = try_owed(&mut self.db, &self.owed);
         if matches!(written, Err(StoreError::Full)) && !self.owed.is_empty() && self.reserve.release() {
@@ -189,7 +189,7 @@ impl Writer {
         written
     }
 
-    /// Remembers whether the store can be written to.
+    /// Records whether the store is writable.
     fn note(&mut self, answer: Answer) -> Answer {
         match &answer {
             Ok(_) if self.owed.is_empty() && self.reserve.is_held() => {
@@ -208,7 +208,7 @@ impl Writer {
         answer
     }
 
-    /// A connection to a file that could not be written to when it was opened stays so for good.
+    /// A connection to a file that was not writable when it was opened stays read-only.
     fn reopen_if_needed(&mut self) {
         let failed = matches!(self.trouble, Some((StoreError::ReadOnly | StoreError::Database(_), _)));
         let reads_only = self.db.is_readonly(MAIN_DB).unwrap_or(true);

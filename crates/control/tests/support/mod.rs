@@ -1,4 +1,4 @@
-//! What the tests of control share.
+//! Shared parts of control's tests.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails its test")]
 #![allow(dead_code, reason = "no test uses all of it")]
@@ -49,7 +49,7 @@ pub(crate) enum Moment {
     AfterRemove,
 }
 
-/// A store in memory that halts whoever comes to a moment, for good.
+/// A store in memory that halts every caller at a chosen moment, for good.
 #[derive(Default)]
 pub(crate) struct HaltingStore {
     rows: MemoryStore,

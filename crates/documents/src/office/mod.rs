@@ -1,4 +1,4 @@
-//! Office Open XML: text documents, slides and spreadsheets. Other spreadsheets come with the last.
+//! Office Open XML: text documents, slides and spreadsheets. The spreadsheet reader also reads other formats.
 
 mod numbering;
 mod package;

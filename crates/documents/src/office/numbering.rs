@@ -1,16 +1,16 @@
-//! Which of Word's lists have numbers, and the numbers so far.
+//! Numbered lists of Word, and their current numbers.
 
 use std::collections::HashMap;
 
 use super::xml::Element;
 
-/// A list and the depth in it.
+/// A list and a nesting level in it.
 pub(super) type Level = (String, usize);
 
-/// How Word lists are numbered.
+/// The numbering of Word lists.
 #[derive(Debug, Default)]
 pub(super) struct Numbering {
-    /// Levels without numbers have bullets; a level that is not here has a number.
+    /// Levels with bullets; a level that is not here has a number.
     bullets: HashMap<Level, bool>,
     counts: HashMap<Level, u32>,
 }
@@ -39,7 +39,7 @@ impl Numbering {
         Self { bullets, counts: HashMap::new() }
     }
 
-    /// The mark of a list's next item, indented as its level asks.
+    /// The marker of a list's next item, indented for its level.
     pub(super) fn mark(&mut self, list: &str, level: usize) -> String {
         let level = level.min(MAX_LEVEL);
         let indent = "    ".repeat(level);

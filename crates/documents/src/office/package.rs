@@ -1,4 +1,4 @@
-//! The zip archive that an Office document is, and how its parts refer to each other.
+//! The zip archive of an Office document, and the relationships of its parts.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read};
@@ -18,13 +18,13 @@ pub(super) struct Package<'a> {
     budget: u64,
 }
 
-/// Where a part refers to.
+/// A reference from a part.
 #[derive(Debug)]
 pub(super) struct Relationship {
     pub(super) id: String,
-    /// The last word of its type: `slide`, `hyperlink`, `notesSlide`.
+    /// The last segment of its type: `slide`, `hyperlink`, `notesSlide`.
     pub(super) kind: String,
-    /// A part's name, or an address outside.
+    /// A part's name, or an external address.
     pub(super) target: String,
 }
 
@@ -41,8 +41,8 @@ impl<'a> Package<'a> {
         self.archive.index_for_name(name).is_some()
     }
 
-    /// Refuses a document whose parts say that they unpack to more than is read. That they may lie is for whoever
-    /// unpacks them.
+    /// Refuses a document with parts that declare a larger unpacked size than is read. The declaration may be wrong, so the
+    /// unpacking code checks again.
     pub(super) fn check_declared_size(&self) -> Result<(), DocumentError> {
         match self.archive.decompressed_size() {
             Some(size) if size > u128::from(MAX_UNPACKED_BYTES) => Err(too_much()),
@@ -50,7 +50,7 @@ impl<'a> Package<'a> {
         }
     }
 
-    /// A part as text; none when there is no such part.
+    /// A part as text; none if it doesn't exist.
     pub(super) fn part(&mut self, name: &str) -> Result<Option<String>, DocumentError> {
         let Some(index) = self.archive.index_for_name(name) else { return Ok(None) };
         let entry = self.archive.by_index(index).map_err(|e| DocumentError::malformed(OFFICE, e))?;
@@ -66,12 +66,12 @@ impl<'a> Package<'a> {
         text::decode(&bytes, None).map(Some)
     }
 
-    /// A part that the document can't do without.
+    /// A required part.
     pub(super) fn required(&mut self, name: &str) -> Result<String, DocumentError> {
         self.part(name)?.ok_or_else(|| DocumentError::malformed(OFFICE, format!("its part {name} is missing")))
     }
 
-    /// What a part refers to.
+    /// The relationships of a part.
     pub(super) fn relationships(&mut self, part: &str) -> Result<Vec<Relationship>, DocumentError> {
         let (folder, file) = part.rsplit_once('/').unwrap_or(("", part));
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
@@ -91,13 +91,13 @@ impl<'a> Package<'a> {
             .collect())
     }
 
-    /// The part that the document is about.
+    /// The main part of the document.
     pub(super) fn main_part(&mut self, usual: &str) -> Result<String, DocumentError> {
         let found = self.relationships("")?.into_iter().find(|r| r.kind == "officeDocument");
         Ok(found.map_or_else(|| usual.to_owned(), |r| r.target))
     }
 
-    /// Title, author and the like.
+    /// Title, author and other properties.
     pub(super) fn properties(&mut self) -> Result<Metadata, DocumentError> {
         let mut properties = Metadata::new();
         let Some(text) = self.part("docProps/core.xml")? else { return Ok(properties) };

@@ -1,16 +1,16 @@
 //! Runs of text with their emphasis, as Markdown.
 
-/// How a run is set.
+/// The formatting of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) bold: bool,
     pub(super) italic: bool,
     pub(super) strike: bool,
-    /// Where it leads to.
+    /// Target of its link.
     pub(super) link: Option<String>,
 }
 
-/// A paragraph in the making: runs that are set alike are joined.
+/// A paragraph that is being built: runs with the same formatting are joined.
 #[derive(Debug, Default)]
 pub(super) struct Runs(Vec<(Style, String)>);
 
@@ -22,11 +22,11 @@ impl Runs {
         }
     }
 
-    /// The text with its marks.
+    /// The text with Markdown marks.
     pub(super) fn markdown(&self) -> String {
         let mut out = String::new();
         for (style, text) in &self.0 {
-            // Marks must touch the text: spaces go outside of them.
+            // Marks must touch the text: spaces go outside them.
             let core = text.trim();
             if core.is_empty() {
                 out.push_str(text);
@@ -52,13 +52,13 @@ impl Runs {
         out
     }
 
-    /// The text alone.
+    /// The text without marks.
     pub(super) fn plain(&self) -> String {
         self.0.iter().map(|(_, text)| text.as_str()).collect()
     }
 }
 
-/// An address that can't end its brackets.
+/// An address that can't close its brackets.
 fn address(link: &str) -> String {
     link.replace(' ', "%20").replace('(', "%28").replace(')', "%29").replace(['\n', '\r', '<', '>'], "")
 }

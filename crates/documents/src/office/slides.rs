@@ -8,10 +8,10 @@ use crate::output::{self, Output};
 use crate::view::{Range, Span};
 use crate::{DocumentError, Metadata};
 
-/// The most slides that are counted.
+/// Maximum number of slides that are counted.
 const MAX_SLIDES: usize = 10_000;
 
-/// The slides of a range as Markdown, and what is known of them all.
+/// The slides of a range as Markdown, and the metadata of all.
 pub(crate) fn read(bytes: &[u8], range: Option<Range>, limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let mut package = Package::open(bytes)?;
     let main = package.main_part("ppt/presentation.xml")?;
@@ -50,7 +50,7 @@ pub(crate) fn read(bytes: &[u8], range: Option<Range>, limit: usize) -> Result<(
     Ok((out, metadata))
 }
 
-/// What a shape is in the slide's layout; none for a shape without one.
+/// The role of a shape in the slide's layout; none for a shape without one.
 fn placeholder(shape: &Element) -> Option<&str> {
     let holder = shape.at(&["nvSpPr", "nvPr", "ph"])?;
     Some(holder.attribute("type").unwrap_or("body"))
@@ -86,7 +86,7 @@ fn shapes(tree: &Element, out: &mut Output) {
 struct Paragraph {
     text: String,
     level: usize,
-    /// The paragraph itself says that it has a bullet, or that it has none.
+    /// Whether the paragraph itself sets a bullet, or disables it.
     bullet: Option<bool>,
 }
 

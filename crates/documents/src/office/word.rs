@@ -11,10 +11,10 @@ use super::xml::{self, Element};
 use crate::output::{self, Output};
 use crate::{DocumentError, Metadata};
 
-/// How many styles may be based on each other.
+/// Maximum number of styles that are based on each other.
 const MAX_STYLE_CHAIN: usize = 16;
 
-/// What a paragraph's style says of it.
+/// The properties that a style gives a paragraph.
 #[derive(Debug, Clone, Default)]
 struct ParagraphStyle {
     based_on: Option<String>,
@@ -28,13 +28,13 @@ struct Reader {
     styles: HashMap<String, ParagraphStyle>,
     numbering: Numbering,
     notes: HashMap<String, String>,
-    /// Notes that were referred to, in order.
+    /// Referenced notes, in order.
     used_notes: Vec<String>,
     paragraphs: usize,
     tables: usize,
 }
 
-/// The document as Markdown, and what is known of it.
+/// The document as Markdown, and its metadata.
 pub(crate) fn read(bytes: &[u8], limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let mut package = Package::open(bytes)?;
     let main = package.main_part("word/document.xml")?;
@@ -101,7 +101,7 @@ fn list_of(properties: &Element) -> Option<(String, usize)> {
 }
 
 impl Reader {
-    /// What a style says, or one of those that it is based on.
+    /// A property from a style, or from one of those that it is based on.
     fn styled<T>(&self, id: Option<&str>, get: impl Fn(&ParagraphStyle) -> Option<T>) -> Option<T> {
         let mut style = self.styles.get(id?)?;
         for _ in 0..MAX_STYLE_CHAIN {
@@ -174,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// Adds the runs of a paragraph; text boxes in it are left for later.
+    /// Adds the runs of a paragraph; its text boxes are collected for later.
     fn inline<'e>(&mut self, element: &'e Element, style: &Style, runs: &mut Runs, boxes: &mut Vec<&'e Element>) {
         for child in &element.children {
             match &*child.name {
@@ -218,13 +218,13 @@ impl Reader {
                     }
                     boxes.extend(child.find("txbxContent"));
                 }
-                // Of alternatives the first is for readers of today.
+                // The first of several alternatives is for current readers.
                 "AlternateContent" => {
                     if let Some(choice) = child.child("Choice") {
                         self.inline(choice, style, runs, boxes);
                     }
                 }
-                // What was deleted, and what is said about the paragraph.
+                // Deleted text, and properties of the paragraph.
                 "del" | "moveFrom" | "pPr" | "rPr" | "delText" | "instrText" => {}
                 _ => self.inline(child, style, runs, boxes),
             }

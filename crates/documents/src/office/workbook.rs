@@ -11,21 +11,21 @@ use crate::output::{self, Output};
 use crate::view::{Range, Span};
 use crate::{DocumentError, MAX_PROPERTY_CHARS, Metadata};
 
-/// The most sheets that are read.
+/// Maximum number of sheets that are read.
 const MAX_SHEETS: usize = 1_000;
-/// The most cells of one sheet that are kept to be shown; more would not fit into an answer.
+/// Maximum number of a sheet's cells in memory; more would not fit into an answer.
 const MAX_CELLS: usize = 1_000_000;
 
 type Workbook<'a> = Sheets<Cursor<&'a [u8]>>;
 
-/// What of a sheet is shown, and how large all of it is.
+/// The selected cells of a sheet, and the size of the whole sheet.
 #[derive(Default)]
 struct Grid {
     /// By row, then by column, both from 0.
     cells: BTreeMap<u32, BTreeMap<u32, String>>,
     rows: u32,
     columns: u32,
-    /// Not all that was wanted is in `cells`.
+    /// Some of the requested cells are not in `cells`.
     cut: bool,
 }
 
@@ -54,7 +54,7 @@ fn open(bytes: &[u8]) -> Result<Workbook<'_>, DocumentError> {
     Ok(Sheets::Xlsx(Xlsx::new(data).map_err(malformed)?))
 }
 
-/// The sheets that hold cells: name, and whether they are hidden.
+/// The sheets with cells: name, and whether they are hidden.
 fn sheets(workbook: &Workbook<'_>) -> Result<Vec<(String, bool)>, DocumentError> {
     let all = workbook.sheets_metadata();
     if all.len() > MAX_SHEETS {
@@ -90,7 +90,7 @@ fn grid(workbook: &mut Workbook<'_>, sheet: &str, range: Option<Range>, limit: u
         grid.cells.entry(row).or_default().insert(column, text);
     };
     match workbook {
-        // One cell after the other: a sheet may claim to be a million rows high.
+        // One cell at a time: a sheet may claim to be a million rows high.
         Sheets::Xlsx(book) => {
             let mut reader = book.worksheet_cells_reader(sheet).map_err(malformed)?;
             while let Some(cell) = reader.next_cell().map_err(malformed)? {
@@ -120,7 +120,7 @@ fn show(value: &Data) -> String {
 }
 
 fn float(number: f64) -> String {
-    // As people see them: 0.1 + 0.2 is 0.3 in a sheet.
+    // As shown in a spreadsheet: 0.1 + 0.2 is 0.3.
     let rounded: f64 = format!("{number:.14e}").parse().unwrap_or(number);
     rounded.to_string()
 }
@@ -154,7 +154,7 @@ fn letters(column: u32) -> String {
     out.iter().rev().collect()
 }
 
-/// Sheets, or one of them, with the letters of columns and the numbers of rows.
+/// One sheet or all, with the letters of columns and the numbers of rows.
 pub(crate) fn view(
     bytes: &[u8],
     wanted: Option<&str>,
@@ -177,7 +177,7 @@ pub(crate) fn view(
     for (name, hidden) in &chosen {
         let grid = grid(&mut workbook, name, range, limit)?;
         let total = grid.rows as usize;
-        // Of several sheets each shows what it has of the range; of one alone the range must be there.
+        // Of several sheets, each shows its part of the range; for a single one, the range must exist.
         let span = match Span::new(range, total, "row_range", "rows") {
             Err(error) if chosen.len() == 1 => return Err(error),
             Err(_) => Span { first: 1, last: 0 },
@@ -218,7 +218,7 @@ pub(crate) fn view(
     Ok((out, metadata))
 }
 
-/// All sheets as tables, the first row of each as the head.
+/// All sheets as tables, with the first row of each as the head.
 pub(crate) fn markdown(bytes: &[u8], limit: usize) -> Result<(Output, Metadata), DocumentError> {
     let mut workbook = open(bytes)?;
     let mut out = Output::new(limit);
@@ -248,7 +248,7 @@ pub(crate) fn markdown(bytes: &[u8], limit: usize) -> Result<(Output, Metadata),
 }
 
 fn properties(workbook: &mut Workbook<'_>) -> Metadata {
-    // A spreadsheet whose properties are broken is read all the same.
+    // A spreadsheet with broken properties is still read.
     let found = workbook.workbook_properties().unwrap_or_default();
     let named = [
         ("title", found.title),

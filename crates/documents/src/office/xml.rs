@@ -1,4 +1,4 @@
-//! XML as small trees, with bounds on their depth and size. Entities that a document declares itself are not resolved.
+//! Parses XML into small trees, with limits on their depth and size. Entities that a document declares are not resolved.
 
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
@@ -6,13 +6,13 @@ use quick_xml::reader::Reader;
 
 use crate::{DocumentError, MAX_XML_DEPTH, MAX_XML_ELEMENTS};
 
-/// An element. Names are without their prefixes, which documents may choose freely.
+/// An element. Names have no prefixes, which documents may choose freely.
 #[derive(Debug, Default)]
 pub(super) struct Element {
     pub(super) name: Box<str>,
     attributes: Vec<(Box<str>, Box<str>)>,
     pub(super) children: Vec<Element>,
-    /// The text directly in it.
+    /// The text directly in the element.
     pub(super) text: String,
 }
 
@@ -22,7 +22,7 @@ impl Element {
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(malformed)?;
             let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(malformed)?;
-            // Relationships are the one thing whose prefix matters: `r:id` beside `id`.
+            // Only relationships need their prefix: `r:id` beside `id`.
             let name = match attribute.key.0 {
                 "r:id" | "r:embed" => attribute.key.0,
                 _ => attribute.key.local_name().into_inner(),
@@ -40,7 +40,7 @@ impl Element {
         self.children.iter().find(|c| &*c.name == name)
     }
 
-    /// The element at the end of a path of names.
+    /// The element at a path of names.
     pub(super) fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |element, name| element.child(name))
     }
@@ -49,12 +49,12 @@ impl Element {
         self.children.iter().filter(move |c| &*c.name == name)
     }
 
-    /// The first element of a name below this one. Bounded in depth, as the tree is.
+    /// The first element with a name below this one. The tree's depth limits the search.
     pub(super) fn find(&self, name: &str) -> Option<&Self> {
         self.children.iter().find_map(|c| if &*c.name == name { Some(c) } else { c.find(name) })
     }
 
-    /// Whether a switch like `<b/>` or `<b val="0"/>` is on.
+    /// Whether a switch such as `<b/>` or `<b val="0"/>` is on.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.child(name).is_some_and(|c| !matches!(c.attribute("val"), Some("0" | "false" | "off" | "none")))
     }
@@ -69,14 +69,14 @@ pub(super) fn malformed(error: impl std::fmt::Display) -> DocumentError {
     DocumentError::malformed("Office document", format!("its XML is broken: {error}"))
 }
 
-/// Calls `each` with every child of the element at `path`, which is held alone in memory, until it says stop.
+/// Calls `each` with every child of the element at `path`, until it says stop. Only one child is in memory at a time.
 pub(super) fn for_each_child(
     xml: &str,
     path: &[&str],
     mut each: impl FnMut(Element) -> Result<bool, DocumentError>,
 ) -> Result<(), DocumentError> {
     let mut reader = Reader::from_str(xml);
-    // How much of `path` leads to where the reader is, and how deep it is in something else.
+    // The depth in `path` of the reader's position, and the depth inside other elements.
     let (mut on_path, mut aside) = (0, 0_usize);
     let mut open: Vec<Element> = Vec::new();
     let mut elements = 0;
@@ -164,7 +164,7 @@ fn predefined(entity: &str) -> &'static str {
     }
 }
 
-/// The root element, whole.
+/// Parses the complete root element.
 pub(super) fn parse(xml: &str) -> Result<Element, DocumentError> {
     let mut root = None;
     for_each_child(xml, &[], |element| {

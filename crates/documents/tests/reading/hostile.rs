@@ -1,4 +1,4 @@
-//! Documents that lie. What the crate can't bound itself is left to the process that calls it; see its own tests.
+//! Invalid documents. Limits that the crate can't enforce itself are left to the calling process; see its own tests.
 
 use std::io::{Cursor, Write};
 
@@ -23,7 +23,7 @@ fn documents_cut_anywhere_are_errors_and_not_panics() {
         for length in (0..whole.len()).step_by(37) {
             let bytes = &whole[..length];
             let Ok(format) = Format::detect(bytes, Some(&format!("x.{name}")), None) else { continue };
-            // A reader of PDFs may still find pages in a part of one.
+            // A PDF reader may still find pages in a part of one.
             let _ = markdown(bytes, format, None);
         }
     }

@@ -1,4 +1,4 @@
-//! Documents made by hand, as small as each format lets them be.
+//! Documents built by hand, as small as each format allows.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -26,7 +26,7 @@ fn pages_are_read_one_by_one() {
 #[test]
 fn a_page_that_breaks_its_reader_costs_only_itself() {
     let whole = String::from_utf8(pdf(&["the first page", "the second page"])).unwrap();
-    // The page's box has a number that is none.
+    // The page's box has an invalid number.
     let broken = whole.replacen("/Type /Page /Parent 2 0 R /Contents 13", "/Type /Page /MediaBox [0] /Contents 13", 1);
     std::panic::set_hook(Box::new(|_| ()));
     let text = markdown(broken.as_bytes(), Format::Pdf, None).unwrap().text;

@@ -1,4 +1,4 @@
-//! Makers of documents.
+//! Builders of documents.
 
 use std::io::{Cursor, Write};
 
@@ -28,7 +28,7 @@ fn relationships(list: &[(&str, &str, &str)]) -> String {
     format!(r#"<Relationships xmlns="r">{items}</Relationships>"#)
 }
 
-/// A text document with this in its body.
+/// A text document with this body.
 pub(crate) fn word(body: &str) -> Vec<u8> {
     let document = format!(r#"<w:document xmlns:w="w" xmlns:r="r"><w:body>{body}</w:body></w:document>"#);
     let styles = r#"<w:styles xmlns:w="w"><w:style w:styleId="H2"><w:name w:val="heading 2"/></w:style>
@@ -48,7 +48,7 @@ pub(crate) fn word(body: &str) -> Vec<u8> {
     ])
 }
 
-/// A presentation; each text is what stands in a slide's tree of shapes.
+/// A presentation; each text is the content of a slide's tree of shapes.
 pub(crate) fn slides(trees: &[&str]) -> Vec<u8> {
     let ids: String = (1..=trees.len()).map(|n| format!(r#"<p:sldId id="{n}" r:id="s{n}"/>"#)).collect();
     let presentation = format!(r#"<p:presentation xmlns:p="p" xmlns:r="r"><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>"#);

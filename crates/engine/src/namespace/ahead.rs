@@ -1,8 +1,8 @@
-//! Whole sandboxes made before anybody asks, and given away when somebody does.
+//! Complete sandboxes created in advance, and assigned on request.
 //!
-//! Beyond a slot, which waits for its spec, the guest of such a sandbox runs, and a Jupyter kernel in it if its image has
-//! one: that takes half a second, which nobody should wait for. What makes a sandbox somebody's comes last: its name,
-//! host name, environment, directory and main command.
+//! Beyond a slot, which waits for its spec, the guest of such a sandbox runs, and a Jupyter kernel in it if its image has one:
+//! that takes half a second, which no caller should wait for. What depends on the request comes last: name, host name,
+//! environment, directory and main command.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -18,13 +18,13 @@ use super::at;
 use super::engine::{NamespaceEngine, blocking, guest_config};
 use crate::{Created, Engine, EngineError, Row};
 
-/// How long a guest may take to start its runtimes.
+/// Time for a guest to start its runtimes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(90);
-/// How long it may take to become somebody's.
+/// Time for a guest to apply the request's spec.
 const BECOME_LIMIT: Duration = Duration::from_secs(5);
-/// How long it may take to tell what goes on.
+/// Time for a guest to report its activity.
 const ACTIVITY_LIMIT: Duration = Duration::from_secs(2);
-/// The most bytes of its answer.
+/// Maximum size of its answer, in bytes.
 const MAX_ANSWER: u64 = 64 << 10;
 
 impl NamespaceEngine {
@@ -41,7 +41,7 @@ impl NamespaceEngine {
         Ok(id)
     }
 
-    /// What goes on in a sandbox without a call, as its guest tells.
+    /// A client's work in a sandbox that continues without a call, as reported by its guest.
     pub(super) async fn client_work(&self, id: &SandboxId) -> Result<Option<String>, EngineError> {
         let socket = self.shared.host.records.socket(id);
         blocking(move || {
@@ -66,7 +66,7 @@ impl NamespaceEngine {
             if !image.layers.iter().all(|layer| record.layers.contains(&layer.dir)) {
                 return Err(at("image", io::Error::other("it was built anew since this sandbox was prepared")));
             }
-            // Before anything is done in its name.
+            // Before any operation under that name.
             (record.pooled, record.name, record.memo) = (false, Some(name.clone()), Some(memo));
             record.revision += 1;
             shared.host.records.write(&record).map_err(|e| at("record", e))?;
@@ -84,12 +84,12 @@ impl NamespaceEngine {
     }
 }
 
-/// A `POST` to a guest. Blocks.
+/// Sends a `POST` to a guest. Blocks.
 fn tell(socket: &Path, path: &str, body: &[u8], limit: Duration) -> io::Result<()> {
     ask(socket, "POST", path, body, limit).map(drop)
 }
 
-/// One call of a guest; the body of its answer. Blocks, for each read and write up to `limit`.
+/// Calls a guest and returns the answer's body. Blocks, for each read and write up to `limit`.
 pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &[u8], limit: Duration) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(limit))?;

@@ -1,4 +1,4 @@
-//! RUN steps of image builds, each in a separate sandbox: the host's network, and nothing else of the host.
+//! RUN steps of image builds, each in a separate sandbox: with the host's network, and nothing else of the host.
 
 use std::fs;
 use std::io::{self, Read};
@@ -20,16 +20,16 @@ use super::slot::{Slot, cgroup, kill, wait_end};
 use super::{Host, NamespaceConfig, Role, at};
 use crate::EngineError;
 
-/// Builds images on this host. One at a time for a data directory: a second one waits.
+/// Builds images on this host. One at a time per data directory: a second one waits.
 pub struct Builder {
     host: Arc<Host>,
 }
 
-/// A step's processes, which end with it, also when it is given up.
+/// A step's processes, which end with it, also when it is canceled.
 struct Running {
     host: Arc<Host>,
     slot: Slot,
-    /// Files that the step sees, until it has ended.
+    /// Files that the step sees until it ends.
     scratch: PathBuf,
 }
 
@@ -52,7 +52,7 @@ impl Drop for Builder {
     }
 }
 
-/// Builds images whose steps have the host's KVM.
+/// Builds images, with the host's KVM in their steps.
 pub struct WithKvm<'a>(pub &'a Builder);
 
 impl Builder {
@@ -60,7 +60,7 @@ impl Builder {
     pub async fn open(mut config: NamespaceConfig) -> Result<Self, EngineError> {
         config.default_resources = Resources { memory_bytes: 4 << 30, cpu_millis: 64_000, pids: 8192, ..Resources::default() };
         let host = Arc::new(Host::open(config, Role::Build).await?);
-        // What a build that was cut off left running.
+        // Processes that an interrupted build left running.
         for stray in host.cgroups.list().map_err(cgroup)? {
             host.end_processes(&stray);
             let _ = host.cgroups.remove(&stray);
@@ -80,7 +80,7 @@ impl Builder {
         let running = self.start(slot, &step, write.into(), status_write.into())?;
         let mut read = tokio::net::unix::pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(read))?;
         let mut buffer = vec![0u8; 64 << 10];
-        // Its end comes when every process of the step has ended, which the first one's end sees to.
+        // Closes when every process of the step has ended, which the end of the first one causes.
         loop {
             match read.read(&mut buffer).await? {
                 0 => break,
@@ -90,7 +90,7 @@ impl Builder {
         let mut text = String::new();
         status.read_to_string(&mut text)?;
         tokio::task::spawn_blocking(move || drop(running)).await?;
-        // The place where the host's resolvers were bound.
+        // The path where the host's resolvers were mounted.
         let resolver = step.upper.join("etc/resolv.conf");
         if fs::symlink_metadata(&resolver).is_ok_and(|m| m.is_file() && m.len() == 0) {
             fs::remove_file(&resolver)?;
@@ -121,7 +121,7 @@ impl Builder {
         })
         .map_err(|e| at("guest configuration", e))?;
 
-        // Everything is bound from files, read-only, so that a step can't change the host's.
+        // All files are mounted read-only, so that a step can't change the host's.
         let mut files: Vec<(PathBuf, String)> = vec![("/etc/resolv.conf".into(), "/etc/resolv.conf".to_owned())];
         files.extend(step.ca_file.clone().map(|file| (file, BuildEnv::CA_PATH.to_owned())));
         fs::create_dir_all(&running.scratch).map_err(|e| at("build files", e))?;
@@ -160,13 +160,13 @@ impl Builder {
     }
 }
 
-/// The name of a directory of the layer.
+/// The path of a directory relative to the layer.
 fn below(layer: &Path, dir: &Path) -> Result<String, EngineError> {
     let name = dir.strip_prefix(layer).ok().and_then(Path::to_str).map(str::to_owned);
     name.ok_or_else(|| at("writable layer", io::ErrorKind::InvalidInput.into()))
 }
 
-/// The code that the step's first process wrote before it ended.
+/// The exit code that the step's first process wrote.
 fn exit_code(status: &str) -> Result<i32, RunnerError> {
     match status.parse() {
         Ok(code) => Ok(code),

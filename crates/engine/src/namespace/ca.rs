@@ -11,12 +11,12 @@ use super::data_dir::{make_shared_dir, write_shared_file};
 use super::{Host, at};
 use crate::EngineError;
 
-/// Where Debian's images, and most others, keep the certificates that they trust.
+/// The path of trusted certificates in Debian's images and most others.
 pub(super) const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
-/// Certificates larger than this are not certificates.
+/// Maximum size of a certificate file, in bytes.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// The layer for an image, made once for each image and certificate file.
+/// The layer for an image, created once for each image and certificate file.
 pub(super) fn layer(host: &Host, image: &Image, extra: &Path) -> Result<PathBuf, EngineError> {
     let stage = |e: io::Error| at("extra certificates", e);
     let changed = fs::metadata(extra).and_then(|m| m.modified()).map_err(stage)?;
@@ -27,25 +27,25 @@ pub(super) fn layer(host: &Host, image: &Image, extra: &Path) -> Result<PathBuf,
     }
     let own = own_bundle(image).map_err(stage)?;
     let added = fs::read(extra).map_err(stage)?;
-    // Creates that come at once each make their own.
+    // Concurrent creates each create a copy.
     static MADE: AtomicU64 = AtomicU64::new(0);
     let temporary = dir.with_extension(format!("new-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
     let file = temporary.join(BUNDLE);
     fs::create_dir_all(dir.parent().expect("it is below the storage's root")).map_err(stage)?;
-    // The topmost layer says who may enter a directory.
+    // The topmost layer determines the permissions of a directory.
     for directory in ["", "etc", "etc/ssl", "etc/ssl/certs"] {
         make_shared_dir(&temporary.join(directory)).map_err(stage)?;
     }
     write_shared_file(&file, &[own.as_slice(), b"\n", &added].concat()).map_err(stage)?;
     match fs::rename(&temporary, &dir) {
-        // Another create made the same layer first.
+        // Another create was first with the same layer.
         Err(_) if dir.is_dir() => fs::remove_dir_all(&temporary).map_err(stage)?,
         other => other.map_err(stage)?,
     }
     Ok(dir)
 }
 
-/// The certificates that the image trusts; none when it has no such file.
+/// The certificates that the image trusts; empty if it has no such file.
 fn own_bundle(image: &Image) -> io::Result<Vec<u8>> {
     let root = RootView::open(image.layers.iter().map(|l| l.dir.as_path()))?;
     Ok(root.read(Path::new(BUNDLE), MOST_BYTES)?.unwrap_or_default())

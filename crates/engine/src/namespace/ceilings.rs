@@ -1,18 +1,18 @@
-//! Counts of the whole host that its sandboxes share, with no share for a user or a cgroup.
+//! Limits of the whole host that its sandboxes share, without a quota per user or cgroup.
 //!
-//! What is counted is charged elsewhere too: descriptors and terminals to a sandbox's memory, threads to its number of
-//! processes. So a low ceiling protects nobody, and some sandboxes together could use it up for everybody else. They are
-//! raised, as systemd does for most of them at boot, and never lowered.
+//! What they count is charged elsewhere too: descriptors and terminals to a sandbox's memory, threads to its number of
+//! processes. So a low limit protects nothing, and a few sandboxes could exhaust it for all others. They are raised, as systemd
+//! does for most of them at boot, and never lowered.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Files below `/proc/sys`, and what they are at least.
+/// Files below `/proc/sys`, and their minimum values.
 const CEILINGS: [(&str, i64); 4] =
     [("fs/file-max", i64::MAX), ("kernel/pid_max", 4_194_304), ("kernel/threads-max", 4_194_304), ("kernel/pty/max", 1 << 20)];
 
-/// Raises those of this host that are lower. One that can't be raised, as in a container, stays, and the log says so.
+/// Raises lower limits of this host. One that can't be raised, as in a container, stays, and is logged.
 pub(super) fn raise() {
     raise_below(Path::new("/proc/sys"));
 }

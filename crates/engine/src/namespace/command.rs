@@ -1,7 +1,7 @@
-//! The command `aio`: this program once more, where the commands of a sandbox look for programs.
+//! The command `aio`: this program, on the `PATH` of a sandbox's commands.
 //!
-//! Its place in the writable layer is made ahead, and at create the program is mounted there: nothing is copied, and every
-//! sandbox and the server share its pages. What the image has of its own is neither hidden nor changed.
+//! Its path in the writable layer is prepared in advance, and at create the program is mounted there: nothing is copied, and
+//! every sandbox and the server share its pages. Files of the image are neither hidden nor changed.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -14,16 +14,16 @@ use super::data_dir::write_shared_file;
 
 const DIRECTORIES: [&str; 3] = ["usr", "usr/local", "usr/local/bin"];
 pub(super) const PLACE: &str = "usr/local/bin/aio";
-/// What the place's directories are made with ahead, root being their owner; most images have the same.
+/// Mode of the prepared directories, which belong to root; most images have the same.
 const MODE: u32 = 0o755;
 
-/// Where the program is mounted in a sandbox; none when the image has another file there.
+/// Where the program is mounted in a sandbox; none if the image has another file there.
 pub(super) fn place(upper: &Path, image: &Image) -> io::Result<Option<String>> {
     let free = fit_in(upper, image.layers.iter().rev().map(|layer| layer.dir.clone()))?;
     Ok(free.then(|| format!("/{PLACE}")))
 }
 
-/// Makes the place in a new writable layer.
+/// Creates the path in a new writable layer.
 pub(super) fn make_place(upper: &Path) -> io::Result<()> {
     for directory in DIRECTORIES {
         let directory = upper.join(directory);
@@ -33,8 +33,8 @@ pub(super) fn make_place(upper: &Path) -> io::Result<()> {
     write_shared_file(&upper.join(PLACE), b"")
 }
 
-/// Has the place's directories look as the image's do, whose layers come topmost first. False: the place is the image's, and
-/// is ours no more.
+/// Gives the directories of the path the owner and mode that they have in the image. `layers` are topmost first. False: the
+/// image has the path, and it is no longer ours.
 fn fit_in(upper: &Path, layers: impl Iterator<Item = PathBuf> + Clone) -> io::Result<bool> {
     let of_image = |path: &str| layers.clone().find_map(|layer| fs::symlink_metadata(layer.join(path)).ok());
     for directory in DIRECTORIES {
@@ -53,7 +53,7 @@ fn fit_in(upper: &Path, layers: impl Iterator<Item = PathBuf> + Clone) -> io::Re
                 fs::remove_dir_all(&ours)?;
                 return Ok(false);
             }
-            // Nor does it have what would be below.
+            // So it has nothing below, either.
             None => return Ok(true),
         }
     }

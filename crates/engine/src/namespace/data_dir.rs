@@ -1,4 +1,4 @@
-//! The data directory: the server's alone. And what in it is not: files that users of a sandbox read.
+//! The data directory, which only the server can enter, and its files that users of a sandbox read.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -32,10 +32,10 @@ const OTHERS: [&str; 17] = [
 /// Stores that could not be read, with a time in their names.
 const UNREADABLE: &str = "control.sqlite.unreadable-";
 
-/// Makes the directory, or closes one that is there to all other users, and returns its path.
+/// Creates the directory, or closes an existing one to all other users, and returns its path.
 ///
 /// # Errors
-/// A directory that others may enter and that holds something else is left as it is.
+/// If others may enter the directory and it holds something else. It is left unchanged.
 pub(super) fn open(dir: &Path) -> Result<PathBuf, EngineError> {
     let failed = |what: &str| {
         let what = format!("could not {what} the data directory {}", dir.display());
@@ -90,13 +90,13 @@ pub(super) fn has_mark(entries: &[String]) -> bool {
     entries.iter().any(|name| MARKS.contains(&name.as_str()))
 }
 
-/// Makes a directory that users of a sandbox may enter, whatever the server's umask.
+/// Creates a directory that users of a sandbox may enter, with any umask of the server.
 pub(super) fn make_shared_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Writes a file that users of a sandbox may read, whatever the server's umask.
+/// Writes a file that users of a sandbox may read, with any umask of the server.
 pub(super) fn write_shared_file(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::write(path, content)?;
     fs::set_permissions(path, Permissions::from_mode(0o644))

@@ -1,21 +1,21 @@
-//! Descriptors for all sandboxes, before one of them is touched.
+//! Checks descriptors for all sandboxes before any is changed.
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::EngineError;
 use crate::descriptors::{DescriptorCount, ran_out};
 
-/// What a server opens at its start beside sandboxes: sockets, the store, locks, the launcher.
+/// Descriptors that a server opens at start besides sandboxes: sockets, the store, locks, the launcher.
 pub(super) const OWN: u64 = 32;
 
-/// Whether so many can be opened, with a reserve for the server's work.
+/// Checks that this number can be opened, with a reserve for the server's work.
 pub(super) fn check(more: u64, sandboxes: usize) -> Result<(), EngineError> {
     let Some(count) = DescriptorCount::now() else { return Ok(()) };
     let needed = count.open.saturating_add(more).saturating_add(count.reserve());
     if needed > count.limit { Err(EngineError::Descriptors { sandboxes, needed, limit: count.limit }) } else { Ok(()) }
 }
 
-/// Says of a failure for want of descriptors how many are needed.
+/// Adds the number of needed descriptors to an error caused by a lack of them.
 pub(super) fn explain(error: EngineError, sandboxes: usize) -> EngineError {
     let limit = getrlimit(Resource::Nofile).current;
     match (&error, limit) {

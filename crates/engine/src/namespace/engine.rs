@@ -1,4 +1,4 @@
-//! The engine: creates, reaches and ends sandboxes made of namespaces.
+//! The engine: creates, reaches and ends sandboxes that consist of namespaces.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
@@ -25,13 +25,13 @@ use super::{Host, NamespaceConfig, Role, ServerLock, at, ca, command, descriptor
 use crate::descriptors::DescriptorCount;
 use crate::{Connection, Created, Ended, Engine, EngineError, Found, HostCapacity, Recovery, Remains, Row, Usage};
 
-/// How long all processes of a sandbox may take to stand still when it is frozen.
+/// Timeout for freezing all processes of a sandbox.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks whether there are descriptors again for sandboxes that nobody has asked for yet.
+/// Interval between checks for free descriptors, while sandboxes are prepared in advance.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(5);
-/// How often an idle launcher is asked whether it still answers.
+/// Interval between pings of an idle launcher.
 const LAUNCHER_CHECK: Duration = Duration::from_secs(2);
-/// How long a killed sandbox may take to end. Only a process stuck in the kernel takes longer.
+/// Time for a killed sandbox to end. Only a process stuck in the kernel takes longer.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The embedded engine. Cheap to clone.
@@ -44,7 +44,7 @@ pub(super) struct EngineShared {
     pub(super) host: Arc<Host>,
     state: Mutex<EngineState>,
     ended: broadcast::Sender<Ended>,
-    /// A slot was taken: prepare another.
+    /// Notified when a slot was taken: prepare another.
     taken: Notify,
 }
 
@@ -53,20 +53,20 @@ pub(super) struct EngineState {
     ready: VecDeque<Slot>,
     reserved: HashMap<SandboxId, Slot>,
     pub(super) live: HashMap<SandboxId, Live>,
-    /// What a recovery could not explain, with what it keeps others from.
+    /// What a recovery could not explain, with the ids and addresses that it occupies.
     pub(super) quarantined: HashMap<SandboxId, Occupied>,
     closed: bool,
 }
 
-/// A sandbox whose program runs.
+/// A sandbox with a running program.
 pub(super) struct Live {
     pub(super) record: Record,
     pub(super) pidfd: Arc<OwnedFd>,
 }
 
 impl NamespaceEngine {
-    /// Opens the host's side: storage, network, launcher. Call [`Engine::recover`] before anything else. The lock is of the
-    /// same data directory.
+    /// Opens the host's resources: storage, network, launcher. Call [`Engine::recover`] before anything else. The lock is that
+    /// of the same data directory.
     pub async fn start(config: NamespaceConfig, lock: ServerLock) -> Result<Self, EngineError> {
         let sandboxes = recovery::count(&config.data_dir);
         descriptors::check(descriptors::OWN + sandboxes as u64, sandboxes)?;
@@ -75,7 +75,7 @@ impl NamespaceEngine {
         Ok(Self { shared: Arc::new(EngineShared { host, state: Mutex::default(), ended, taken: Notify::new() }) })
     }
 
-    /// What the host does not enforce, or does in a lesser way, in words.
+    /// What the host does not enforce, or only in part, as text.
     pub async fn warnings(&self) -> Vec<String> {
         let host = &self.shared.host;
         let mut warnings = host.storage.notes().to_vec();
@@ -85,12 +85,12 @@ impl NamespaceEngine {
         warnings
     }
 
-    /// What keeps sandboxes from being created now, if it is the launcher.
+    /// Why no sandbox can be created now, if the launcher is the cause.
     pub fn launcher_problem(&self) -> Option<String> {
         self.shared.host.launcher_problem()
     }
 
-    /// The images that sandboxes are made of.
+    /// The images of sandboxes.
     pub fn images(&self) -> &arenite_image::ImageStore {
         &self.shared.host.images
     }
@@ -101,7 +101,7 @@ impl EngineShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the number of prepared sandboxes up. One at a time: a burst must not be slowed by preparations for the next.
+    /// Maintains the number of prepared slots, one at a time: preparations must not slow a burst of creates.
     pub(super) async fn keep_prepared(self: Arc<Self>) {
         let mut pause = Duration::from_millis(100);
         loop {
@@ -137,7 +137,7 @@ impl EngineShared {
         }
     }
 
-    /// Replaces a launcher that hangs before a create needs it.
+    /// Replaces a hanging launcher before a create needs it.
     pub(super) async fn watch_launcher(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(LAUNCHER_CHECK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,12 +147,12 @@ impl EngineShared {
                 return;
             }
             let host = self.host.clone();
-            // A check that panicked is no reason to end the server; the next one comes.
+            // A check that panicked must not end the server; the next one follows.
             let _ = tokio::task::spawn_blocking(move || host.check_launcher()).await;
         }
     }
 
-    /// Puts a slot among the ready ones; gives it back when the engine has been closed meanwhile.
+    /// Adds a slot to the ready ones; returns it if the engine was closed in the meantime.
     fn keep(&self, slot: Slot) -> Result<(), Box<Slot>> {
         let mut state = self.state();
         if state.closed {
@@ -162,7 +162,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// Ends a slot that was not begun.
+    /// Ends an unused slot.
     async fn discard(&self, slot: Slot) {
         let host = self.host.clone();
         let sweep = tokio::task::spawn_blocking(move || {
@@ -175,7 +175,7 @@ impl EngineShared {
         }
     }
 
-    /// Tells when a sandbox ends by itself.
+    /// Reports when a sandbox ends by itself.
     pub(super) fn watch(self: &Arc<Self>, id: SandboxId, pidfd: Arc<OwnedFd>) {
         let shared = self.clone();
         tokio::spawn(async move {
@@ -187,7 +187,7 @@ impl EngineShared {
             if readable.readable().await.is_err() {
                 return;
             }
-            // One that is being destroyed is no longer among the living.
+            // A sandbox that is being destroyed is no longer in `live`.
             let by_itself = {
                 let state = shared.state();
                 state.live.get(&id).is_some_and(|live| Arc::ptr_eq(&live.pidfd, &pidfd))
@@ -203,7 +203,8 @@ impl EngineShared {
         });
     }
 
-    /// Everything between a prepared slot and a running guest. Without a memo it is made ahead. Blocks for a few milliseconds.
+    /// Everything between a prepared slot and a running guest. Without a memo, it is created in advance. Blocks for a few
+    /// milliseconds.
     pub(super) fn begin(
         &self,
         slot: &Slot,
@@ -279,7 +280,7 @@ impl EngineShared {
             revision: slot.kept.as_ref().map_or(0, |kept| kept.revision + 1),
         };
         host.records.write(&record).map_err(|e| at("record", e))?;
-        // From here on the layer may hold something, and the record says whose it is.
+        // From here on the layer may have content, and the record names its owner.
         host.storage.mark_used(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
         stages.done("record");
 
@@ -312,18 +313,17 @@ impl EngineShared {
         Ok(Live { record, pidfd: Arc::new(pidfd) })
     }
 
-    /// The image that a spec names, as it is now.
+    /// The current image that a spec names.
     pub(super) fn image(&self, spec: &SandboxSpec) -> Result<Image, EngineError> {
         self.host.images.get(&spec.image).map_err(|error| match error.code() {
-            arenite_model::ErrorCode::NotFound => EngineError::NoImage {
-                image: spec.image.to_string(),
-                is_building: lock::is_building(&self.host.config.data_dir),
-            },
+            arenite_model::ErrorCode::NotFound => {
+                EngineError::NoImage { image: spec.image.to_string(), is_building: lock::is_building(&self.host.config.data_dir) }
+            }
             _ => at("image", io::Error::other(error)),
         })
     }
 
-    /// What isolates a sandbox here.
+    /// The isolation of a sandbox on this host.
     pub(super) fn isolation(&self) -> Vec<String> {
         let mut isolation: Vec<String> = [
             "user, pid, mount, network, ipc, uts and cgroup namespaces",
@@ -340,7 +340,7 @@ impl EngineShared {
     }
 }
 
-/// Times the stages of a create.
+/// Measures the stages of a create.
 pub(super) struct Stages {
     last: Instant,
     pub(super) done: Vec<(&'static str, Duration)>,
@@ -358,7 +358,7 @@ impl Stages {
     }
 }
 
-/// What the guest of a sandbox is told.
+/// The configuration of a sandbox's guest.
 pub(super) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpec, image: &Image, extra_ca: bool) -> GuestConfig {
     GuestConfig {
         sandbox_id: id.to_string(),
@@ -373,11 +373,11 @@ pub(super) fn guest_config(id: &SandboxId, name: &SandboxName, spec: &SandboxSpe
     }
 }
 
-/// The image's environment, the spec's over it.
+/// The image's environment, overridden by the spec's.
 fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collections::BTreeMap<String, String> {
     let mut env = std::collections::BTreeMap::new();
     if extra_ca {
-        // Programs that bring their own certificates are pointed at the sandbox's.
+        // Programs with built-in certificates are pointed at the sandbox's.
         for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO"]
         {
             env.insert(name.to_owned(), format!("/{}", ca::BUNDLE));
@@ -388,7 +388,7 @@ fn environment(spec: &SandboxSpec, image: &Image, extra_ca: bool) -> std::collec
     env
 }
 
-/// The guest's configuration in a file of memory.
+/// The guest's configuration in an in-memory file.
 pub(super) fn config_file(config: &GuestConfig) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("arenite-guest-config", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(config)?)?;
@@ -403,7 +403,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 impl NamespaceEngine {
-    /// Creates a sandbox and starts its guest. Without a memo it is made ahead.
+    /// Creates a sandbox and starts its guest. Without a memo, it is created in advance.
     pub(super) async fn start_sandbox(
         &self,
         id: &SandboxId,
@@ -420,7 +420,7 @@ impl NamespaceEngine {
         let slot = match reserved {
             Some(slot) if (slot.mode, slot.kvm) == (spec.network, kvm) => slot,
             other => {
-                // Prepared for another kind of network, or without KVM: only the id stays.
+                // Prepared for another kind of network, or without KVM: only the id is kept.
                 if let Some(slot) = other {
                     shared.discard(slot).await;
                 }
@@ -508,7 +508,7 @@ impl Engine for NamespaceEngine {
         let (shared, id) = (self.shared.clone(), id.clone());
         blocking(move || {
             let live = shared.state().live.remove(&id);
-            // One that is lost has its ids, and its address is another's by now.
+            // A lost sandbox has its ids, but its address may belong to another by now.
             let uid_index = match &live {
                 Some(live) => Some(live.record.uid_index),
                 None => {
@@ -519,7 +519,7 @@ impl Engine for NamespaceEngine {
             let net_index = live.as_ref().and_then(|live| live.record.net_index);
             if let Some(live) = &live {
                 kill(&live.pidfd);
-                // What is frozen dies when it is thawed.
+                // Frozen processes die when they are thawed.
                 let _ = shared.host.cgroups.set_frozen(id.as_str(), false);
                 if !wait_end(&live.pidfd, END_LIMIT) {
                     shared.state().live.insert(id.clone(), Live { record: live.record.clone(), pidfd: live.pidfd.clone() });
@@ -545,7 +545,7 @@ impl Engine for NamespaceEngine {
         let cgroups = self.shared.host.cgroups.clone();
         let begun = Instant::now();
         loop {
-            // Repeated, since version 1 gives up on a process that was in the middle of a fork.
+            // Repeated, since version 1 fails on a process that was forking.
             cgroups.set_frozen(id.as_str(), true).map_err(cgroup)?;
             if cgroups.is_frozen(id.as_str()).map_err(cgroup)? {
                 return Ok(());
@@ -629,7 +629,7 @@ impl Engine for NamespaceEngine {
 
     async fn health(&self) -> Vec<String> {
         let host = self.shared.host.clone();
-        // A disk that hangs must not keep a thread that serves.
+        // A hanging disk must not block a serving thread.
         let problems = tokio::task::spawn_blocking(move || {
             let mut problems = host.storage.problems();
             problems.extend(host.launcher_problem());

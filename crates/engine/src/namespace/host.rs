@@ -1,4 +1,4 @@
-//! What all sandboxes of one installation share: the launcher, cgroups, storage, networks, ids, images.
+//! Resources that all sandboxes of an installation share: the launcher, cgroups, storage, networks, ids, images.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,27 +24,27 @@ use super::storage::{Storage, StorageConfig};
 use super::volumes::{self, Volume};
 use crate::EngineError;
 
-/// A launcher that keeps a request waiting for longer is shown as a problem. A little later it is replaced.
+/// A launcher that delays a request for longer is reported as a problem. A little later it is replaced.
 const SILENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// How the namespace engine is set up.
+/// Settings of the namespace engine.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
-    /// Everything that is kept: images, writable layers, records.
+    /// Directory of all persistent state: images, writable layers, records.
     pub data_dir: PathBuf,
     /// This program: it is started as `launcher` on the host and as `guest` in sandboxes.
     pub program: PathBuf,
     pub storage: StorageConfig,
     pub network: NetworkConfig,
-    /// Prepared slots to keep.
+    /// Number of prepared slots.
     pub prepared_slots: usize,
-    /// What they are prepared with; others cost a little more at create.
+    /// Limits of prepared slots; other limits cost a little more at create.
     pub default_resources: Resources,
-    /// The most open descriptors of a process in a sandbox.
+    /// Maximum number of open descriptors of a process in a sandbox.
     pub open_files: u64,
-    /// Certificates in PEM that sandboxes trust besides their image's.
+    /// PEM file of certificates that sandboxes trust, in addition to their image's.
     pub extra_ca: Option<PathBuf>,
-    /// Directories of the host that sandboxes may ask for, by name.
+    /// Host directories that sandboxes may mount, by name.
     pub volumes: BTreeMap<String, Volume>,
 }
 
@@ -59,19 +59,19 @@ pub(super) struct Host {
     pub(super) program: Program,
     network: Option<Network>,
     launcher: Mutex<Arc<Launcher>>,
-    /// Why the last one was given up, until another runs.
+    /// Why the last launcher was given up, until another runs.
     launcher_fault: Mutex<Option<String>>,
     _lock: HeldLock,
 }
 
-/// What the process is to do with the data directory.
+/// How the process uses the data directory.
 #[derive(Debug)]
 pub(super) enum Role {
     Server(ServerLock),
     Build,
 }
 
-/// Held while the process lives: one server for a data directory, and one build.
+/// Held for the life of the process: one server for a data directory, and one build.
 enum HeldLock {
     Server { _lock: ServerLock },
     Build { _file: File },
@@ -81,9 +81,9 @@ pub(super) fn at(stage: &str, source: io::Error) -> EngineError {
     EngineError::Stage { stage: stage.to_owned(), source, hint: None }
 }
 
-/// Five letters and digits that mark the host objects (cgroups, interfaces, tables) of one data directory.
+/// Five letters and digits that mark the host's objects (cgroups, interfaces, tables) of one data directory.
 pub(super) fn tag(data_dir: &Path) -> String {
-    // FNV-1a: short, stable across versions, and nothing depends on it being hard to guess.
+    // FNV-1a: short, stable across versions, and it need not be hard to guess.
     let hash = data_dir
         .as_os_str()
         .as_encoded_bytes()
@@ -185,7 +185,7 @@ impl Host {
         })
     }
 
-    /// The launcher; another one when it has ended.
+    /// The launcher; starts another if it has ended.
     pub(super) fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
         let mut launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
         if !launcher.alive() {
@@ -203,17 +203,17 @@ impl Host {
         Ok(launcher.clone())
     }
 
-    /// Checks that the launcher answers, and puts another in the place of one that doesn't. Blocks for as long as that takes.
+    /// Checks that the launcher answers, and replaces one that doesn't. Blocks for as long as that takes.
     pub(super) fn check_launcher(&self) {
         let Ok(launcher) = self.launcher() else { return };
         if let Err(error) = launcher.ping() {
             tracing::warn!(%error, "the launcher does not answer");
-            // It says so in the log when it can't; the next check tries again.
+            // A failure is logged; the next check tries again.
             let _ = self.launcher();
         }
     }
 
-    /// What keeps sandboxes from being created now, if it is the launcher. Doesn't wait.
+    /// Why no sandbox can be created now, if the launcher is the cause. Doesn't wait.
     pub(super) fn launcher_problem(&self) -> Option<String> {
         let fault = self.launcher_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         fault.or_else(|| {
@@ -223,7 +223,7 @@ impl Host {
         })
     }
 
-    /// Ends the launcher, also one that would not notice that the server is gone.
+    /// Ends the launcher, also one that would not notice the end of the server.
     pub(super) fn end_launcher(&self) {
         let launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
         launcher.end();
@@ -233,7 +233,7 @@ impl Host {
         *self.launcher_fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
-    /// Removes everything of a sandbox but its record: processes, cgroups, address, writable layer. Fine to repeat.
+    /// Removes everything of a sandbox except its record: processes, cgroups, address, writable layer. Idempotent.
     pub(super) fn sweep(&self, id: &SandboxId, uid_index: u32, net_index: Option<u32>) {
         self.end_processes(id.as_str());
         if let Err(error) = self.remove_objects(id.as_str()) {
@@ -245,7 +245,7 @@ impl Host {
         }
     }
 
-    /// Removes what the processes of a sandbox needed, and keeps its disk. Its address may be used again.
+    /// Removes what the processes of a sandbox needed, and keeps its disk. Releases its address.
     pub(super) fn end_again(&self, id: &SandboxId, net_index: Option<u32>) {
         self.end_processes(id.as_str());
         if let Err(error) = self.remove_cgroups(id.as_str()) {
@@ -256,7 +256,7 @@ impl Host {
         }
     }
 
-    /// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
+    /// Kills everything in a sandbox's cgroups, frozen or not, until they are empty.
     pub(super) fn end_processes(&self, id: &str) {
         end_processes(&self.cgroups, id);
     }
@@ -276,7 +276,7 @@ impl Host {
 
 /// Removes a sandbox's cgroups, after its processes have ended.
 pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &str) -> io::Result<()> {
-    // A cgroup stays busy for a moment after its last process has ended.
+    // A cgroup stays busy for a moment after its last process ended.
     let mut removed = cgroups.remove(id);
     for _ in 0..100 {
         match &removed {
@@ -290,10 +290,10 @@ pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &str) -> io::Result<()> {
     removed.map_err(io::Error::other)
 }
 
-/// Kills whatever is in a sandbox's cgroups, frozen or not, until nothing is.
+/// Kills everything in a sandbox's cgroups, frozen or not, until they are empty.
 pub(super) fn end_processes(cgroups: &Cgroups, id: &str) {
-    // Every process is in the pid namespace of the first; killing that one kills all. What is found here besides is
-    // from a set-up that was cut off, or has just been forked.
+    // Every process is in the pid namespace of the first; killing that one kills all. Other processes found here are from an
+    // interrupted setup, or were just forked.
     for round in 0..200 {
         let pids = cgroups.processes(id);
         if pids.is_empty() {
@@ -304,7 +304,7 @@ pub(super) fn end_processes(cgroups: &Cgroups, id: &str) {
             .filter_map(|pid| rustix::process::Pid::from_raw(*pid))
             .filter_map(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
             .collect();
-        // A number read a moment ago may have a new owner: only who is still in the cgroup is killed.
+        // A pid read a moment ago may have been reused: only a process that is still in the cgroup is killed.
         let still = cgroups.processes(id);
         for (pid, pidfd) in pids.iter().zip(&pidfds) {
             if still.contains(pid) {

@@ -1,5 +1,5 @@
-//! Whether this host's KVM runs VMs: what a probe boot has shown. That the device opens, and creates VMs, says little: there
-//! are hosts where none of them ever boots.
+//! Whether this host's KVM runs VMs, as tested by a probe boot. That the device opens and creates VMs says little: on some
+//! hosts, none of them ever boots.
 
 use std::io;
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::path::Path;
 use arenite_image::Image;
 use serde::{Deserialize, Serialize};
 
-/// The label of images with a VM. It keeps the earlier name, which built images carry.
+/// The label of images with a VM. It keeps the earlier name, which built images have.
 pub const VM_LABEL: &str = "arenite.machine";
-/// The file of the data directory that keeps the verdict.
+/// The file of the data directory that stores the verdict.
 const PLACE: &str = "kvm.json";
 const DEVICE: &str = "/dev/kvm";
 
-/// What was found, or decided, for one host.
+/// The result of a probe, or a decision, for one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvmVerdict {
     pub works: bool,
-    /// How that is known, for people.
+    /// The source of the verdict, for people.
     pub reason: String,
-    /// The kernel and the processor that it holds for.
+    /// The kernel and the processor that it applies to.
     host: String,
     pub made_at: String,
 }
@@ -29,16 +29,16 @@ impl KvmVerdict {
         Self { works, reason, host: host(), made_at: jiff::Timestamp::now().to_string() }
     }
 
-    /// The last one, when it was made under this kernel and on this processor.
+    /// Reads the stored verdict, if it is for this kernel and this processor.
     pub fn read(data_dir: &Path) -> Option<Self> {
         let text = std::fs::read(data_dir.join(PLACE)).ok()?;
         serde_json::from_slice(&text).ok().filter(|verdict: &Self| verdict.host == host())
     }
 
-    /// Keeps it in place of the last one. Servers that run follow it from the next sandbox on.
+    /// Replaces the stored verdict. Running servers apply it from the next sandbox on.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the file system.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let fresh = data_dir.join(format!("{PLACE}.new"));
         std::fs::write(&fresh, serde_json::to_vec(self)?)?;

@@ -1,4 +1,4 @@
-//! One server, and one build, for a data directory.
+//! Locks of a data directory: one server, and one build.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::data_dir;
 use crate::EngineError;
 
-/// The most bytes of a lock file that are read.
+/// Maximum number of bytes of a lock file that are read.
 const MAX_BYTES: u64 = 16 << 10;
 
 /// The right to serve a data directory: held while this value lives, released by the kernel when the process dies.
@@ -18,11 +18,11 @@ pub struct ServerLock {
     file: File,
 }
 
-/// What the lock file says of the server that holds it.
+/// The server that holds the lock, as the lock file describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockHolder {
     pub pid: u32,
-    /// Where it serves, such as `http://127.0.0.1:8080`.
+    /// Its addresses, such as `http://127.0.0.1:8080`.
     #[serde(default)]
     pub addresses: Vec<String>,
 }
@@ -38,10 +38,10 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl ServerLock {
-    /// Takes the lock at once. Makes the data directory when it is not there, and nothing else.
+    /// Takes the lock without waiting. Creates the data directory if it doesn't exist, and nothing else.
     ///
     /// # Errors
-    /// [`EngineError::InUse`] when another server has it.
+    /// [`EngineError::InUse`] if another server has it.
     pub fn take(data_dir: &Path) -> Result<Self, EngineError> {
         let (mut file, path) = open(data_dir, "server.lock")?;
         match file.try_lock() {
@@ -69,14 +69,14 @@ impl ServerLock {
         }
     }
 
-    /// Waits until the server that has the lock has ended. Blocks the thread.
+    /// Waits until the server with the lock has ended. Blocks the thread.
     pub fn wait(data_dir: &Path) -> Result<Self, EngineError> {
         let (file, path) = open(data_dir, "server.lock")?;
         file.lock().map_err(cannot_lock(&path))?;
         Ok(Self { file })
     }
 
-    /// Writes who serves, and where, for a second server to name.
+    /// Writes this server and its addresses, for a second server's error message.
     pub fn announce(&mut self, addresses: Vec<String>) -> std::io::Result<()> {
         let holder = LockHolder { pid: std::process::id(), addresses };
         self.file.set_len(0)?;
@@ -85,7 +85,7 @@ impl ServerLock {
     }
 }
 
-/// Waits for the right to build in a data directory.
+/// Waits for the lock to build in a data directory.
 pub(super) fn for_build(data_dir: &Path) -> Result<File, EngineError> {
     let (file, path) = open(data_dir, "build.lock")?;
     match file.try_lock() {
@@ -126,7 +126,7 @@ fn cannot_lock(path: &Path) -> impl Fn(std::io::Error) -> EngineError + use<> {
     move |source| EngineError::Host { what: what.clone(), source }
 }
 
-/// None when it has not written anything yet, or is a version that writes nothing.
+/// None if it has not written anything yet, or is a version that writes nothing.
 fn read_holder(file: &mut File) -> Option<LockHolder> {
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text).ok()?;

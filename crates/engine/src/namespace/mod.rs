@@ -1,4 +1,4 @@
-//! Sandboxes made of Linux namespaces on this host: the default engine.
+//! Sandboxes in Linux namespaces on this host: the default engine.
 //!
 //! ```text
 //!  prepare (ahead)                         create                          destroy
@@ -6,9 +6,9 @@
 //!  writable layer, PID 1, spawner          (a few milliseconds)
 //! ```
 //!
-//! Sandboxes are not children of the server and outlive it. All that is needed to find one again is in its record, which
-//! has a copy in another directory, and every object on the host carries the installation's tag or the sandbox's id. So
-//! a start finds all of them; what it does with them is in `recovery`.
+//! Sandboxes are not children of the server and outlive it. A sandbox's record, with a copy in another directory, has all that
+//! is needed to re-adopt it. Every object on the host carries the installation's tag or the sandbox's id. So a start finds all
+//! of them; `recovery` decides what happens to them.
 
 mod ahead;
 mod build;

@@ -1,7 +1,7 @@
-//! This program's own file, held from the start of the server: an update may replace or remove it meanwhile.
+//! This program's own file, held open from the start of the server: an update may replace or remove it meanwhile.
 //!
-//! A sandbox runs it on its own overlay, and an overlay is made of directories. So the data directory has one, in which
-//! the file has another name.
+//! A sandbox runs it on a separate overlay, and overlays are of directories. So the data directory has one, in which the file
+//! has another name.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,12 +16,12 @@ use rustix::fs::{AtFlags, CWD, linkat};
 pub(super) struct Program {
     file: File,
     dir: PathBuf,
-    /// The name in `dir`, which says which version it is.
+    /// The name in `dir`, which contains the version.
     name: String,
 }
 
 impl Program {
-    /// Opens the program at `path`, of which `dir` is to hold a name.
+    /// Opens the program at `path`, and selects its name in `dir`.
     pub(super) fn open(path: &Path, dir: PathBuf) -> io::Result<Self> {
         let file = File::open(path)?;
         let about = file.metadata()?;
@@ -29,7 +29,7 @@ impl Program {
         Ok(Self { file, dir, name })
     }
 
-    /// Gives the file its name while it still has another, and removes the names of other versions.
+    /// Links the file under that name while it still has another, and removes the names of other versions.
     pub(super) fn keep(&self) -> io::Result<()> {
         self.named()?;
         for entry in fs::read_dir(&self.dir)?.flatten() {
@@ -40,7 +40,7 @@ impl Program {
         Ok(())
     }
 
-    /// A path to execute it from, good in this process and its children whatever became of the file's own name.
+    /// A path to execute it from, valid in this process and its children after any change of the file's own name.
     pub(super) fn held(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
@@ -50,7 +50,7 @@ impl Program {
         &self.name
     }
 
-    /// A mount of the directory in which it has that name, which is made again if it was removed.
+    /// Mounts the directory that contains that name, after recreating the name if it was removed.
     pub(super) fn mount(&self) -> io::Result<OwnedFd> {
         self.named()?;
         mounts::detached(&self.dir, Attributes { read_only: true, ..Attributes::default() })
@@ -62,9 +62,9 @@ impl Program {
             return Ok(path);
         }
         fs::create_dir_all(&self.dir)?;
-        // Sandboxes' ids look a file up in it, and nobody else gets there: the data directory is closed.
+        // Sandboxes' ids look a file up in it, and no other user reaches it: the data directory is closed.
         fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755))?;
-        // A second name keeps the pages shared. A file on another file system, one without any name left, or one that only
+        // A second name keeps the pages shared. A file on another file system, a file without any name left, or one that only
         // root may execute, is copied.
         let for_all = self.file.metadata()?.mode() & 0o5 == 0o5;
         if !for_all || linkat(CWD, self.held(), CWD, &path, AtFlags::SYMLINK_FOLLOW).is_err() {

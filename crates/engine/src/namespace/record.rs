@@ -1,4 +1,4 @@
-//! What is kept on disk of each sandbox, so that a new server finds it again.
+//! Each sandbox's record on disk, from which a new server re-adopts it.
 //!
 //! ```text
 //!  data_dir/run/<id>/sandbox.json       the record, and
@@ -8,8 +8,8 @@
 //!  data_dir/records/<id>/quarantine.json    since when it is in quarantine
 //! ```
 //!
-//! A record is a line with its version and checksum, then its JSON. A copy that is missing, cut or changed is restored
-//! from the other at a start.
+//! A record is a line with its version and checksum, then its JSON. A start restores a missing, truncated or changed copy from
+//! the other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,20 +39,20 @@ pub(super) struct Record {
     pub(super) pid: i32,
     /// When that process started: see [`super::slot::start_time`].
     pub(super) start_time: u64,
-    /// The host's boot that it belongs to.
+    /// The host's boot in which it runs.
     pub(super) boot: String,
     pub(super) uid_index: u32,
     pub(super) net_index: Option<u32>,
     pub(super) image: String,
     /// The directories below its writable layer, which must not be removed while it lives.
     pub(super) layers: Vec<PathBuf>,
-    /// Made ahead, and nobody's yet.
+    /// Created in advance, and not assigned yet.
     #[serde(default)]
     pub(super) pooled: bool,
-    /// What control needs to make its row again. The engine doesn't read it.
+    /// Content from which control recreates its row. The engine doesn't read it.
     #[serde(default)]
     pub(super) memo: Option<String>,
-    /// Counts the times that it was written: of two sound copies the higher is valid.
+    /// Counts the writes: of two sound copies, the higher one is valid.
     #[serde(default)]
     pub(super) revision: u32,
 }
@@ -66,7 +66,7 @@ struct Header {
     checksum: String,
 }
 
-/// Why a copy of a record can't be used.
+/// Why a copy of a record is unusable.
 #[derive(Debug, Error)]
 enum Damage {
     #[error("it is cut short or was changed")]
@@ -110,17 +110,17 @@ fn checksum(version: u32, body: &[u8]) -> String {
     hasher.update(&version.to_le_bytes()).update(body).finalize().to_hex().to_string()
 }
 
-/// What the two copies of a record say.
+/// The content of the two copies of a record.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) record: Option<Record>,
-    /// What is wrong with copies that are there.
+    /// Faults of existing copies.
     pub(super) faults: Vec<String>,
-    /// Both copies are there, sound and equal.
+    /// Both copies exist, are sound and equal.
     pub(super) complete: bool,
 }
 
-/// Whether the host lacked something to look with. It says nothing about what was looked at.
+/// Whether the host lacked resources for the check. It says nothing about the checked object.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     let codes = [Errno::NOMEM, Errno::NOBUFS].map(|errno| Some(errno.raw_os_error()));
     ran_out(error) || codes.contains(&error.raw_os_error())
@@ -158,12 +158,12 @@ impl Records {
         self.run.join(id)
     }
 
-    /// The copy first: after a write that was cut off, the one in `run` is sound as well, and older.
+    /// The second copy first: after an interrupted write, the one in `run` is sound as well, and older.
     fn places(&self, id: &str) -> [PathBuf; 2] {
         [self.copies.join(id), self.run.join(id)]
     }
 
-    /// Where the guest of a sandbox is dialled.
+    /// The socket on which the guest of a sandbox listens.
     pub(super) fn socket(&self, id: &SandboxId) -> PathBuf {
         let [copy, first] = self.places(id.as_str()).map(|dir| dir.join(SOCKET));
         if !first.exists() && copy.exists() { copy } else { first }
@@ -179,7 +179,7 @@ impl Records {
         Ok(listener)
     }
 
-    /// Removes both names of the socket of a guest that has ended.
+    /// Removes both names of an ended guest's socket.
     pub(super) fn remove_sockets(&self, id: &SandboxId) -> io::Result<()> {
         for dir in self.places(id.as_str()) {
             match fs::remove_file(dir.join(SOCKET)) {
@@ -201,7 +201,7 @@ impl Records {
         Ok(())
     }
 
-    /// Writes both copies, and gives the socket the name that it lacks.
+    /// Writes both copies, and restores the socket's missing name.
     pub(super) fn restore(&self, record: &Record) -> io::Result<()> {
         self.write(record)?;
         let [copy, first] = self.places(record.id.as_str()).map(|dir| dir.join(SOCKET));
@@ -212,15 +212,15 @@ impl Records {
         }
     }
 
-    /// Whether both names of the socket are there.
+    /// Whether both names of the socket exist.
     pub(super) fn has_both_sockets(&self, id: &SandboxId) -> bool {
         self.places(id.as_str()).iter().all(|dir| dir.join(SOCKET).exists())
     }
 
-    /// What the record says.
+    /// Reads a record.
     ///
     /// # Errors
-    /// When the host lacks what it takes to look: see [`is_shortage`].
+    /// If the host lacks resources for it: see [`is_shortage`].
     pub(super) fn read(&self, id: &str) -> io::Result<Reading> {
         let mut reading = Reading::default();
         let mut sound = Vec::new();
@@ -242,7 +242,7 @@ impl Records {
         Ok(reading)
     }
 
-    /// Whether it has a directory in either place.
+    /// Whether it has a directory in either location.
     pub(super) fn has_any(&self, id: &str) -> io::Result<bool> {
         let [copy, first] = self.places(id);
         Ok(copy.try_exists()? || first.try_exists()?)
@@ -258,7 +258,7 @@ impl Records {
         Ok(())
     }
 
-    /// Gives copies that can't be read another name, beside which a new record may stand.
+    /// Renames unreadable copies, so that a new record can be written.
     pub(super) fn set_aside(&self, id: &str) -> io::Result<()> {
         for dir in self.places(id) {
             match fs::rename(dir.join(FILE), dir.join("sandbox.json.unreadable")) {
@@ -269,7 +269,7 @@ impl Records {
         Ok(())
     }
 
-    /// The ids that have a directory in either place.
+    /// The ids that have a directory in either location.
     pub(super) fn list(&self) -> io::Result<BTreeSet<String>> {
         let mut ids = BTreeSet::new();
         for dir in [&self.run, &self.copies] {
@@ -284,7 +284,7 @@ impl Records {
         Ok(ids)
     }
 
-    /// Notes that a sandbox is in quarantine. Since when: as an earlier note says, else since now.
+    /// Records that a sandbox is in quarantine. Returns the time from an earlier note, else now.
     pub(super) fn note_quarantine(&self, id: &str, reason: &str) -> io::Result<Timestamp> {
         let path = self.copies.join(id).join(NOTE);
         let before = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok());
@@ -295,7 +295,7 @@ impl Records {
     }
 
     pub(super) fn end_quarantine(&self, id: &str) {
-        // Without a quarantine there is none. One that stays is overwritten by the next.
+        // An error is ignored: without a quarantine there is no note, and a remaining one is overwritten by the next.
         let _ = fs::remove_file(self.copies.join(id).join(NOTE));
     }
 }
@@ -304,11 +304,11 @@ impl Records {
 pub(super) fn has_sandboxes(data_dir: &Path) -> bool {
     let records = Records::new(data_dir);
     let has = |id: &String| records.places(id).iter().any(|dir| dir.join(FILE).exists() || dir.join(NOTE).exists());
-    // What can't be looked at may hold some.
+    // A directory that can't be read may hold some.
     records.list().map_or(true, |ids| ids.iter().any(has))
 }
 
-/// A name for the same file. File systems without such names go without.
+/// Creates a hard link. File systems without hard links go without.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(to).and_then(|()| fs::hard_link(from, to)),
@@ -320,7 +320,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// What the record of a sandbox says of its image, for commands that remove images.
+/// The record's information about a sandbox's image, for commands that remove images.
 #[derive(Debug, Clone)]
 pub struct RecordedSandbox {
     pub id: SandboxId,
@@ -330,7 +330,7 @@ pub struct RecordedSandbox {
     pub layers: Vec<PathBuf>,
 }
 
-/// Why it isn't known which sandboxes stand on which layers.
+/// Why it is unknown which sandboxes use which layers.
 #[derive(Debug, Error)]
 pub enum RecordsError {
     #[error("could not read the records of sandboxes in {}: {source}", data_dir.display())]
@@ -342,7 +342,7 @@ pub enum RecordsError {
 /// The records of all sandboxes of a data directory. A server may be running on it.
 ///
 /// # Errors
-/// When it isn't known of one which layers it uses.
+/// If it is unknown which layers one of them uses.
 pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, RecordsError> {
     let read = |source| RecordsError::Read { data_dir: data_dir.to_owned(), source };
     let records = Records::new(data_dir);
@@ -357,7 +357,7 @@ pub fn recorded_sandboxes(data_dir: &Path) -> Result<Vec<RecordedSandbox>, Recor
             None if records.copies.join(&id).join(NOTE).exists() => {
                 return Err(RecordsError::Unknown { id, faults: "it is missing".to_owned() });
             }
-            // Being made, or prepared.
+            // Being created, or prepared.
             None => {}
         }
     }

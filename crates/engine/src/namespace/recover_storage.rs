@@ -1,4 +1,4 @@
-//! Takes a storage pool that an error made read-only off the host, and mounts it again.
+//! Unmounts a storage pool that an error made read-only, and mounts it again.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::slot::cgroup;
 use super::storage::{self, Storage, StorageConfig, StorageError};
 use crate::EngineError;
 
-/// Ends what uses the pool of `data_dir` and mounts it again, if it is read-only. What was done, in words.
+/// Ends what uses the pool of `data_dir` and mounts it again, if it is read-only. Returns descriptions of what was done.
 ///
 /// # Errors
-/// [`EngineError::InUse`] while a server runs, and what still keeps the pool from being mounted.
+/// [`EngineError::InUse`] while a server runs, and anything else that keeps the pool from being mounted.
 pub fn recover_storage(data_dir: &Path) -> Result<Vec<String>, EngineError> {
     let _lock = ServerLock::take(data_dir)?;
     let failed = |error: StorageError| EngineError::Storage { hint: error.hint(), reason: error.to_string() };

@@ -1,14 +1,14 @@
-//! What a start makes of what it finds on the host.
+//! Recovery: what a start does with the sandboxes that it finds on the host.
 //!
 //! ```text
-//!  look at all of it ──► judge each ──► found          its record is sound, or its row is known and it has no processes
-//!  (nothing changes,                ├─► removed        prepared and never used, or nothing of it but empty directories
-//!   and a look that                 └─► quarantined    all else: processes, disk, ids and address stay as they are
-//!   fails ends the start)
+//!  inspect everything   ──► judge each ──► found          its record is sound, or its row is known and it has no processes
+//!  (nothing changes, and               ├─► removed        prepared and never used, or nothing of it but empty directories
+//!   a failed inspection                └─► quarantined    all else: processes, disk, ids and address stay unchanged
+//!   ends the start)
 //! ```
 //!
-//! The engine's side of a sandbox is made after its row and removed before it. So a sound record without a row tells of a
-//! store that has lost rows, and not of a leftover.
+//! The engine's side of a sandbox is created after its row and removed before it. So a sound record without a row means that
+//! the store lost rows, and is not a leftover.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -28,14 +28,14 @@ use super::slot::{IdRanges, start_time, wait_end};
 use super::storage::{LayerUse, StorageError};
 use crate::{EngineError, Found, FoundState, Quarantined, Recovery, Remains, Row};
 
-/// What becomes of an id that was found on the host or in a row.
+/// The decision about an id that was found on the host or in a row.
 enum Verdict {
     Found {
         record: Option<Record>,
         /// Its process, or why it is lost.
         live: Result<Arc<OwnedFd>, String>,
         paused: bool,
-        /// What was missing or damaged of its record.
+        /// What was missing or damaged in its record.
         to_restore: Option<String>,
     },
     Remove(String),
@@ -45,16 +45,16 @@ enum Verdict {
     },
 }
 
-/// What a sandbox in quarantine keeps others from.
+/// The ids and address that a quarantined sandbox occupies.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Occupied {
     pub(super) uid_index: Option<u32>,
     pub(super) net_index: Option<u32>,
-    /// It has processes whose address isn't known.
+    /// It has processes with an unknown address.
     unknown_net: bool,
 }
 
-/// How many sandboxes there are on disk, as far as it can be seen.
+/// The number of sandboxes on disk, as far as it is known.
 pub(super) fn count(data_dir: &std::path::Path) -> usize {
     Records::new(data_dir).list().map_or(0, |ids| ids.len())
 }
@@ -72,7 +72,7 @@ fn look_at_storage(error: StorageError) -> EngineError {
 }
 
 impl EngineShared {
-    /// Finds the process of a record, if it is the same one.
+    /// Opens the process of a record, if it is the same one.
     fn find(&self, record: &Record) -> io::Result<Result<Arc<OwnedFd>, String>> {
         if record.boot != boot_id()? {
             return Ok(Err("the host was restarted".to_owned()));
@@ -84,11 +84,11 @@ impl EngineShared {
             Err(Errno::SRCH | Errno::INVAL) => return ended,
             Err(error) => return Err(error.into()),
         };
-        // Opened first, compared after: the number can't change hands between the two.
+        // Opened first, compared after: the pid can't be reused between the two.
         if start_time(record.pid)? != Some(record.start_time) || wait_end(&pidfd, Duration::ZERO) {
             return ended;
         }
-        // A copy of a data directory has the records of its original's sandboxes.
+        // A copy of a data directory has the records of the original's sandboxes.
         let ours = self.host.cgroups.try_processes(record.id.as_str()).map_err(|error| error.source)?;
         if !ours.contains(&record.pid) {
             return Ok(Err("its processes belong to another data directory".to_owned()));
@@ -126,7 +126,7 @@ impl EngineShared {
     fn judge(&self, id: &SandboxId, is_known: bool) -> Result<Verdict, EngineError> {
         let text = id.as_str();
         let layer = self.host.storage.layer_use(text).map_err(look_at_storage)?;
-        // One that was cut off before it got its mark has no directory of a record: a guest's is made before it starts.
+        // An interrupted preparation without the mark has no directory of a record: a guest's is created before it starts.
         let is_unused = match layer {
             LayerUse::Unused => true,
             LayerUse::Unmounted => !self.host.records.has_any(text).map_err(look(format!("the record of sandbox {id}")))?,
@@ -171,7 +171,7 @@ impl EngineShared {
         Ok(Verdict::Quarantine { reason: wrong, occupied: self.occupied(None, &processes) })
     }
 
-    /// The ids and the address of a sandbox, as its record or else its processes say.
+    /// The ids and the address of a sandbox, from its record or else its processes.
     fn occupied(&self, record: Option<&Record>, processes: &[i32]) -> Occupied {
         if let Some(record) = record {
             return Occupied { uid_index: Some(record.uid_index), net_index: record.net_index, unknown_net: false };
@@ -185,7 +185,7 @@ impl EngineShared {
         Occupied { uid_index, net_index, unknown_net: net_index.is_none() && !processes.is_empty() }
     }
 
-    /// Looks at everything and changes nothing.
+    /// Inspects everything and changes nothing.
     fn judge_all(&self, known: &HashMap<SandboxId, Row>) -> Result<Vec<(SandboxId, Verdict)>, EngineError> {
         let mut ids = self.ids_on_host()?;
         ids.extend(known.keys().cloned());
@@ -279,7 +279,7 @@ impl EngineShared {
         })
     }
 
-    /// Ends what can't be explained, and keeps its disk.
+    /// Ends the processes of what can't be explained, and keeps its disk.
     fn give_up(&self, row: &Row, reason: String) -> Result<FoundState, EngineError> {
         let id = row.id.as_str();
         self.host.end_processes(id);
@@ -289,7 +289,7 @@ impl EngineShared {
         Ok(FoundState::Lost(reason))
     }
 
-    /// Gives back what a sandbox in quarantine kept others from.
+    /// Releases the ids and address that a quarantined sandbox occupied.
     pub(super) fn forget_quarantine(&self, id: &SandboxId) {
         self.host.records.end_quarantine(id.as_str());
         let Some(occupied) = self.state().quarantined.remove(id) else { return };
@@ -299,7 +299,7 @@ impl EngineShared {
         }
     }
 
-    /// What a sandbox in quarantine becomes under its row.
+    /// The state of a quarantined sandbox after its adoption.
     fn take_back(&self, row: &Row) -> Result<(FoundState, Option<Arc<OwnedFd>>), EngineError> {
         let id = &row.id;
         let reading = self.read_record(id.as_str())?;
@@ -314,7 +314,7 @@ impl EngineShared {
         let state = if self.is_frozen(id.as_str())? { FoundState::Paused } else { FoundState::Running };
         {
             let mut held = self.state();
-            // Its ids and its address are still its own.
+            // Its ids and its address are still reserved for it.
             held.quarantined.remove(id);
             if let Some(live) = held.live.get_mut(id) {
                 live.record = record;
@@ -335,7 +335,7 @@ impl EngineShared {
     }
 }
 
-/// What a recovery did.
+/// The results of a recovery.
 #[derive(Default)]
 struct Settled {
     recovery: Recovery,
@@ -399,14 +399,14 @@ impl NamespaceEngine {
     }
 }
 
-/// The range of ids that `/proc/PID/uid_map` names.
+/// The range of ids in `/proc/PID/uid_map`.
 fn uid_index(map: &str) -> Option<u32> {
     let mut fields = map.split_ascii_whitespace();
     (fields.next()? == "0").then_some(())?;
     IdRanges::index(fields.next()?.parse().ok()?)
 }
 
-/// The addresses that `/proc/PID/net/fib_trie` has as that network namespace's own.
+/// The network namespace's own addresses in `/proc/PID/net/fib_trie`.
 fn own_addresses(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
     let lines = trie.lines().map(str::trim);
     lines

@@ -1,7 +1,7 @@
-//! Running a sandbox again whose processes have ended, on the disk that it left.
+//! Runs a sandbox again after its processes ended, on the disk that it left.
 //!
-//! The disk was the sandbox's: any of its files may be a link that leads anywhere. So nothing here follows a link on it, and
-//! what can't be written without following one is left out.
+//! The sandbox controlled the disk: any of its files may be a link that leads anywhere. So this module follows no link on it,
+//! and leaves out what can't be written without following one.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,7 +56,7 @@ impl NamespaceEngine {
 }
 
 impl EngineShared {
-    /// Ends what is left of the sandbox's processes and gives its address back. Its record and its disk stay.
+    /// Ends what is left of the sandbox's processes and releases its address. Its record and its disk stay.
     fn end_rest(&self, id: &SandboxId) -> Result<Option<Record>, EngineError> {
         let live = self.state().live.remove(id);
         let record = match live {
@@ -67,7 +67,7 @@ impl EngineShared {
                     self.state().live.insert(id.clone(), Live { record, pidfd });
                     return Err(EngineError::Timeout { what: "ending the sandbox's processes", limit: END_LIMIT });
                 }
-                // Only one that this server has seen alive holds its address: those that were lost gave it up at the start.
+                // Only a sandbox that this server has seen running holds its address: lost ones released it at the start.
                 self.host.end_again(id, record.net_index);
                 Some(record)
             }
@@ -81,7 +81,7 @@ impl EngineShared {
     }
 }
 
-/// The layers below the disk: those on which it was made, even if the image has been built again since.
+/// The layers below the disk: those that it was created on, even if the image has been rebuilt since.
 fn layers(shared: &Arc<EngineShared>, image: &Image, record: Option<Record>) -> Result<Vec<PathBuf>, EngineError> {
     let mut layers = match record {
         Some(record) => record.layers,
@@ -103,12 +103,12 @@ fn layers(shared: &Arc<EngineShared>, image: &Image, record: Option<Record>) -> 
     Ok(layers)
 }
 
-/// Writes files of `/etc` onto a disk that a sandbox had. One whose `/etc` is no directory any more goes without.
+/// Writes files of `/etc` onto a sandbox's used disk. Writes nothing if `/etc` is no longer a directory.
 pub(super) fn write_etc(upper: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let directory = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let upper = open(upper, directory | OFlags::NOFOLLOW, Mode::empty())?;
     let Ok(etc) = beneath(&upper, "etc", directory) else { return Ok(()) };
-    // A new file in the place of whatever has the name: what was there may be a link, or have other names.
+    // A new file replaces any existing one: that may be a link, or have other names.
     let temporary = format!(".arenite-{name}");
     match unlinkat(&etc, &temporary, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
@@ -119,19 +119,19 @@ pub(super) fn write_etc(upper: &Path, name: &str, content: &[u8]) -> io::Result<
     fchmod(&file, Mode::from_raw_mode(0o644))?;
     std::fs::File::from(file).write_all(content)?;
     match renameat(&etc, &temporary, &etc, name) {
-        // The sandbox made a directory of it.
+        // The sandbox created a directory there.
         Err(rustix::io::Errno::ISDIR) => Ok(unlinkat(&etc, &temporary, AtFlags::empty())?),
         other => Ok(other?),
     }
 }
 
-/// Where the program is mounted as a command, if its place is still there.
+/// Where the program is mounted as a command, if its path still exists.
 pub(super) fn command_place(upper: &Path) -> Option<String> {
     let upper = open(upper, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = beneath(&upper, command::PLACE, OFlags::PATH | OFlags::CLOEXEC).ok()?;
     let about = rustix::fs::fstat(&file).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(about.st_mode);
-    // An image that brings a program of that name has kept its own.
+    // An image with a program of that name keeps it.
     (kind.is_file() && about.st_size == 0).then(|| format!("/{}", command::PLACE))
 }
 

@@ -1,8 +1,8 @@
-//! Prepared sandboxes: everything that does not depend on the spec, done before anybody asks.
+//! Prepared slots: everything that does not depend on the spec, done in advance.
 //!
 //! A slot has its id, its range of user ids, a network namespace, cgroups with the default limits, a writable layer, and its
-//! first two processes, which wait inside all of these. What is slow about a sandbox is here: entering a cgroup alone
-//! costs 5 to 13 ms on version 1, since the kernel waits for a grace period.
+//! first two processes, which wait inside all of these. These are the slow parts of a create: entering a cgroup alone costs 5
+//! to 13 ms on version 1, since the kernel waits for a grace period.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,10 +21,10 @@ use super::data_dir::{make_shared_dir, write_shared_file};
 use super::{Host, at, command, restart};
 use crate::EngineError;
 
-/// How long a stage of the kernel's work may take before the sandbox is given up. Far above what a busy host needs.
+/// Timeout of a stage in the kernel. Far above what a busy host needs.
 const STAGE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A sandbox that is ready to begin.
+/// A sandbox that is ready to start.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) id: SandboxId,
@@ -33,25 +33,25 @@ pub(super) struct Slot {
     pub(super) kvm: bool,
     pub(super) limits: Resources,
     pub(super) uid_index: u32,
-    /// Its address's number, when its network is open.
+    /// The index of its address, if its network is open.
     pub(super) net_index: Option<u32>,
-    /// Its writable layer; empty for a build, which brings one.
+    /// Its writable layer; empty for a build, which provides one.
     pub(super) layer: PathBuf,
-    /// The layer was a sandbox's before.
+    /// The layer belonged to a sandbox before.
     pub(super) kept: Option<Box<Kept>>,
     pub(super) first: Prepared,
     pub(super) userns: OwnedFd,
     control: OwnedFd,
 }
 
-/// What a sandbox that runs again has from before.
+/// What a restarted sandbox keeps.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// The number of its ids, which are its own as long as its record is there.
+    /// The index of its ids, which stay reserved while its record exists.
     pub(super) uid_index: Option<u32>,
     /// The directories below its writable layer, the lowest first.
     pub(super) layers: Vec<PathBuf>,
-    /// How often its record has been written.
+    /// The number of writes of its record.
     pub(super) revision: u32,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct IdRanges {
 }
 
 const FIRST_ID: u32 = 0x7000_0000;
-/// How many ranges there are. The first is for image builds, one of which runs at a time.
+/// The number of ranges. The first is for image builds, one of which runs at a time.
 const RANGES: u32 = (u32::MAX - FIRST_ID) / IDS;
 
 impl IdRanges {
     pub(super) const BUILDS: u32 = 0;
 
-    /// `start` sets where to begin, so that two installations on a host seldom use the same ids.
+    /// `start` is the first range to try, so that two installations on a host seldom use the same ids.
     pub(super) fn new(start: u32) -> Self {
         Self { used: Mutex::new((HashSet::new(), start % RANGES)) }
     }
@@ -98,7 +98,7 @@ impl IdRanges {
         FIRST_ID + index * IDS
     }
 
-    /// The range that begins with this id.
+    /// The range that starts with this id.
     pub(super) fn index(base: u32) -> Option<u32> {
         let above = base.checked_sub(FIRST_ID)?;
         (above % IDS == 0 && above / IDS < RANGES).then_some(above / IDS)
@@ -111,7 +111,7 @@ impl Host {
         self.prepare_on(id, mode, kvm, None).await
     }
 
-    /// The same for one that is to run again on its disk. On failure the disk stays.
+    /// The same for a sandbox that restarts on its disk. On failure the disk stays.
     pub(super) async fn prepare_again(
         self: &Arc<Self>,
         id: SandboxId,
@@ -188,7 +188,7 @@ impl Host {
         (gateway, has_layer): (Option<Ipv4Addr>, bool),
     ) -> Result<(PathBuf, Prepared, OwnedFd, OwnedFd), EngineError> {
         let layer = match mode {
-            // A build brings the layer that it makes.
+            // A build provides its layer.
             NetworkMode::Host => None,
             _ if has_layer => Some(self.kept_layer(id, gateway)?),
             _ => Some(self.writable_layer(id, limits, gateway)?),
@@ -220,7 +220,7 @@ impl Host {
     }
 }
 
-/// Why the launcher did not make a sandbox's first process.
+/// Why the launcher did not create a sandbox's first process.
 enum LaunchFailure {
     /// It ended, or was killed because it did not answer.
     NeedsAnother(LaunchError),
@@ -237,8 +237,8 @@ impl LaunchFailure {
 }
 
 impl Host {
-    /// Has the launcher make the namespaces and the first process, and answers it with the server's end of its control
-    /// socket. What it makes in vain ends when that socket closes: each try has its own.
+    /// Makes the launcher create the namespaces and the first process, and returns that process with the server's end of its
+    /// control socket. Processes of failed attempts end when that socket closes: each attempt has its own.
     fn launch(
         &self,
         request: Prepare,
@@ -263,7 +263,7 @@ impl Host {
         }
     }
 
-    /// A new writable layer with the files that name its resolver, and the place of `aio`.
+    /// Creates a writable layer with the files that name its resolver, and the path of `aio`.
     fn writable_layer(&self, id: &SandboxId, limits: &Resources, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer =
             self.storage.create_layer(id.as_str(), limits.disk_bytes).map_err(|e| at("writable layer", io::Error::other(e)))?;
@@ -276,7 +276,7 @@ impl Host {
         Ok(layer)
     }
 
-    /// The writable layer that a sandbox left.
+    /// Opens the writable layer that a sandbox left.
     fn kept_layer(&self, id: &SandboxId, gateway: Option<Ipv4Addr>) -> Result<PathBuf, EngineError> {
         let layer = self.storage.reuse_layer(id.as_str()).map_err(|e| at("writable layer", io::Error::other(e)))?;
         restart::write_etc(&layer.join("upper"), "resolv.conf", resolver(gateway).as_bytes()).map_err(|e| at("etc", e))?;
@@ -292,7 +292,7 @@ fn resolver(gateway: Option<Ipv4Addr>) -> String {
 }
 
 impl Slot {
-    /// Sends what it is to become, and waits until the program runs.
+    /// Sends the configuration, and waits until the program runs.
     pub(super) fn begin(&self, begin: &arenite_isolation::Begin, given: &[BorrowedFd<'_>]) -> Result<(), EngineError> {
         let message = serde_json::to_vec(begin).map_err(|e| at("request", e.into()))?;
         descriptors::send(self.control.as_fd(), &message, given).map_err(|e| at("control socket", e))?;
@@ -309,7 +309,7 @@ impl Slot {
     }
 }
 
-/// The next report of a sandbox in the making; none when it hung up.
+/// The next report of a sandbox that is being created; none if it hung up.
 fn report(control: &OwnedFd) -> Result<Option<Report>, EngineError> {
     let limit = rustix::time::Timespec::try_from(STAGE_LIMIT).expect("30 s fit");
     let mut waiting = [rustix::event::PollFd::new(control, rustix::event::PollFlags::IN)];
@@ -343,17 +343,17 @@ pub(super) fn cgroup(error: arenite_isolation::cgroup::CgroupError) -> EngineErr
     EngineError::Stage { stage: format!("cgroup {}", error.what), source: io::Error::new(kind, error), hint: None }
 }
 
-/// When a process started, in the kernel's ticks since boot: with its number it tells one process from all others of this
-/// boot. None when there is no such process.
+/// When a process started, in the kernel's ticks since boot: with the pid, it identifies a process within this boot. None if
+/// there is no such process.
 pub(super) fn start_time(pid: i32) -> io::Result<Option<u64>> {
     let text = match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // It ended between being opened and read.
+        // It ended between open and read.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The name, in brackets, may hold anything: fields count from the last bracket.
+    // The name, in brackets, may contain anything: fields count from the last bracket.
     let field = || text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok();
     Ok(field())
 }
@@ -365,9 +365,9 @@ pub(super) fn wait_end(pidfd: &OwnedFd, limit: Duration) -> bool {
     matches!(rustix::io::retry_on_intr(|| rustix::event::poll(&mut waiting, Some(&limit))), Ok(n) if n > 0)
 }
 
-/// Sends SIGKILL through a pidfd; fine when it has ended.
+/// Sends SIGKILL through a pidfd; fine if the process has ended.
 pub(super) fn kill(pidfd: &OwnedFd) {
-    // ESRCH, the only error for a descriptor that is a pidfd, means that there is nothing to do.
+    // ESRCH, the only error for a pidfd, means that there is nothing to do.
     let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
 }
 

@@ -1,4 +1,4 @@
-//! Directories of the host that the operator declares for sandboxes.
+//! Host directories that the operator declares for sandboxes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ pub struct Volume {
     pub read_only: bool,
 }
 
-/// Makes the paths real and refuses what can't be shared safely.
+/// Resolves the paths and refuses directories that can't be shared safely.
 pub(super) fn check(volumes: &mut BTreeMap<String, Volume>, data_dir: &Path) -> Result<(), EngineError> {
     for (name, volume) in volumes {
         let refuse =
@@ -44,7 +44,7 @@ pub(super) fn check(volumes: &mut BTreeMap<String, Volume>, data_dir: &Path) -> 
     Ok(())
 }
 
-/// Whether only root gets into the directory: it or one above it lets nobody else in.
+/// Whether only root can enter the directory: it or one above it is closed to others.
 fn is_closed(dir: &Path) -> io::Result<bool> {
     for part in dir.ancestors() {
         let about = fs::metadata(part)?;
@@ -55,8 +55,7 @@ fn is_closed(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The mounts that a spec asks for, and where they go. Their files keep the ids that they have on the host: 0 to 65535 are
-/// the same numbers in the sandbox.
+/// The mounts of a spec, and their targets. Files keep their ids of the host: 0 to 65535 are the same numbers in the sandbox.
 pub(super) fn mounts(
     volumes: &BTreeMap<String, Volume>,
     spec: &SandboxSpec,
@@ -79,7 +78,7 @@ pub(super) fn mounts(
         .collect()
 }
 
-/// Refuses names that are not declared, before anything is made.
+/// Refuses undeclared names, before anything is created.
 pub(super) fn find_all(volumes: &BTreeMap<String, Volume>, spec: &SandboxSpec) -> Result<(), EngineError> {
     match spec.volumes.iter().find(|mount| !volumes.contains_key(&mount.name)) {
         Some(mount) => Err(unknown(volumes, &mount.name)),

@@ -1,4 +1,4 @@
-//! A host of its own for each test.
+//! A separate host for each test.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
@@ -12,7 +12,7 @@ use arenite_isolation::netns;
 
 pub(crate) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub(crate) const WAN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// Addresses of the outside that a sandbox must not reach, each routed there by the host.
+/// Outside addresses that a sandbox must not reach, each routed there by the host.
 pub(crate) const PRIVATE: [&str; 6] = ["10.77.0.1", "169.254.169.254", "172.16.5.5", "192.168.5.5", "100.64.5.5", "198.18.5.5"];
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const LONG: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ impl Outside {
         let (netns, ()) = netns::create(|_| {
             ip("link set lo up");
             ip("link add eth0 mtu 1400 type veth peer name wan mtu 1400");
-            // By way of this process's table of descriptors.
+            // Through this process's table of descriptors.
             let path = format!("/proc/{}/fd/{}", std::process::id(), raw(host));
             ip(&format!("link set wan netns {path}"));
             ip("address add 198.51.100.1/24 dev eth0");
@@ -79,7 +79,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Tells everyone who connects what address they come from. For as long as the process lives.
+/// Answers each client with its source address, for the life of the process.
 pub(crate) fn serve(address: Ipv4Addr, port: u16) {
     let listener = TcpListener::bind((address, port)).unwrap();
     thread::spawn(move || {
@@ -89,7 +89,7 @@ pub(crate) fn serve(address: Ipv4Addr, port: u16) {
     });
 }
 
-/// The address that the server at `to` sees us come from.
+/// Our source address, as the server at `to` sees it.
 pub(crate) fn ask_address(to: impl ToSocketAddrs) -> io::Result<Ipv4Addr> {
     let to = to.to_socket_addrs()?.next().unwrap();
     let mut stream = TcpStream::connect_timeout(&to, LONG)?;
@@ -103,7 +103,7 @@ pub(crate) fn in_net<T: Send>(net: &impl AsFd, visit: impl FnOnce() -> T + Send)
     netns::enter(net.as_fd(), || io::Result::Ok(visit())).unwrap()
 }
 
-/// Nothing that a sandbox may not reach makes it wait: the refusal comes at once.
+/// Asserts that refusals are immediate, without a timeout.
 pub(crate) fn assert_refused(to: impl ToSocketAddrs + std::fmt::Debug) {
     let error = ask_address(&to).expect_err(&format!("{to:?} was reached"));
     assert!(matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::ConnectionRefused), "{to:?}: {error}");

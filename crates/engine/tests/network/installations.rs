@@ -1,4 +1,4 @@
-//! Several installations on a host, servers that come back, many sandboxes.
+//! Several installations on a host, restarted servers, many sandboxes.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -28,7 +28,7 @@ fn installations_share_a_host_and_come_back_to_their_own() {
         let out = |net: &PreparedNet| in_net(&net.netns, || ask_address((OUTSIDE, PORT)).unwrap());
         in_net(&kept.netns, || assert_refused((cross.address, PORT)));
 
-        // As by kill -9: the server goes, the sandboxes stay.
+        // As after kill -9: the server is gone, the sandboxes stay.
         let subnet = one.subnet();
         drop(one);
         assert_eq!(out(&kept), WAN);
@@ -68,7 +68,7 @@ fn a_subnet_that_the_host_uses_is_passed_over() {
         let network = Network::open(config("used")).await.unwrap();
         assert_eq!(network.subnet(), "10.212.0.0/16".parse().unwrap());
         drop(network);
-        // A wide route of a VPN leaves no untouched one, so only what is specific counts.
+        // A VPN's wide route leaves no range free, so only specific routes count.
         ip("route add 10.0.0.0/8 via 198.51.100.1");
         let other = Network::open(config("wide")).await.unwrap();
         assert_eq!(other.subnet(), "10.213.0.0/16".parse().unwrap());
@@ -119,7 +119,7 @@ fn many_are_prepared_at_once_and_vanish_with_their_namespace() {
         eventually("links of dropped namespaces vanish", || links("many") == ["armany-gw"]);
         let routes = run("ip", &["route"]);
         assert!(!routes.contains("armany-"), "{routes}");
-        // The address that was freed last is used last.
+        // The most recently released address is used last.
         assert_eq!(network.prepare().await.unwrap().index, 52);
     });
 }

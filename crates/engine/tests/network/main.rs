@@ -1,7 +1,7 @@
 //! Sandboxes' networks on the real kernel. Needs root, iproute2 and nftables.
 //!
-//! Each test has a separate host: a network namespace that plays the host, with an "outside" behind it, so that the real
-//! host's network is not touched and tests run side by side.
+//! Each test has a separate host: a network namespace that acts as the host, with an "outside" behind it, so that the real
+//! host's network is not changed and tests run in parallel.
 //!
 //! ```text
 //!  sandbox ── ar…-N │ host: wan 198.51.100.2/24 ── eth0 198.51.100.1/24 │ outside, where also live

@@ -10,7 +10,7 @@ use arenite_engine::namespace::network::{Network, NetworkConfig, PreparedNet};
 
 use crate::host::*;
 
-/// A resolver on the host's loopback that behaves as the queried name says.
+/// A resolver on the host's loopback with behaviour chosen by the queried name.
 struct FakeResolver {
     address: SocketAddr,
     udp_queries: Arc<AtomicUsize>,
@@ -136,7 +136,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer
 }
 
-/// Off the runtime's only thread, which the forwarder needs.
+/// Not on the runtime's only thread, which the forwarder needs.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -158,14 +158,14 @@ fn names_are_answered_through_the_hosts_resolvers() {
         let asked = move || counts.each_ref().map(|c| c.load(Ordering::SeqCst));
         aside(move || {
             let socket = client(&net);
-            // The resolver that is down is passed over, the answer comes with the client's id and spelling.
+            // The resolver that is down is skipped; the answer has the client's id and spelling.
             socket.send(&query(0x1234, "WwW.Example.org")).unwrap();
             let answer = receive(&socket);
             assert_eq!(answer[..2], [0x12, 0x34]);
             assert_eq!(&answer[12..16], b"\x03WwW");
             assert!(answer.ends_with(FOUND));
             assert_eq!(asked(), [1, 0]);
-            // What is no answer to the question is passed over.
+            // Answers to other questions are ignored.
             socket.send(&query(2, "forged.example.org")).unwrap();
             let answer = receive(&socket);
             assert!(answer[..2] == [0, 2] && answer.ends_with(FOUND), "{answer:x?}");
@@ -174,7 +174,7 @@ fn names_are_answered_through_the_hosts_resolvers() {
             let answer = receive(&socket);
             assert_eq!((&answer[..2], answer[3] & 15), (&[0, 3][..], 5));
             assert!(asked()[1] > 0, "the second resolver was not asked");
-            // Too long for UDP: cut, and whole over TCP.
+            // Too long for UDP: truncated, and complete over TCP.
             socket.send(&query(4, "large.example.org")).unwrap();
             let answer = receive(&socket);
             assert!(answer[2] & 2 != 0 && answer.len() < 512);
@@ -185,7 +185,7 @@ fn names_are_answered_through_the_hosts_resolvers() {
                 let answer = read_framed(&mut stream).unwrap();
                 assert_eq!((answer[1], answer.len()), (id as u8, 35 + 60 * 16));
             }
-            // What is malformed gets no answer, and does no harm.
+            // Malformed messages get no answer, and do no harm.
             for malformed in [&b""[..], b"x", &[0xff; 300], &query(7, "a.example")[..20]] {
                 socket.send(malformed).unwrap();
             }
@@ -208,7 +208,7 @@ fn one_sandbox_cannot_use_up_the_forwarder() {
         let (greedy, modest) = (network.prepare().await.unwrap(), network.prepare().await.unwrap());
         aside(move || {
             let flood = client(&greedy);
-            // 128 may be under way; more are refused at once, not after the resolver's time.
+            // 128 may be in progress; more are refused at once, not after the resolver's time.
             for id in 0..200 {
                 flood.send(&query(id, "silent.example.org")).unwrap();
             }
@@ -217,7 +217,7 @@ fn one_sandbox_cannot_use_up_the_forwarder() {
             let other = client(&modest);
             other.send(&query(1, "www.example.org")).unwrap();
             assert!(receive(&other).ends_with(FOUND));
-            // 8 connections; what is more is closed.
+            // 8 connections; further ones are closed.
             let connect = || in_net(&greedy.netns, || TcpStream::connect((greedy.gateway, 53)).unwrap());
             let held: Vec<_> = (0..8).map(|_| connect()).collect();
             let mut more = connect();
@@ -226,7 +226,7 @@ fn one_sandbox_cannot_use_up_the_forwarder() {
             drop(held);
         })
         .await;
-        // Those under way get their failure in the end; the port is free for the next server.
+        // Those in progress fail in the end; the port is free for the next server.
         network.close(false).await;
         drop(network);
         Network::open(config("flood")).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a sandbox reaches, and what reaches it.
+//! The addresses that a sandbox reaches, and that reach it.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -29,7 +29,7 @@ fn open_reaches_the_outside_and_nothing_private() {
                add rule ip published post ct status dnat masquerade"],
         );
 
-        // What is refused below is there, and the host reaches it.
+        // The refused addresses exist, and the host reaches them.
         for address in PRIVATE {
             assert_eq!(ask_address((address, PORT)).unwrap(), WAN, "{address}");
         }
@@ -57,7 +57,7 @@ fn open_reaches_the_outside_and_nothing_private() {
             assert!(UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", "255.255.255.255:9").is_err());
         });
 
-        // Nobody comes in from outside, neither to a sandbox nor to the forwarder of names.
+        // No connection comes in from outside, neither to a sandbox nor to the DNS forwarder.
         in_net(&net.netns, || serve(Ipv4Addr::UNSPECIFIED, PORT));
         assert!(ask_address((net.address, PORT)).is_ok(), "the host may");
         in_net(&outside.netns, || {
@@ -111,7 +111,7 @@ fn a_sandbox_cannot_lie_about_its_address() {
         heard.set_read_timeout(Some(LONG)).unwrap();
         in_net(&net.netns, || {
             for address in [victim.address, Ipv4Addr::new(203, 0, 113, 77)] {
-                // Only the host's root can do this; a sandbox's has no rights over its network.
+                // Only the host's root can do this; a sandbox's root has no rights over its network.
                 ip(&format!("address add {address}/32 dev eth0"));
                 let liar = UdpSocket::bind((address, 0)).unwrap();
                 liar.send_to(b"lie", (OUTSIDE, 5353)).unwrap();
@@ -119,7 +119,7 @@ fn a_sandbox_cannot_lie_about_its_address() {
             let honest = UdpSocket::bind((net.address, 0)).unwrap();
             honest.send_to(b"truth", (OUTSIDE, 5353)).unwrap();
         });
-        // They would have arrived first, the link keeps their order.
+        // They would have arrived first: the link preserves their order.
         let mut buffer = [0; 16];
         let (length, from) = heard.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..length], from.ip()), (&b"truth"[..], IpAddr::V4(WAN)));
@@ -134,7 +134,7 @@ fn one_sandbox_cannot_fill_the_hosts_connection_table() {
         in_net(&greedy.netns, || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             for port in 10_000..15_000 {
-                // Those beyond the limit are refused, some of them audibly.
+                // Those beyond the limit are refused, some of them with an answer.
                 let _ = socket.send_to(b"x", (OUTSIDE, port));
             }
         });

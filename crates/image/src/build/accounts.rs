@@ -4,7 +4,7 @@
 pub(super) struct Account<'a> {
     pub(super) name: &'a str,
     pub(super) id: u32,
-    /// Of a user: its own group.
+    /// For a user: the primary group.
     pub(super) group: Option<u32>,
 }
 
@@ -18,7 +18,7 @@ pub(super) fn accounts(text: &str) -> impl Iterator<Item = Account<'_>> {
     })
 }
 
-/// An id within a sandbox's own 65,536.
+/// Parses an id within a sandbox's 65,536.
 pub(super) fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| *id < 65_536)
 }

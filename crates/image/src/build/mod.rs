@@ -1,9 +1,9 @@
-//! Building an image from an Imagefile, one layer at a time.
+//! Builds an image from an Imagefile, one layer at a time.
 //!
-//! A step's digest is taken over the digest of the layer below and all that the step's outcome depends on, as far as it can
-//! be known beforehand: for RUN the command, environment, user and directory; for COPY the content of its sources; for a
-//! fresh Debian its suite and our recipe. A layer of that digest is reused. What a RUN fetches from the network is not known
-//! beforehand: [`BuildRequest::use_cache`] off makes every layer, even one that exists.
+//! A step's digest covers the digest of the layer below and everything that determines the step's outcome, as far as it is
+//! known in advance: for RUN the command, environment, user and directory; for COPY the content of its sources; for a fresh
+//! Debian its suite and our recipe. A layer with that digest is reused. What a RUN fetches from the network is not known in
+//! advance: without [`BuildRequest::use_cache`], every layer is built, even one that exists.
 
 mod accounts;
 mod steps;
@@ -26,21 +26,21 @@ use crate::imagefile::{Imagefile, Instruction, Source};
 use crate::root::RootView;
 use crate::store::{ImageStore, LayerRecord, MAX_LAYERS, OpenLayer, StoreLock};
 
-/// The most time that one step may take.
+/// Timeout of one step.
 pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Why a runner could not run a step.
 pub type RunnerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where a step's output goes. An alias, since `async_trait` would tie the bytes' lifetime to the call's.
+/// A receiver of a step's output. An alias, since `async_trait` would tie the bytes' lifetime to the call's.
 pub type StepOutput<'a> = dyn FnMut(&[u8]) + Send + 'a;
 
 /// Runs the steps of a build in sandboxes.
 #[async_trait]
 pub trait BuildRunner: Send + Sync {
-    /// Runs one command on the host's network and answers its exit code (128 and the signal's number when it was killed).
-    /// Merged output goes to `output` as it comes, as one stream. When it answers, nothing of the step runs and nothing is
-    /// mounted any more. Dropping the future ends the step's processes.
+    /// Runs one command on the host's network and returns its exit code (128 plus the signal's number if it was killed). Merged
+    /// output goes to `output` as it arrives, as one stream. When this returns, nothing of the step runs and nothing is mounted
+    /// any more. Dropping the future ends the step's processes.
     async fn run(&self, step: RunStep, output: &mut StepOutput<'_>) -> Result<i32, RunnerError>;
 }
 
@@ -49,50 +49,50 @@ pub trait BuildRunner: Send + Sync {
 pub struct RunStep {
     /// The layers below, lowest first, as an overlay's lower directories.
     pub lower: Vec<PathBuf>,
-    /// The new layer's directory, which holds `upper` and `work`: an id map laid over it covers both.
+    /// The new layer's directory, which contains `upper` and `work`: an id map applied to it covers both.
     pub layer: PathBuf,
     /// The overlay's upper directory: empty, owners are the sandbox's own ids.
     pub upper: PathBuf,
     /// The overlay's work directory: empty.
     pub work: PathBuf,
     pub argv: Vec<String>,
-    /// The build's environment with the image's over it.
+    /// The build's environment, overridden by the image's.
     pub env: BTreeMap<String, String>,
     /// An absolute path that is a directory in the image.
     pub workdir: String,
     /// A name of the image's `/etc/passwd`, or `root`.
     pub user: String,
-    /// To appear read-only at [`BuildEnv::CA_PATH`], on a file system of the step's own.
+    /// Mounted read-only at [`BuildEnv::CA_PATH`], on a separate file system of the step.
     pub ca_file: Option<PathBuf>,
-    /// To appear read-only at their paths, likewise.
+    /// Mounted read-only at their paths, likewise.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// What to build.
+/// An image to build.
 #[derive(Debug, Clone)]
 pub struct BuildRequest<'a> {
     pub imagefile: &'a Imagefile,
-    /// Where COPY finds its sources.
+    /// The directory of COPY's sources.
     pub context_dir: &'a Path,
     pub name: &'a ImageName,
     pub env: &'a BuildEnv,
-    /// Off: no layer is reused, not even a base's own.
+    /// If false, no layer is reused, not even a base's own.
     pub use_cache: bool,
 }
 
-/// How a build goes on.
+/// Progress of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BuildEvent<'a> {
-    /// Another build or removal has the store; this one begins when it has ended.
+    /// Another build or removal has the store; this one starts when it has ended.
     Waiting,
     StepStarted {
         /// From 1.
         number: usize,
-        /// With FROM.
+        /// Including FROM.
         of: usize,
         text: &'a str,
     },
-    /// The step's layer was there already.
+    /// The step's layer existed already.
     Cached {
         bytes: u64,
     },
@@ -108,15 +108,15 @@ pub enum BuildEvent<'a> {
         digest: &'a str,
         took: Duration,
         size_bytes: u64,
-        /// How many of the steps made a layer instead of reusing one.
+        /// The number of steps that built a layer instead of reusing one.
         built: usize,
     },
 }
 
 type Progress<'a> = &'a mut (dyn FnMut(BuildEvent<'_>) + Send);
 
-/// Builds an image and gives it its name, in the place of an older image of that name. A build that fails or is dropped
-/// leaves the older image as it was, and the layers of the steps before for the next build.
+/// Builds an image and gives it its name, replacing an older image of that name. A failed or dropped build leaves the older
+/// image unchanged, and the layers of completed steps for the next build.
 pub async fn build(
     store: &ImageStore,
     request: BuildRequest<'_>,
@@ -140,7 +140,7 @@ pub async fn build(
     Ok(image)
 }
 
-/// Waits for the lock and sweeps what an earlier build has left.
+/// Waits for the lock and removes what an earlier build left.
 async fn acquire(store: &ImageStore, progress: Progress<'_>) -> Result<StoreLock, ImageError> {
     let at_once = store.try_lock()?;
     if at_once.is_none() {
@@ -158,7 +158,7 @@ async fn acquire(store: &ImageStore, progress: Progress<'_>) -> Result<StoreLock
     .await
 }
 
-/// Work on the disk, off the runtime's own threads.
+/// Runs disk work outside the runtime's own threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ImageError> + Send + 'static) -> Result<T, ImageError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
@@ -203,7 +203,7 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// Looks something up in the image as it is so far.
+    /// Reads from the current state of the image.
     async fn view<T: Send + 'static>(
         &self,
         look: impl FnOnce(&RootView) -> std::io::Result<T> + Send + 'static,
@@ -233,10 +233,10 @@ impl Building<'_> {
         self.reuse_digest(digest.hex(), progress).await
     }
 
-    /// Takes the layer of this digest if it is there, or answers the digest that a new one gets.
+    /// Reuses the layer of this digest if it exists; otherwise returns the digest for a new one.
     async fn reuse_digest(&mut self, digest: String, progress: Progress<'_>) -> Result<Found, ImageError> {
         if !self.request.use_cache {
-            // A digest of its own: the layer that is there may be in use.
+            // A separate digest: the existing layer may be in use.
             let now = Timestamp::now().as_nanosecond().to_le_bytes();
             let fresh = FieldDigest::new("fresh").field("step", digest).field("time", now);
             return Ok(Found::Nothing(fresh.hex()));
@@ -263,7 +263,7 @@ impl Building<'_> {
         let (store, lock, lower) = (self.store.clone(), self.lock.clone(), self.lower());
         blocking(move || {
             let layer = store.new_layer(&lock)?;
-            // Gives the new root the owner and mode of the one below.
+            // The new root gets the owner and mode of the one below.
             let opened = LayerWriter::open(&lower, &layer.files());
             match opened {
                 Ok(_) => Ok(layer),
@@ -276,7 +276,7 @@ impl Building<'_> {
         .await
     }
 
-    /// Seals a layer that was made, or gives up one that was not.
+    /// Seals a layer that was built, or discards one that was not.
     async fn end(
         &mut self,
         made: Result<(), ImageError>,
@@ -309,7 +309,7 @@ impl Building<'_> {
 
 enum Found {
     Layer(u64),
-    /// With the digest for a new one.
+    /// No layer exists; with the digest for a new one.
     Nothing(String),
 }
 

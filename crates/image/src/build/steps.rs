@@ -1,4 +1,4 @@
-//! What each instruction does.
+//! The effects of each instruction.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::removal::remove_tree;
 use crate::root::Entry;
 use crate::store::OpenLayer;
 
-/// The most bytes of an image's `/etc/passwd` or `/etc/group` that is read.
+/// Maximum number of bytes that are read of an image's `/etc/passwd` or `/etc/group`.
 const MAX_ACCOUNTS_BYTES: u64 = 1 << 20;
-/// The most bytes of an image's environment, or of its labels.
+/// Maximum size of an image's environment, or of its labels, in bytes.
 const MAX_CONFIG_BYTES: usize = 128 << 10;
-/// What a fresh Debian's programs look for commands in.
+/// The default `PATH` of a fresh Debian.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Building<'_> {
@@ -118,7 +118,7 @@ impl Building<'_> {
                 Err(_) => Err(timeout("the command", source)),
             }
         };
-        // The mount points of the build's own files are no part of what the command made.
+        // The mount points of the build's own files are not part of the command's result.
         let files = layer.files();
         let result = match result {
             Ok(()) => blocking(move || drop_mount_points(&files)).await,
@@ -211,7 +211,7 @@ impl Building<'_> {
     }
 
     pub(super) fn env(&mut self, pairs: &[(String, Text)], source: &Source) -> Result<u64, ImageError> {
-        // All values of one ENV see what was set before it.
+        // All values of one ENV see the environment before it.
         let mut values = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
             values.push((name.clone(), self.expand(value, source)?));
@@ -295,7 +295,7 @@ fn timeout(what: &str, source: &Source) -> ImageError {
 
 fn copy_error(line: usize, error: CopyError) -> ImageError {
     match error.source {
-        // The kind of the host's failure tells a full disk from a mistake.
+        // The kind of the host's error distinguishes a full disk from a mistake.
         Some(source) if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
             ImageError::io("could not copy into", "the new layer")(source)
         }
@@ -320,7 +320,7 @@ fn check_size(map: &BTreeMap<String, String>, what: &str, source: &Source) -> Re
     Ok(0)
 }
 
-/// `.` and `..` taken out by the text alone, as a shell's `cd` does.
+/// Resolves `.` and `..` by text alone, like a shell's `cd`.
 fn lexical(path: &Path) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in path.to_string_lossy().split('/') {
@@ -335,7 +335,7 @@ fn lexical(path: &Path) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// Takes the mount points below `/run/arenite` out of a layer, through directories alone.
+/// Removes the mount points below `/run/arenite` from a layer, through directories only.
 fn drop_mount_points(files: &Path) -> Result<(), ImageError> {
     let run = files.join("run");
     match std::fs::symlink_metadata(&run) {

@@ -3,12 +3,12 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// Stands for the sandboxes: writes down each step and does what its command's words say, on the layer's own directory.
-/// `write NAME`, `fail CODE`, `break` and `hang`.
+/// Replaces the sandboxes: records each step and follows its command, on the layer's own directory. Commands are `write NAME`,
+/// `fail CODE`, `break` and `hang`.
 #[derive(Default)]
 struct RecordingRunner {
     steps: Mutex<Vec<RunStep>>,
-    /// Told when a step hangs.
+    /// Notified when a step hangs.
     hangs: Arc<tokio::sync::Notify>,
 }
 
@@ -24,7 +24,7 @@ impl BuildRunner for RecordingRunner {
         assert!(step.upper.is_dir() && step.work.is_dir());
         assert_eq!(step.upper.parent(), Some(step.layer.as_path()));
         self.steps.lock().unwrap().push(step.clone());
-        // What a sandbox leaves of its own.
+        // Files that the sandbox itself leaves.
         fs::create_dir_all(step.upper.join("run/arenite"))?;
         fs::create_dir_all(step.work.join("work"))?;
         let words: Vec<&str> = step.argv.last().unwrap().split(' ').collect();
@@ -185,7 +185,7 @@ async fn a_layer_is_reused_until_something_above_it_changes() {
     bench.context("f", "x");
     let first = bench.build("new", FILE).await.unwrap();
     bench.runner.taken();
-    // The host's proxy is no part of what a layer is.
+    // The host's proxy is not part of a layer.
     bench.env.env.clear();
     let second = bench.build("other", FILE).await.unwrap();
     assert_eq!(second.digest, first.digest);
@@ -207,7 +207,7 @@ async fn a_layer_is_reused_until_something_above_it_changes() {
     let fresh = bench.build_with("other", FILE, false).await.unwrap();
     assert_eq!(bench.runner.taken().len(), 2);
     assert_ne!(fresh.layers[1].digest, first.layers[1].digest);
-    // The first image is as it was, whatever was built since.
+    // The first image is unchanged, whatever was built since.
     assert_eq!(bench.store.get(&"new".parse().unwrap()).unwrap().digest, first.digest);
 }
 

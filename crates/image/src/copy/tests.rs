@@ -51,7 +51,7 @@ impl Bench {
         self.run(&Self::plan(sources, destination))
     }
 
-    /// All of the new layer: paths, `/` after directories, `->` for links.
+    /// All entries of the new layer: paths, `/` after directories, `->` for links.
     fn made(&self) -> Vec<String> {
         fn list(dir: &Path, prefix: &str, out: &mut Vec<String>) {
             for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -129,7 +129,7 @@ fn links_of_the_image_lead_to_places_in_the_image() {
 
     bench.copy(&["f"], "up/").unwrap();
     assert_eq!(bench.made(), ["f"]);
-    // The tree's own `lib` goes where the image's link says; a link in a file's place is replaced.
+    // The tree's own `lib` goes to the target of the image's link; a link in place of a file is replaced.
     bench.copy(&["tree"], "/").unwrap();
     assert_eq!(bench.made(), ["usr/", "usr/lib/", "usr/lib/f"]);
     bench.copy(&["f"], "file-link").unwrap();

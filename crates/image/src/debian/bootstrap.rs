@@ -1,4 +1,4 @@
-//! Running debootstrap, and making what it leaves fit for an image.
+//! Runs debootstrap, and adapts its result for an image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,15 +14,15 @@ use crate::imagefile::Suite;
 use crate::output::OutputLines;
 use crate::removal::remove_tree;
 
-/// Changes when the same suite would come out differently, so that an older layer is not reused.
+/// Changes when the same suite would have a different result, so that an older layer is not reused.
 pub(crate) const RECIPE: &str = "minbase-1";
 pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where a host keeps debootstrap: a service's PATH may lack the second.
+/// The `PATH` for debootstrap: a service's PATH may lack the second.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs as PID 1 of a PID namespace of its own, with its own mounts, so that whatever debootstrap mounts and starts goes with it.
-/// Its standard input is a pipe whose other end is held here: when that closes, because the build was given up or the server
-/// died, everything in the namespace is killed. The target is mounted on itself so that device files work there,
+/// Runs as PID 1 of a separate PID namespace, with separate mounts, so that everything that debootstrap mounts and starts ends
+/// with it. Its standard input is a pipe; this process holds the other end. When that closes, because the build was canceled or
+/// the server died, everything in the namespace is killed. The target is mounted on itself so that device files work there,
 /// however its file system is mounted.
 const SUPERVISOR: &str = r#"
 umask 022
@@ -35,7 +35,7 @@ target=$1; suite=$2; shift 2
 debootstrap --variant=minbase --force-check-gpg "$suite" "$target" "$@"
 "#;
 
-/// Why a Debian could not be made.
+/// Why a Debian could not be created.
 #[derive(Debug)]
 pub(crate) enum BootstrapError {
     Missing(&'static str),
@@ -44,7 +44,7 @@ pub(crate) enum BootstrapError {
     Io(&'static str, PathBuf, io::Error),
 }
 
-/// Makes a Debian in the empty directory `target`. Dropping the future ends it.
+/// Creates a Debian in the empty directory `target`. Dropping the future ends it.
 pub(crate) async fn bootstrap(
     suite: Suite,
     sources: &AptSources,
@@ -83,7 +83,7 @@ async fn run(suite: Suite, mirror: Option<&str>, target: &Path, output: &mut Out
         .stderr(writer)
         .kill_on_drop(true);
     let mut child = command.spawn()?;
-    // It holds the pipe's writing ends, which would keep the output open for ever.
+    // It holds the pipe's write ends, which would keep the output open for ever.
     drop(command);
     let lifeline = child.stdin.take();
     output.drain(tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?).await?;
@@ -92,7 +92,7 @@ async fn run(suite: Suite, mirror: Option<&str>, target: &Path, output: &mut Out
     Ok(status.code().unwrap_or(128))
 }
 
-/// What debootstrap gets of the host's environment: its way to the mirror.
+/// The host's environment that debootstrap gets: its access to the mirror.
 fn host_environment() -> BTreeMap<String, String> {
     let names = [
         "http_proxy",
@@ -113,7 +113,7 @@ fn host_environment() -> BTreeMap<String, String> {
     env
 }
 
-/// What dpkg leaves out of every package: an agent's computer has no use for it, and it is a quarter of a small system.
+/// What dpkg leaves out of every package: an agent's computer doesn't need it, and it is a quarter of a small system.
 const DPKG_CONFIG: &str = "\
 # No manuals and translations; copyright files stay. Writes are not synced one by one.
 force-unsafe-io
@@ -133,11 +133,11 @@ Acquire::GzipIndexes \"true\";
 Apt::AutoRemove::SuggestsImportant \"false\";
 ";
 
-/// Services are not started when they are installed: nothing here would keep them.
+/// Services are not started when they are installed: nothing here would supervise them.
 const POLICY: &str = "#!/bin/sh\nexit 101\n";
 
-/// Takes out what belongs to this host or to this build, and puts in what images have in common.
-/// The tree is Debian's own and signed, but its links are not followed all the same: a path here goes through directories alone.
+/// Removes what belongs to this host or to this build, and adds what images have in common. The tree is Debian's own and
+/// signed, but its links are still not followed: a path here goes through directories only.
 fn finish(root: &Path, sources: Option<&str>) -> Result<(), (PathBuf, io::Error)> {
     let empty = [
         "dev",
@@ -177,7 +177,7 @@ fn finish(root: &Path, sources: Option<&str>) -> Result<(), (PathBuf, io::Error)
         ("etc/dpkg/dpkg.cfg.d/arenite", DPKG_CONFIG, 0o644),
         ("etc/apt/apt.conf.d/90arenite", APT_CONFIG, 0o644),
         ("usr/sbin/policy-rc.d", POLICY, 0o755),
-        // Empty: every sandbox is another machine.
+        // Empty: every sandbox is a different machine.
         ("etc/machine-id", "", 0o444),
     ];
     if let Some(sources) = sources {

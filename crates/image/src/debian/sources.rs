@@ -1,4 +1,4 @@
-//! The host's apt sources: where a fresh Debian is fetched from, and what its own sources become.
+//! The host's apt sources: the mirror for a fresh Debian, and the sources that it gets.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::imagefile::Suite;
 
-/// The most bytes read of one sources file.
+/// Maximum number of bytes read of one sources file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The most sources files read.
+/// Maximum number of sources files read.
 const MAX_FILES: usize = 200;
-/// Suites by which a mirror of Debian is known: it has the others too.
+/// Suites that identify a mirror of Debian: it has the others too.
 const DEBIAN_SUITES: [&str; 9] = ["bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable"];
 
 /// One repository that a host uses.
@@ -21,14 +21,14 @@ struct Repository {
     components: Vec<String>,
 }
 
-/// The repositories of a host, as far as a fresh Debian can use them: over http or https, without credentials in the address.
+/// The repositories of a host that a fresh Debian can use: over http or https, without credentials in the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AptSources {
     repositories: Vec<Repository>,
 }
 
 impl AptSources {
-    /// Reads `sources.list` and `sources.list.d` of an apt directory, such as `/etc/apt`. What can't be read is left out.
+    /// Reads `sources.list` and `sources.list.d` of an apt directory, such as `/etc/apt`. Skips what can't be read.
     pub(crate) fn read(apt: &Path) -> Self {
         let mut paths = vec![apt.join("sources.list")];
         if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
@@ -60,8 +60,8 @@ impl AptSources {
         with(&|s| s == suite.as_str()).or_else(|| with(&|s| DEBIAN_SUITES.contains(&s)))
     }
 
-    /// The text of the new Debian's own sources, in deb822 format: the suite from the mirror, with its updates and security
-    /// fixes where the host has those of its own suite. None without a mirror.
+    /// The text of the new Debian's sources in deb822 format: the suite from the mirror, with its updates and security fixes if
+    /// the host has those of its suite. None without a mirror.
     pub(crate) fn for_image(&self, suite: Suite) -> Option<String> {
         let mirror = self.mirror(suite)?;
         let name = suite.as_str();
@@ -140,7 +140,7 @@ impl AptSources {
 
     fn add(&mut self, uri: String, suites: Vec<String>, components: Vec<String>) {
         let host = uri.strip_prefix("http://").or_else(|| uri.strip_prefix("https://")).and_then(|rest| rest.split('/').next());
-        // Credentials would go into the image for all to read.
+        // Credentials would be readable in the image.
         if host.is_some_and(|h| !h.is_empty() && !h.contains('@')) {
             self.repositories.push(Repository {
                 uri,
@@ -179,7 +179,7 @@ mod tests {
             Enabled: no\nTypes: deb\nURIs: http://off.example/debian\nSuites: trixie\nComponents: main\n\n\
             # a comment\nTypes: deb deb-src\nURIs:\n http://two.example/debian\nsuites: trixie\n trixie-updates\nComponents: main\n";
         assert_eq!(sources("", stanzas).mirror(Suite::Trixie), Some("http://two.example/debian"));
-        // Another suite of Debian tells a mirror that has all of them; a vendor's suite tells nothing.
+        // Another suite of Debian shows that a mirror has all of them; a vendor's suite does not.
         assert_eq!(sources(lines, stanzas).mirror(Suite::Bullseye), Some("http://one.example/debian"));
         assert_eq!(sources("deb http://u.example/ubuntu noble main", "").mirror(Suite::Bookworm), None);
     }

@@ -1,8 +1,8 @@
-//! Physical lines joined into instructions.
+//! Joins physical lines into instructions.
 
 use super::{MAX_INSTRUCTION_BYTES, ParseError, Source};
 
-/// One instruction: its first word and the rest, continued lines joined.
+/// One instruction: its first word and the rest, with continued lines joined.
 #[derive(Debug)]
 pub(super) struct Logical {
     /// The line it starts on, from 1.
@@ -18,7 +18,7 @@ impl Logical {
     }
 }
 
-/// Splits a file into instructions: a byte order mark, CR before LF, comments and empty lines are gone.
+/// Splits a file into instructions, without a byte order mark, CR before LF, comments and empty lines.
 pub(super) fn logical_lines(text: &str) -> Result<Vec<Logical>, ParseError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut found = Vec::new();
@@ -68,7 +68,7 @@ fn logical(line: usize, joined: &str) -> Logical {
     Logical { line, word: word.to_owned(), rest: rest.trim().to_owned() }
 }
 
-/// Dockerfiles may begin with comments that change how the file is read. Answers whether this was one of those.
+/// Dockerfiles may start with comments that change how the file is read. Returns whether this was one of those.
 fn check_directive(line: usize, comment: &str) -> Result<bool, ParseError> {
     let Some((key, value)) = comment.split_once('=') else {
         return Ok(false);

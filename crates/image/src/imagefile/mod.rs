@@ -8,9 +8,9 @@
 //! | `ENV`, `LABEL` | `K=V K2="a b"` or `K the rest of the line` |
 //! | `WORKDIR`, `USER` | one path; one name or number of the image's `/etc/passwd` |
 //!
-//! Instruction words may be in any case. A line that ends in `\` goes on in the next; lines that start with `#` are comments,
-//! also between continued lines. In ENV, LABEL, WORKDIR and COPY, `$NAME` and `${NAME}` stand for what an earlier ENV
-//! of this file or of the image below has set; an unknown name is an error. RUN's text is left to its shell.
+//! Instruction words may be in any case. A line that ends in `\` continues in the next. Lines that start with `#` are comments,
+//! also between continued lines. In ENV, LABEL, WORKDIR and COPY, `$NAME` and `${NAME}` stand for a variable that an earlier
+//! ENV of this file or of the image below has set; an unknown name is an error. RUN's text is left to its shell.
 //!
 //! Everything else is refused with its line, never skipped.
 
@@ -27,14 +27,14 @@ use self::lines::{Logical, logical_lines};
 pub use self::words::Text;
 use self::words::{pairs, rest_of_line, split_words};
 
-/// The most bytes of a file.
+/// Maximum size of a file, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// The most bytes of one instruction with its continued lines.
+/// Maximum size of one instruction with its continued lines, in bytes.
 pub const MAX_INSTRUCTION_BYTES: usize = 64 << 10;
-/// The most instructions of a file.
+/// Maximum number of instructions in a file.
 pub const MAX_STEPS: usize = 500;
 
-/// A file that has been read and understood.
+/// A parsed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imagefile {
     pub from: Base,
@@ -43,7 +43,7 @@ pub struct Imagefile {
     pub steps: Vec<Step>,
 }
 
-/// What an image stands on.
+/// The base of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
     /// A fresh Debian.
@@ -72,12 +72,12 @@ impl Suite {
     }
 }
 
-/// Where an instruction stands.
+/// The position of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// The line it starts on, from 1.
     pub line: usize,
-    /// The instruction on one line, as progress shows it.
+    /// The instruction on one line, for progress.
     pub text: String,
 }
 
@@ -109,7 +109,7 @@ pub struct CopyStep {
     pub chmod: Option<u32>,
 }
 
-/// Names or numbers, found in the image when the step is carried out.
+/// Names or numbers, resolved in the image when the step runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chown {
     pub user: String,
@@ -144,12 +144,12 @@ impl Imagefile {
         let failed = || crate::ImageError::io("could not read", path);
         let file = std::fs::File::open(path).map_err(failed())?;
         let mut bytes = Vec::new();
-        // One byte past the bound tells a file at the bound from a longer one.
+        // One byte past the limit distinguishes a file at the limit from a longer one.
         file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed())?;
         Ok(Self::parse(&bytes)?)
     }
 
-    /// Understands a file's bytes or says which line can't be.
+    /// Parses a file's bytes; an error names the line.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         if bytes.len() > MAX_FILE_BYTES {
             return Err(ParseError::new(1, format!("the file is longer than {MAX_FILE_BYTES} bytes")));
@@ -292,7 +292,7 @@ fn run(line: usize, rest: &str) -> Result<Instruction, ParseError> {
     Ok(Instruction::Run(vec!["/bin/sh".to_owned(), "-c".to_owned(), rest.to_owned()]))
 }
 
-/// Whether a word of the shell's text begins with `<<` and a delimiter. Its lines would be read as instructions.
+/// Whether a word of the shell's text starts with `<<` and a delimiter. Its lines would be read as instructions.
 fn opens_here_document(text: &str) -> bool {
     text.split_whitespace().any(|word| {
         word.trim_start_matches(|c: char| c.is_ascii_digit())
@@ -303,7 +303,7 @@ fn opens_here_document(text: &str) -> bool {
     })
 }
 
-/// The JSON form, when the text is one. A text that only starts like one is the shell's, as `[ -e x ]` is.
+/// Parses the JSON form, if the text is one. A text that only starts like one is the shell's, such as `[ -e x ]`.
 fn json_array(line: usize, word: &str, rest: &str) -> Result<Option<Vec<String>>, ParseError> {
     if !rest.starts_with('[') {
         return Ok(None);
@@ -314,7 +314,7 @@ fn json_array(line: usize, word: &str, rest: &str) -> Result<Option<Vec<String>>
             Err(ParseError::new(line, format!("{word}'s array holds a NUL byte")))
         }
         Ok(words) => Ok(Some(words)),
-        // `["` can't begin a useful command, so this is an array with a mistake in it.
+        // `["` can't start a useful command, so this is an array with a mistake in it.
         Err(e) if rest[1..].trim_start().starts_with('"') => {
             Err(ParseError::new(line, format!("{word}'s array is not valid JSON: {e}"))
                 .hint("it takes strings in double quotes, with commas between them"))

@@ -114,7 +114,7 @@ fn values_keep_what_is_quoted_and_take_what_was_set() {
 #[test]
 fn copy_has_flags_several_sources_and_a_json_form() {
     assert_eq!(copied("COPY a \"b c\" $A/ /srv/"), (vec!["a".into(), "b c".into(), "1/".into()], "/srv/".into()));
-    // Nothing is expanded in JSON.
+    // JSON text is not expanded.
     assert_eq!(copied("COPY [\"a b\", \"$A\"]"), (vec!["a b".into()], "$A".into()));
     let Instruction::Copy(copy) = step("COPY --chmod=4755 --chown=gem:0 a b") else { panic!() };
     assert_eq!(copy.chmod, Some(0o4755));

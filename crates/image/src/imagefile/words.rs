@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ParseError, is_variable_name};
 
-/// A word whose quotes are resolved and whose variables are not yet.
+/// A word with resolved quotes and unresolved variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Text {
     parts: Vec<Part>,
@@ -17,12 +17,12 @@ enum Part {
 }
 
 impl Text {
-    /// Text that stands for itself, a `$` too.
+    /// Text without variables, even if it has a `$`.
     pub fn from_literal(text: impl Into<String>) -> Self {
         Self { parts: vec![Part::Literal(text.into())] }
     }
 
-    /// Puts the variables' values in; the name of one that is not set is the error.
+    /// Inserts the variables' values; an unset variable's name is the error.
     pub fn expand(&self, env: &BTreeMap<String, String>) -> Result<String, String> {
         let mut out = String::new();
         for part in &self.parts {
@@ -34,7 +34,7 @@ impl Text {
         Ok(out)
     }
 
-    /// The text when it holds no variable.
+    /// The text, if it has no variable.
     pub fn literal(&self) -> Option<String> {
         match &self.parts[..] {
             [] => Some(String::new()),
@@ -55,13 +55,13 @@ impl Text {
     }
 }
 
-/// Reads words off a line.
+/// Splits a line into words.
 struct Scanner<'a> {
     line: usize,
     rest: std::iter::Peekable<std::str::Chars<'a>>,
 }
 
-/// What ends a word outside quotes.
+/// The end of a word outside quotes.
 #[derive(Clone, Copy, PartialEq)]
 enum Until {
     Space,

@@ -10,7 +10,7 @@ fn name(text: &str) -> ImageName {
     text.parse().unwrap()
 }
 
-/// A digest that is told from others by one letter.
+/// A digest that differs from others by one letter.
 fn digest(letter: char) -> String {
     letter.to_string().repeat(64)
 }
@@ -112,7 +112,7 @@ fn a_damaged_image_is_told_and_harms_no_other() {
     }
     let names: Vec<_> = store.list().unwrap().into_iter().map(|i| i.name.to_string()).collect();
     assert_eq!(names, ["good"]);
-    // Which layers the damaged one has is unknown, so none goes until it does.
+    // The damaged one's layers are unknown, so none is removed until it is.
     assert_eq!(store.remove(&name("good"), &|_| false).unwrap().kept, [digest('a')]);
     store.remove(&name("evil"), &|_| false).unwrap();
     store.remove(&name("poor"), &|_| false).unwrap();

@@ -1,11 +1,11 @@
-//! Long texts in pieces that a model can be shown.
+//! Splits long texts into pieces that fit a model.
 
-/// How a document is cut.
+/// How documents are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunking {
-    /// Words of a piece, at most.
+    /// Maximum number of words of a piece.
     pub words: usize,
-    /// Words of the piece before that a piece begins with.
+    /// Number of words that a piece repeats from the previous one.
     pub overlap: usize,
 }
 
@@ -15,10 +15,10 @@ impl Default for Chunking {
     }
 }
 
-/// Where no words are told apart by spaces, this many characters count as one.
+/// In scripts without spaces between words, this many characters count as one word.
 const CHARACTERS: usize = 8;
 
-/// The words of a text with what stands between them, as ranges of bytes that join without a gap. A run without spaces is cut.
+/// The words of a text with the text between them, as adjacent ranges of bytes. A run without spaces is cut.
 fn pieces(text: &str) -> Vec<(usize, usize)> {
     let mut pieces = Vec::new();
     let (mut from, mut length, mut spaced) = (0, 0, false);
@@ -37,7 +37,8 @@ fn pieces(text: &str) -> Vec<(usize, usize)> {
     pieces
 }
 
-/// Pieces of at most so many words, which end at a paragraph's or a sentence's end where there is one in their second half.
+/// Splits text into pieces of at most this number of words. They end at the end of a paragraph or sentence if there is one in
+/// their second half.
 pub fn chunks(text: &str, chunking: Chunking) -> Vec<&str> {
     let most = chunking.words.max(1);
     let pieces = pieces(text);

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::{Fault, Passage, Record};
 use crate::Error;
 
-/// The longest line that is read, in bytes; what is left of a longer one is passed over.
+/// Maximum length of a line, in bytes; the rest of a longer one is skipped.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// Passages of a file with one JSON object in each line. Empty lines are passed over.
+/// Passages of a file with one JSON object per line. Empty lines are skipped.
 pub struct JsonLines<R = BufReader<File>> {
     name: String,
     path: PathBuf,
@@ -26,7 +26,7 @@ impl JsonLines {
 }
 
 impl<R: BufRead> JsonLines<R> {
-    /// Reads what is no file; `name` is how faults call it.
+    /// Reads from a source that is not a file; `name` identifies it in faults.
     pub fn new(name: &str, input: R) -> Self {
         Self { name: name.to_owned(), path: name.into(), input, line: 0, ended: false }
     }
@@ -35,7 +35,7 @@ impl<R: BufRead> JsonLines<R> {
         Fault { place: format!("{}, line {}", self.name, self.line), reason: reason.into() }
     }
 
-    /// The next line, without its end. None: there is no more. A line that is too long is answered as far as it was read.
+    /// The next line, without its end. None at the end of the input. A line that is too long is truncated.
     fn next_line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let mut within = (&mut self.input).take(MAX_LINE_BYTES as u64 + 1);
@@ -66,7 +66,7 @@ impl<R: BufRead> Iterator for JsonLines<R> {
             if line.len() > MAX_LINE_BYTES {
                 return Some(Ok(Err(self.fault(format!("it is longer than {} MiB", MAX_LINE_BYTES >> 20)))));
             }
-            // What some editors begin a file with.
+            // The byte order mark that some editors write.
             let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| self.line == 1).unwrap_or(&line);
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
@@ -95,7 +95,7 @@ mod tests {
         let read = read(text);
         assert_eq!(read.len(), 5, "{read:?}");
         assert_eq!(read[1].as_deref(), Ok("B"));
-        // Without an id it is called by what it says: the same text is the same passage, in whichever line.
+        // Without an id, a hash of the text is the id: the same text is the same passage, in any line.
         let (first, last) = (read[0].as_deref().unwrap(), read[4].as_deref().unwrap());
         assert!(first.len() == 32 && first != last, "{read:?}");
         assert_eq!(super::JsonLines::new("d", &b"\n{\"text\":\"a\"}"[..]).next().unwrap().unwrap().unwrap().id, first);

@@ -1,4 +1,4 @@
-//! What is searched: passages, and the files that they are read from.
+//! Passages, and the files that they are read from.
 //!
 //! ```text
 //!  JSON lines ──┐                        ┌─► a passage
@@ -16,7 +16,7 @@ pub use jsonl::JsonLines;
 pub use parquet::Parquet;
 pub use passage::{MAX_PASSAGE_BYTES, Passage};
 
-/// A record that is no passage.
+/// A record that is not a valid passage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// `corpus.jsonl, line 7`.
@@ -30,5 +30,5 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What a source hands out, one after the other. `Err` of the crate ends it; a fault is passed over, or not, by who reads.
+/// A record of a source. An `Err` of the crate ends the source; the reader decides whether to skip a fault.
 pub type Record = crate::Result<std::result::Result<Passage, Fault>>;

@@ -8,7 +8,7 @@ use parquet::record::reader::RowIter;
 use super::{Fault, Passage, Record};
 use crate::Error;
 
-/// Passages of a Parquet file: a row is one, its columns are named as the fields of JSON lines.
+/// Passages of a Parquet file, one per row. Columns have the names of the fields of JSON lines.
 pub struct Parquet {
     name: String,
     rows: RowIter<'static>,
@@ -26,7 +26,7 @@ impl Parquet {
     }
 }
 
-/// What the library says of a file, which may be anything: some lies make it panic.
+/// Runs the library on an untrusted file: some invalid files make it panic.
 fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|error| error.to_string()),
@@ -48,7 +48,7 @@ impl Iterator for Parquet {
             Err(reason) => Err(reason),
         };
         self.row += 1;
-        // Where it stopped making sense, nothing after it can be found.
+        // After invalid data, nothing later can be read.
         self.ended = row.is_err();
         let passage = row.and_then(|row| Passage::from_record(row.to_json_value(), None));
         Some(Ok(passage.map_err(|reason| Fault { place: format!("{}, row {}", self.name, self.row), reason })))

@@ -1,37 +1,37 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The largest passage, in bytes of its title and text.
+/// Maximum size of a passage, in bytes of its title and text.
 pub const MAX_PASSAGE_BYTES: usize = 1 << 20;
-/// The largest metadata of a passage, in bytes of JSON.
+/// Maximum size of a passage's metadata, in bytes of JSON.
 const MAX_METADATA_BYTES: usize = 64 << 10;
-/// The longest id, in bytes.
+/// Maximum length of an id, in bytes.
 const MAX_ID_BYTES: usize = 1024;
 
-/// Fields that hold what is searched, best first.
+/// Fields with the searched text, in order of preference.
 const TEXTS: [&str; 3] = ["contents", "text", "content"];
 const IDS: [&str; 4] = ["id", "_id", "docid", "doc_id"];
 
 /// A piece of text that can be found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Passage {
-    /// One of its kind in a corpus: another with the same id takes its place.
+    /// Unique in a corpus: a passage replaces one with the same id.
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
     pub text: String,
-    /// What filters look at.
+    /// The values for filters.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
 impl Passage {
-    /// Of a record with `contents`, `text` or `content`, and perhaps `title`, `id` (`_id`, `docid`) and `metadata`. Other fields
-    /// become metadata too. `number` stands in for an id that is absent; without a number the text itself does, as a hash, so that
-    /// files without ids can be put together.
+    /// Parses a record with `contents`, `text` or `content`, and optionally `title`, `id` (`_id`, `docid`) and `metadata`.
+    /// Other fields become metadata too. `number` replaces a missing id. Without a number, a hash of the text does, so that
+    /// files without ids can be combined.
     ///
     /// # Errors
-    /// Why the record is no passage.
+    /// Why the record is not a valid passage.
     pub fn from_record(record: Value, number: Option<u64>) -> Result<Self, String> {
         let Value::Object(mut fields) = record else {
             return Err("it is no JSON object".to_owned());
@@ -68,6 +68,8 @@ impl Passage {
         passage.check().map(|()| passage)
     }
 
+    /// Checks that it can be indexed.
+    ///
     /// # Errors
     /// Why it can't be indexed.
     pub fn check(&self) -> Result<(), String> {
@@ -86,12 +88,12 @@ impl Passage {
         Ok(())
     }
 
-    /// What is searched and embedded.
+    /// The text that is searched and embedded.
     pub fn searched(&self) -> String {
         if self.title.is_empty() { self.text.clone() } else { format!("{}\n{}", self.title, self.text) }
     }
 
-    /// As AgentFlow shows it to a model.
+    /// The text that AgentFlow shows to a model.
     pub fn shown(&self) -> String {
         if self.title.is_empty() { self.text.clone() } else { format!("[{}]\n{}", self.title, self.text) }
     }

@@ -1,22 +1,22 @@
 //! Vectors without a model.
 //!
-//! Words, pairs of words and pieces of words are hashed to places of the vector. Texts with words or parts of words in common come out
-//! alike, and nothing else does: this knows no meanings. "car" is as far from "automobile" as from "banana". It is for trying things
-//! out, for tests, and for where no model may be had.
+//! Words, pairs of words and pieces of words are hashed to positions of the vector. Texts with common words or parts of words
+//! get similar vectors, and no others do: it knows no meanings. "car" is as far from "automobile" as from "banana". It is for
+//! trials, for tests, and for installations without a model.
 //!
-//! The same text gives the same numbers on every machine and with every version: indexes on disk depend on it, and a test holds it.
-//! Only letters that a later Unicode adds may come out otherwise.
+//! The same text has the same vector on every machine and in every version: indexes on disk depend on it, and a test ensures
+//! it. Only letters that a later Unicode version adds may change.
 
 use super::{Embedder, Reasoned, Role, named, normalise};
 use crate::Result;
 
-/// Of what can be asked for.
+/// Supported numbers of dimensions.
 const DIMENSIONS: std::ops::RangeInclusive<usize> = 8..=65_536;
 /// Characters in the pieces of a word.
 const PIECES: std::ops::RangeInclusive<usize> = 3..=5;
-/// Characters of a word that pieces are made of; what has longer "words" is data.
+/// Characters of a word that pieces are taken from; longer "words" are data.
 const LONGEST_WORD: usize = 64;
-/// What a feature weighs against a word. A word has many pieces, which shall not drown it.
+/// Weights of features relative to a word. A word has many pieces, which must not dominate it.
 const PAIR: f32 = 0.5;
 const PIECE: f32 = 0.3;
 
@@ -68,7 +68,7 @@ impl Embedder for Hashing {
     }
 }
 
-/// The hashes of what is in a text, each once, with its weight. In the order of the hashes, so that sums come out the same.
+/// The hashes of a text's features, each once, with its weight. Sorted by hash, so that sums are always the same.
 fn features(text: &str) -> Vec<(u64, f32)> {
     let words = words(text);
     let mut found: Vec<(u64, f32)> = Vec::new();
@@ -77,18 +77,19 @@ fn features(text: &str) -> Vec<(u64, f32)> {
         if let Some(next) = words.get(at + 1) {
             found.push((hash(b'p', format!("{word} {next}").as_bytes()), PAIR));
         }
-        // The ends of a word are a part of its pieces: "<car" is how words begin.
+        // A word's ends are part of its pieces: "<car" is the start of a word.
         let marked: Vec<char> = ['<'].into_iter().chain(word.chars().take(LONGEST_WORD)).chain(['>']).collect();
         for piece in PIECES.flat_map(|length| marked.windows(length)) {
             found.push((hash(b'c', piece.iter().collect::<String>().as_bytes()), PIECE));
         }
     }
     found.sort_by_key(|(hash, _)| *hash);
-    // What is there four times counts twice. Of all that grows slower than the count, the root alone is exact on every machine.
+    // A feature that occurs four times counts twice. Of all functions that grow slower than the count, only the root is exact
+    // on every machine.
     found.chunk_by(|one, other| one.0 == other.0).map(|same| (same[0].0, same[0].1 * (same.len() as f32).sqrt())).collect()
 }
 
-/// In lower case. Signs of scripts without spaces between words are words of their own.
+/// Words in lower case. Each sign of a script without spaces is a word.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -110,7 +111,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// FNV-1a of 64 bits, then the mixing of MurmurHash3: FNV alone leaves the lower bits of short texts alike.
+/// FNV-1a with 64 bits, then MurmurHash3's mixing: FNV alone leaves the lower bits of short texts alike.
 fn hash(kind: u8, bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for byte in [kind].iter().chain(bytes) {
@@ -133,7 +134,7 @@ mod tests {
         a.iter().zip(b).map(|(a, b)| a * b).sum()
     }
 
-    /// Indexes on disk were made with these: they never change.
+    /// Indexes on disk were built with these: they never change.
     #[test]
     fn the_numbers_are_the_same_for_ever() {
         assert_eq!(hash(b'w', b"retrieval"), 0x4559_c4f6_df9d_c4e3);

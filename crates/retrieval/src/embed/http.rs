@@ -1,4 +1,4 @@
-//! Vectors of a service with OpenAI's `/v1/embeddings`.
+//! Vectors from a service with OpenAI's `/v1/embeddings`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use ureq::tls::{RootCerts, TlsConfig};
 use super::{Embedder, EmbedderSpec, Prefixes, Reasoned, Role, named, normalise};
 use crate::Result;
 
-/// Of what can be asked for at once.
+/// Maximum number of texts in one request.
 const MAX_BATCH: usize = 2048;
 const MAX_TIMEOUT: u64 = 3600;
-/// Bytes of an answer that are read.
+/// Maximum size of an answer, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Characters of what a service says that an error repeats.
+/// Maximum number of characters of a service's message in an error.
 const MAX_WORDS: usize = 300;
-/// A busy service is asked this often in all, with pauses that double, unless it says itself how long to wait.
+/// Total number of attempts for a busy service, with pauses that double, unless the service names the pause.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -61,14 +61,14 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Item {
-    /// The place of its text in the request. Items come in any order.
+    /// The position of its text in the request. Items come in any order.
     index: Option<usize>,
     embedding: Vec<f32>,
 }
 
 /// Why a request failed.
 enum Fault {
-    /// It may go through later, after this pause if the service named one.
+    /// A retry may succeed, after this pause if the service named one.
     Passing(String, Option<Duration>),
     Lasting(String),
 }
@@ -106,7 +106,7 @@ impl Http {
     }
 
     fn all(&self, texts: &[&str], role: Role) -> Reasoned<Vec<Vec<f32>>> {
-        // Services refuse an empty text, and with it the whole request.
+        // Services refuse an empty text, and with it the entire request.
         let filled = |text: &&str| if text.trim().is_empty() { " ".to_owned() } else { self.prefixes.before(text, role) };
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in texts.chunks(self.batch) {
@@ -123,7 +123,7 @@ impl Http {
         Ok(vectors)
     }
 
-    /// The vectors of a batch in its order, as many as there are texts.
+    /// The vectors of a batch in its order, one per text.
     fn ask(&self, texts: &[String]) -> Reasoned<Vec<Vec<f32>>> {
         let body = json!({"model": self.model, "input": texts}).to_string();
         let mut tried = 0;
@@ -166,7 +166,7 @@ impl Http {
         })
     }
 
-    /// A service may repeat the key in what it says.
+    /// Removes the key from text: a service may repeat it in its message.
     fn without_key(&self, text: String) -> String {
         match &self.key {
             Some(Key(key)) => text.replace(key, "<key>"),
@@ -203,7 +203,7 @@ fn endpoint(given: &str) -> Reasoned<String> {
     let uri: Uri = given.parse().map_err(|error| format!("the url can't be used: {error}"))?;
     let authority = uri.authority().filter(|_| matches!(uri.scheme_str(), Some("http" | "https")));
     let authority = authority.ok_or("the url has to begin with http:// or https:// and a host")?;
-    // An index remembers the url, and an index holds no secrets.
+    // An index stores the url, and must not contain secrets.
     if authority.as_str().contains('@') || uri.query().is_some() {
         return Err(
             "the url may hold no password and no query; a key belongs into the variable that api_key_env names".to_owned()
@@ -217,7 +217,7 @@ fn agent(timeout: Duration) -> ureq::Agent {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider).build();
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(timeout)).tls_config(tls);
-    // A redirect would become a GET, and might carry the key elsewhere.
+    // A redirect would become a GET, and might send the key elsewhere.
     config.max_redirects(0).max_redirects_will_error(false).build().into()
 }
 
@@ -234,7 +234,7 @@ fn fault(error: ureq::Error) -> Fault {
     }
 }
 
-/// What a service says of a failure, on one line and short.
+/// A service's error message, shortened to one line.
 fn words(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(16 << 10)]);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -245,7 +245,7 @@ fn words(body: &[u8]) -> String {
     if short.is_empty() { short } else { format!(": {short}") }
 }
 
-/// The vectors in the order of their texts, each text's once, all as long as each other.
+/// The vectors in the order of their texts, one for each text, all of the same length.
 fn ordered(answer: &[u8], count: usize) -> Reasoned<Vec<Vec<f32>>> {
     let Answer { data } =
         serde_json::from_slice(answer).map_err(|error| format!("the answer is not what /v1/embeddings gives: {error}"))?;
@@ -279,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// A service that answers each request with the next of its answers, and then tells what it was asked.
+    /// A service that answers each request with the next of its answers, and then reports its requests.
     struct Service {
         url: String,
         thread: JoinHandle<Vec<(String, Value)>>,
@@ -320,7 +320,7 @@ mod tests {
 
     fn send(stream: &mut TcpStream, head: &str, body: &str) {
         let head = format!("HTTP/1.1 {head}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        // The other side may have seen enough.
+        // The client may have closed the connection.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
     }
 
@@ -329,7 +329,7 @@ mod tests {
         Box::new(move |_, stream| send(stream, head, &body))
     }
 
-    /// Vectors that tell their text: its length, and 1. The last comes first.
+    /// Vectors that identify their text: its length, and 1. In reverse order.
     fn embeds() -> Reply {
         Box::new(|asked, stream| {
             let vector = |(at, text): (usize, &Value)| json!({"index": at, "embedding": [text.as_str().unwrap().len(), 1]});
@@ -347,7 +347,7 @@ mod tests {
         Http { pause: Duration::from_millis(1), ..Http::open(&spec(url, Some(2))).unwrap() }
     }
 
-    /// What comes of a text when the service answers thus.
+    /// The outcome for a text with these answers of the service.
     fn outcome(replies: Vec<Reply>) -> std::result::Result<Vec<Vec<f32>>, String> {
         let service = service(replies);
         let outcome = open(&service.url).embed(&["a"], Role::Query).map_err(|error| error.to_string());

@@ -1,12 +1,12 @@
-//! Finds a model by the name that it goes by.
+//! Finds a model by its name.
 
 use std::path::{Path, PathBuf};
 
 use super::{EmbedderSpec, Reasoned, named};
 use crate::Result;
 
-/// The spec of a local model that is named by its folder, or as on Hugging Face's hub, such as `intfloat/e5-base-v2`. One of the hub has
-/// to be in its cache (`$HF_HUB_CACHE`, `$HF_HOME/hub` or `~/.cache/huggingface/hub`): nothing is fetched.
+/// The spec of a local model, named by its folder or as on Hugging Face's hub, such as `intfloat/e5-base-v2`. A model of the
+/// hub has to be in its cache (`$HF_HUB_CACHE`, `$HF_HOME/hub` or `~/.cache/huggingface/hub`): nothing is downloaded.
 pub fn from_model_name(name: &str) -> Result<EmbedderSpec> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = variable("HF_HUB_CACHE")
@@ -19,7 +19,7 @@ pub fn from_model_name(name: &str) -> Result<EmbedderSpec> {
 fn locate(name: &str, cache: Option<&Path>) -> Reasoned<EmbedderSpec> {
     let folder = Path::new(name);
     if folder.is_dir() {
-        // An index may be opened from another folder than it was made in.
+        // An index may be opened from another folder than it was created in.
         let folder = folder.canonicalize().map_err(|error| format!("the folder can't be used: {error}"))?;
         return spec(folder);
     }
@@ -37,7 +37,7 @@ fn locate(name: &str, cache: Option<&Path>) -> Reasoned<EmbedderSpec> {
     snapshot(&cached).ok_or_else(absent).and_then(spec)
 }
 
-/// Owner and name, neither of which leads out of the cache.
+/// Whether the name is an owner and a name, without a path out of the cache.
 fn is_of_the_hub(name: &str) -> bool {
     let part = |part: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -47,7 +47,7 @@ fn is_of_the_hub(name: &str) -> bool {
     parts.len() <= 2 && parts.iter().all(|one| part(one))
 }
 
-/// The snapshot that `main` is at, else the one that was written last, of those that hold a model.
+/// The snapshot of `main`, else the most recently written one, of those that contain a model.
 fn snapshot(cached: &Path) -> Option<PathBuf> {
     let snapshots = cached.join("snapshots");
     let whole = |folder: &PathBuf| folder.join("config.json").is_file();
@@ -59,7 +59,7 @@ fn snapshot(cached: &Path) -> Option<PathBuf> {
     })
 }
 
-/// By what is in the folder: a vector for each token, or an encoder.
+/// The kind of model in the folder: a vector for each token, or an encoder.
 fn spec(path: PathBuf) -> Reasoned<EmbedderSpec> {
     let text = std::fs::read(path.join("config.json"))
         .map_err(|error| format!("{} holds no model: could not read its config.json: {error}", path.display()))?;

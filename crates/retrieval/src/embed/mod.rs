@@ -1,7 +1,7 @@
-//! Makes vectors of texts.
+//! Embeds texts as vectors.
 //!
-//! What an index holds and what is asked of it have to be embedded alike, so an index remembers an [`EmbedderSpec`], and [`open`] makes
-//! the same embedder of it again. All of them answer with vectors of length 1, whose inner product is the cosine.
+//! Passages and queries have to be embedded alike, so an index stores an [`EmbedderSpec`], and [`open`] creates the same
+//! embedder from it. All embedders return vectors of length 1, so their inner product is the cosine.
 
 mod encoder;
 mod hashing;
@@ -22,32 +22,32 @@ pub use prefixes::Prefixes;
 
 use crate::{Error, Result};
 
-/// What a text is for. Some models want to know.
+/// The role of a text, which some models distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Query,
     Passage,
 }
 
-/// Makes vectors of texts. It blocks: call it away from the threads that serve.
+/// Embeds texts. It blocks: don't call it on threads that serve.
 pub trait Embedder: Send + Sync {
-    /// As reports show it: the kind, the model, and whether there is one.
+    /// The name for reports: the kind, and the model if there is one.
     fn name(&self) -> &str;
 
-    /// Numbers in each vector.
+    /// Number of dimensions.
     fn dimension(&self) -> usize;
 
-    /// Whether what means the same is near, however it is spelled.
+    /// Whether texts with the same meaning are near, with any spelling.
     fn is_semantic(&self) -> bool {
         true
     }
 
-    /// A vector for each text, in their order, each of length 1. A text in which the embedder finds nothing, such as an empty one, may
-    /// get zeros: it is then like no other.
+    /// Returns a vector of length 1 for each text, in their order. A text without content for the embedder, such as an empty
+    /// one, may get zeros: it is then similar to no other.
     fn embed(&self, texts: &[&str], role: Role) -> Result<Vec<Vec<f32>>>;
 }
 
-/// How vectors are made: what an index remembers. It holds no secret.
+/// An embedder's settings, stored in an index. Without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EmbedderSpec {
@@ -58,32 +58,32 @@ pub enum EmbedderSpec {
     },
     /// A service with OpenAI's `/v1/embeddings`.
     Http {
-        /// Up to `/v1`, or the whole address that ends in `/embeddings`.
+        /// The address up to `/v1`, or the complete one that ends in `/embeddings`.
         url: String,
         model: String,
         /// The name of the environment variable with the key; never the key.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         api_key_env: Option<String>,
-        /// Asked of the service when it is not said here.
+        /// Requested from the service if not set.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dimension: Option<usize>,
-        /// Texts in one request.
+        /// Maximum number of texts in one request.
         #[serde(default = "http::default_batch")]
         batch: usize,
-        /// For one request, in seconds.
+        /// Timeout of one request, in seconds.
         #[serde(default = "http::default_timeout")]
         timeout_s: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefixes: Option<Prefixes>,
     },
-    /// A sentence encoder in a folder, as Hugging Face's hub has them.
+    /// A sentence encoder in a folder in the layout of Hugging Face's hub.
     Encoder {
         path: PathBuf,
-        /// Instead of those that the model's own files or its name ask for.
+        /// Replaces the prefixes that the model's files or its name require.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefixes: Option<Prefixes>,
     },
-    /// A vector for each token, as model2vec has them, in a folder.
+    /// A vector for each token, in a folder in the layout of model2vec.
     Static { path: PathBuf },
 }
 
@@ -94,7 +94,7 @@ impl Default for EmbedderSpec {
 }
 
 impl EmbedderSpec {
-    /// A service, with what is usual for the rest.
+    /// A service, with defaults for the rest.
     pub fn http(url: &str, model: &str, api_key_env: Option<String>) -> Self {
         Self::Http {
             url: url.to_owned(),
@@ -118,7 +118,7 @@ impl std::fmt::Display for EmbedderSpec {
     }
 }
 
-/// The embedder that a spec describes. Reads the model, or asks the service for the dimension.
+/// Opens the embedder of a spec. Reads the model, or requests the dimension from the service.
 pub fn open(spec: &EmbedderSpec) -> Result<Arc<dyn Embedder>> {
     Ok(match spec {
         EmbedderSpec::Hashing { dimension } => Arc::new(hashing::Hashing::new(*dimension)?),
@@ -128,14 +128,14 @@ pub fn open(spec: &EmbedderSpec) -> Result<Arc<dyn Embedder>> {
     })
 }
 
-/// What a part of an embedder answers: its failure is the reason alone, and the embedder adds its name.
+/// Result of a part of an embedder: the error is only the reason, and the embedder adds its name.
 type Reasoned<T> = std::result::Result<T, String>;
 
 fn named(name: &str) -> impl Fn(String) -> Error + '_ {
     move |reason| Error::Embedder { name: name.to_owned(), reason }
 }
 
-/// Brings a vector to length 1. Zeros stay as they are.
+/// Scales a vector to length 1. Zeros stay unchanged.
 fn normalise(vector: &mut [f32]) -> Reasoned<()> {
     let length = vector.iter().map(|one| f64::from(*one).powi(2)).sum::<f64>().sqrt();
     if !length.is_finite() {
@@ -147,7 +147,7 @@ fn normalise(vector: &mut [f32]) -> Reasoned<()> {
     Ok(())
 }
 
-/// A file in JSON of a model's folder, or null where there is none.
+/// A JSON file of a model's folder, or null if it doesn't exist.
 fn optional(folder: &Path, name: &str) -> Reasoned<serde_json::Value> {
     match std::fs::read(folder.join(name)) {
         Ok(text) => serde_json::from_slice(&text).map_err(|error| format!("{name} can't be read: {error}")),
@@ -190,7 +190,7 @@ mod tests {
         let mut vector = [3.0, 4.0];
         normalise(&mut vector).unwrap();
         assert_eq!(vector, [0.6, 0.8]);
-        // The squares of these are beyond what an f32 holds.
+        // The squares of these exceed the range of an f32.
         let mut large = [3e30, 4e30];
         normalise(&mut large).unwrap();
         assert!((large[0] - 0.6).abs() < 1e-6 && (large[1] - 0.8).abs() < 1e-6);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Role;
 
-/// What is put before a text, by its role. Models that were trained with such words find less without them.
+/// Text that is put before a text, by its role. Models that were trained with such prefixes find less without them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Prefixes {
@@ -14,19 +14,19 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// What the models of the E5 family were trained with.
+    /// The prefixes of the E5 family.
     pub fn e5() -> Self {
         Self { query: "query: ".to_owned(), passage: "passage: ".to_owned() }
     }
 
-    /// By the name of a model. The E5 models that take an instruction are left alone: which one is for their user to say.
+    /// The prefixes of a model name. E5 models with instructions get none: the user chooses the instruction.
     pub(super) fn of_name(name: &str) -> Self {
         let lower = name.to_lowercase();
         let has = |word: &str| lower.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word);
         if has("e5") && !has("instruct") { Self::e5() } else { Self::default() }
     }
 
-    /// The `prompts` of `config_sentence_transformers.json`, when any says something.
+    /// The `prompts` of `config_sentence_transformers.json`, if one is set.
     pub(super) fn of_prompts(config: &Value) -> Option<Self> {
         let prompt = |names: &[&str]| {
             names.iter().find_map(|name| config["prompts"][name].as_str()).filter(|prompt| !prompt.is_empty()).map(str::to_owned)
@@ -49,8 +49,8 @@ impl Prefixes {
     }
 }
 
-/// The name of the model in a folder: the folder's own, or the one that a cache of the hub's files it under. The hash that such a cache
-/// names the folder by says nothing, and could hold "e5" by chance.
+/// The name of the model in a folder: the folder's name, or the one under which a cache of the hub stores it. The hash in such
+/// a cache has no meaning, and could contain "e5" by chance.
 pub(super) fn name_of_folder(folder: &Path) -> String {
     let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let parent = folder.parent().unwrap_or(folder);

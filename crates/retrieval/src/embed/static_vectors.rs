@@ -1,7 +1,7 @@
-//! A vector for each token, as model2vec makes them of a sentence encoder: a text's vector is the mean of its tokens'.
+//! Static vectors of tokens, as model2vec derives them from a sentence encoder: a text's vector is the mean of its tokens'.
 //!
-//! The folder holds `tokenizer.json`, `config.json` and `model.safetensors` with `embeddings`, and with newer versions `weights`, which
-//! is each token's part in the mean, and `mapping`, which tells the row of a token where tokens share rows.
+//! The folder contains `tokenizer.json`, `config.json` and `model.safetensors` with `embeddings`. Newer versions add `weights`,
+//! each token's weight in the mean, and `mapping`, the row of a token if tokens share rows.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::tokens::Tokens;
 use super::{Embedder, Reasoned, Role, named, normalise, optional};
 use crate::Result;
 
-/// Tokens of a text that count, unless `config.json` says otherwise; and the most that it may say.
+/// Number of a text's tokens that count, unless `config.json` sets it; also the maximum.
 const MAX_TOKENS: u64 = 512;
 const MOST_TOKENS: u64 = 1 << 16;
 
@@ -56,7 +56,8 @@ impl StaticVectors {
         Ok(Self { name: name.to_owned(), tokens, unknown, dimension, rows, weights, mapping })
     }
 
-    /// `config.json` may say that vectors keep their length. They don't here, where the inner product has to be the cosine.
+    /// `config.json` may disable normalisation. Vectors are always normalised here, since the inner product has to be the
+    /// cosine.
     fn vector(&self, text: &str) -> Reasoned<Vec<f32>> {
         let mut sum = vec![0.0; self.dimension];
         for token in self.tokens.encode(text)?.into_iter().filter(|token| Some(*token) != self.unknown) {
@@ -134,7 +135,7 @@ mod tests {
             StaticVectors::open(dir.path()).unwrap().embed(&["cat cat cat cat cat cat cat cat dog"], Role::Query).unwrap();
         assert_eq!(limited, [[1.0, 0.0]]);
         let half = 0.5f32.sqrt();
-        // Neither the limit of one token in the file nor its padding counts, nor do words that it doesn't know.
+        // The limit of one token in the file, its padding, and unknown words don't count.
         let vectors = model.embed(&["Cat DOG xyz", "fish", "xyz", "", "cat cat dog"], Role::Query).unwrap();
         let wanted = [[half, half], [0.6, 0.8], [0.0, 0.0], [0.0, 0.0], [2.0 / 5f32.sqrt(), 1.0 / 5f32.sqrt()]];
         for (vector, wanted) in vectors.iter().zip(wanted) {

@@ -1,7 +1,7 @@
 //! Reads tensors of a safetensors file.
 //!
-//! Its layout: the header's length in 8 bytes, the header in JSON, which names each tensor's type, shape and place, then the numbers.
-//! It is read piece by piece, so a model never lies in memory twice; and nothing is as large as a header claims when the file is not.
+//! Layout: the header's length in 8 bytes, the header in JSON with each tensor's type, shape and position, then the numbers. It
+//! is read in pieces, so a model is never in memory twice. Claimed sizes are checked against the file's size.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,14 +12,14 @@ use serde::Deserialize;
 
 use super::Reasoned;
 
-/// The same bound as the format's own library has.
+/// The limit of the format's own library.
 const MAX_HEADER: u64 = 100_000_000;
-/// Bytes that are read at a time: whole numbers of any type.
+/// Bytes read at a time: a multiple of every type's size.
 const PIECE: usize = 1 << 20;
 
 pub(super) struct Tensors {
     file: File,
-    /// Where the numbers begin.
+    /// The position of the numbers.
     base: u64,
     entries: HashMap<String, Entry>,
 }
@@ -72,7 +72,7 @@ impl Tensors {
         self.entries.get(name).map(|entry| entry.shape.as_slice())
     }
 
-    /// The numbers of a tensor with this shape.
+    /// The floats of a tensor with this shape.
     pub(super) fn floats(&mut self, name: &str, shape: &[usize]) -> Reasoned<Vec<f32>> {
         let decode: fn(&[u8], &mut Vec<f32>) = match self.kind(name)? {
             "F32" => |bytes, out| out.extend(bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four))),
@@ -85,7 +85,7 @@ impl Tensors {
         self.numbers(name, shape, decode)
     }
 
-    /// The whole numbers of a tensor with this shape.
+    /// The integers of a tensor with this shape.
     pub(super) fn integers(&mut self, name: &str, shape: &[usize]) -> Reasoned<Vec<i64>> {
         let decode: fn(&[u8], &mut Vec<i64>) = match self.kind(name)? {
             "I64" => |bytes, out| out.extend(bytes.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight))),
@@ -120,7 +120,7 @@ impl Tensors {
     }
 }
 
-/// Bytes of a number; none for types that nothing here reads.
+/// Size of a number in bytes; none for unsupported types.
 fn width(dtype: &str) -> Option<usize> {
     match dtype {
         "I8" | "U8" | "BOOL" => Some(1),
@@ -148,7 +148,7 @@ fn half(bits: u16) -> f32 {
     }
 }
 
-/// Writes what a test's model holds.
+/// Writes the tensors of a test's model.
 #[cfg(test)]
 pub(super) fn write(path: &Path, tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
@@ -181,7 +181,7 @@ mod tests {
     fn numbers_of_each_type_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
-        // 1.5, -2 and the smallest half there is; then infinity.
+        // 1.5, -2 and the smallest half; then infinity.
         let halves = [0x3e00u16, 0xc000, 0x0001, 0x7c00].iter().flat_map(|one| one.to_le_bytes()).collect();
         let brain = [0x3fc0u16, 0xc000].iter().flat_map(|one| one.to_le_bytes()).collect();
         let floats = [1.5f32, -2.0].iter().flat_map(|one| one.to_le_bytes()).collect();

@@ -4,22 +4,22 @@ use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
 
 use super::Reasoned;
 
-/// Characters of a text that are looked at, for each token that is kept. More than any token has, so that what is cut off beyond it
-/// is what the limit on tokens cuts off too.
+/// Number of a text's characters per kept token that are tokenized. More than any token has, so the limit on tokens would cut
+/// off the rest as well.
 const CHARACTERS: usize = 256;
-/// No model has use for a shorter limit, and the tokens that a model adds need room.
+/// The minimum limit: shorter ones are useless, and the tokens that a model adds need room.
 const FEWEST: usize = 8;
 
-/// Turns texts into the numbers of their tokens, by a `tokenizer.json`.
+/// Converts texts to token ids, by a `tokenizer.json`.
 pub(super) struct Tokens {
     tokenizer: Tokenizer,
-    /// With `[CLS]` and the like, as sentence encoders want them.
+    /// With `[CLS]` and similar tokens, for sentence encoders.
     special: bool,
     limit: usize,
 }
 
 impl Tokens {
-    /// A text gets at most `limit` tokens.
+    /// Opens a tokenizer. A text gets at most `limit` tokens.
     pub(super) fn open(folder: &Path, special: bool, limit: usize) -> Reasoned<Self> {
         let bytes = std::fs::read(folder.join("tokenizer.json")).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -33,7 +33,7 @@ impl Tokens {
         if added >= limit {
             return Err(format!("tokenizer.json adds {added} tokens to each text, and a text may have {limit}"));
         }
-        // What the file says of padding and limits is from when it was saved; it is not what the model is used with.
+        // The padding and limits in the file are from when it was saved, not those of the model's use.
         tokenizer.with_padding(None);
         tokenizer
             .with_truncation(Some(TruncationParams { max_length: limit, ..TruncationParams::default() }))
@@ -48,7 +48,7 @@ impl Tokens {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// What stands for what the tokenizer does not know, if there is such a token.
+    /// The token for unknown text, if there is one.
     pub(super) fn unknown(&self) -> Option<u32> {
         let model = serde_json::to_value(self.tokenizer.get_model()).ok()?;
         match (&model["unk_id"], &model["unk_token"]) {

@@ -8,7 +8,7 @@ use super::segment;
 use crate::vectors::{Flat, Hnsw, VectorIndex, Vectors};
 use crate::{Error, Hit, Ordinals, Result};
 
-/// How many of the best a search through a graph follows.
+/// Number of best candidates that a graph search follows.
 const FOLLOWED: usize = 256;
 
 pub(super) fn vectors_file(dir: &Path, number: u32) -> PathBuf {
@@ -21,7 +21,7 @@ pub(super) fn graph_file(dir: &Path, number: u32) -> PathBuf {
 
 pub(super) struct Dense {
     vectors: Vectors,
-    /// By the ordinal that each begins with.
+    /// By the first ordinal of each.
     flats: Vec<(u32, Arc<Flat>)>,
 }
 
@@ -49,7 +49,7 @@ impl Dense {
         self.vectors.search_many(queries, top_k, allowed)
     }
 
-    /// The vector of a passage, as far as its precision has kept it.
+    /// The vector of a passage, as precise as it is stored.
     pub(super) fn row(&self, ordinal: u32) -> Result<Vec<f32>> {
         let found = self.flats.iter().rev().find(|(base, _)| *base <= ordinal);
         let row = found.and_then(|(base, flat)| flat.row(ordinal - base));

@@ -1,4 +1,4 @@
-//! What a generation of an index says of itself: `index.json`.
+//! The manifest of an index's generation: `index.json`.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use crate::vectors::Precision;
 use crate::{Error, Result};
 
 pub(super) const FILE: &str = "index.json";
-/// Below this many vectors, looking at all of them is fast enough, and misses none.
+/// Below this number of vectors, an exact scan is fast enough, and misses none.
 const GRAPH_FROM: u32 = 100_000;
-/// Of the layout of an index's files.
+/// Version of the layout of an index's files.
 pub(super) const VERSION: u32 = 1;
-/// The largest that is read, in bytes: of a corpus of which every other passage is gone, the list of those is long.
+/// Maximum size of a manifest, in bytes: if every other passage of a corpus is deleted, their list is long.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// How an index finds passages: decided when it is made.
+/// An index's search settings, fixed when it is created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// None: no search by words.
+    /// None: no keyword search.
     pub lexical: Option<LexicalSettings>,
-    /// None: no search by meaning.
+    /// None: no vector search.
     pub dense: Option<DenseSettings>,
 }
 
@@ -31,15 +31,15 @@ pub struct DenseSettings {
     pub embedder: EmbedderSpec,
     pub dimension: usize,
     pub precision: Precision,
-    /// Passages of one addition from which on a graph (HNSW) is built over their vectors, and answers come from it.
+    /// Number of passages in one addition from which a graph (HNSW) over their vectors is built and searched.
     pub graph_from: u32,
 }
 
 impl DenseSettings {
     pub fn new(embedder: EmbedderSpec, dimension: usize) -> Self {
         let graph_from = match embedder {
-            // A passage's hashed words are nearly as far from its nearest as from any other, and a graph leads nowhere then: of the ten
-            // best of 200,000 it found two, Faiss's no more, where looking at all takes 12 ms.
+            // With hashed words, a passage is nearly as far from its nearest as from any other, and a graph is useless: it
+            // found two of the ten best of 200,000, Faiss's no more, while an exact scan takes 12 ms.
             EmbedderSpec::Hashing { .. } => u32::MAX,
             _ => GRAPH_FROM,
         };
@@ -61,7 +61,7 @@ pub(super) struct Manifest {
     pub(super) version: u32,
     pub(super) settings: Settings,
     pub(super) segments: Vec<SegmentFacts>,
-    /// Ordinals that are no more, in ascending order, as pairs of the first and how many follow one another.
+    /// Deleted ordinals, in ascending order, as runs: the first ordinal and the length.
     pub(super) dead: Vec<(u32, u32)>,
     pub(super) made_at: String,
 }
@@ -97,7 +97,7 @@ impl Manifest {
         std::fs::write(&path, text).map_err(Error::io("write", &path))
     }
 
-    /// All ordinals that ever were.
+    /// The number of all ordinals ever assigned.
     pub(super) fn total(&self) -> u32 {
         self.segments.last().map_or(0, |segment| segment.base + segment.count)
     }
@@ -107,7 +107,7 @@ impl Manifest {
     }
 }
 
-/// As the manifest has them.
+/// Ordinals as runs, in the format of the manifest.
 pub(super) fn runs(ordinals: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for ordinal in ordinals {

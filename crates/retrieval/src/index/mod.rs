@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! current          names the generation that is searched; replaced by a rename
-//! lock             held by who changes the index
+//! lock             held by the process that changes the index
 //! gen-000002/      index.json · 000001.passages … 000001.vectors … · 000002.… · lexical/
 //! ```
 //!
-//! A generation never changes once it is current. A change links the files that stay into a new generation, writes what is new,
-//! and makes it current when all of it is on disk; cut off at any moment, the old one is still there. Who has the old one open
-//! goes on reading it. What is replaced or removed keeps its ordinal until so much is gone that all is rewritten.
+//! A generation never changes once it is current. An update hard-links unchanged files into a new generation, writes new files,
+//! and makes it current when all of it is on disk. If it is interrupted at any moment, the old one is still there. Readers with
+//! the old one open continue to read it. Replaced or removed passages keep their ordinals until so much is deleted that all is
+//! rewritten.
 
 mod dense;
 mod manifest;
@@ -33,16 +34,16 @@ pub use update::{Phase, Report, Update};
 
 /// The file that names the current generation.
 pub(crate) const CURRENT: &str = "current";
-/// How often a reader looks again when the generation that it was told of is gone.
+/// Number of retries by a reader if the generation that `current` named is gone.
 const TRIES: usize = 10;
-/// Filters whose passages are remembered.
+/// Filters with cached sets of passages.
 const FILTERS: usize = 64;
 
 fn generation_name(number: u32) -> String {
     format!("gen-{number:06}")
 }
 
-/// Bytes of all files below a directory. What two generations share counts once in each.
+/// Size of all files below a directory, in bytes. Files that two generations share count once in each.
 fn bytes_below(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -54,7 +55,7 @@ fn bytes_below(dir: &Path) -> u64 {
         .sum()
 }
 
-/// The number of the current generation. None: there is no index.
+/// The number of the current generation. None if there is no index.
 fn current(dir: &Path) -> Result<Option<u32>> {
     let path = dir.join(CURRENT);
     match std::fs::read_to_string(&path) {
@@ -67,7 +68,7 @@ fn current(dir: &Path) -> Result<Option<u32>> {
     }
 }
 
-/// One generation of an index, to search. It stays as it was when it was opened.
+/// One generation of an index, to search. It stays unchanged after it was opened.
 pub struct Index {
     dir: PathBuf,
     number: u32,
@@ -75,19 +76,19 @@ pub struct Index {
     segments: Vec<Segment>,
     lexical: Option<Lexical>,
     dense: Option<Dense>,
-    /// None: all are there.
+    /// None: no passage was deleted.
     alive: Option<Arc<Ordinals>>,
     filtered: Mutex<HashMap<String, Arc<Ordinals>>>,
     bytes: u64,
 }
 
-/// What an index is, in numbers.
+/// Statistics of an index.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IndexStats {
     pub passages: u32,
     pub generation: u32,
     pub segments: usize,
-    /// Passages that are no more and still take room.
+    /// Deleted passages that still use space.
     pub dead: u32,
     pub bytes: u64,
     pub made_at: String,
@@ -95,8 +96,10 @@ pub struct IndexStats {
 }
 
 impl Index {
+    /// Opens the current generation.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] when there is none; [`Error::Corrupt`] when its files are damaged.
+    /// [`Error::Invalid`] if there is none; [`Error::Corrupt`] if its files are damaged.
     pub fn open(dir: &Path) -> Result<Self> {
         let mut last = None;
         for _ in 0..TRIES {
@@ -105,7 +108,7 @@ impl Index {
             };
             match Self::open_generation(dir, number) {
                 Ok(index) => return Ok(index),
-                // Another has taken its place since.
+                // Another generation has replaced it since.
                 Err(Error::Io { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound && last.replace(number) != Some(number) => {}
                 Err(error) => return Err(error),
@@ -131,15 +134,15 @@ impl Index {
         Ok(Self { dir: dir.to_owned(), number, manifest, segments, lexical, dense, alive, filtered, bytes })
     }
 
-    /// Whether a later generation has taken its place.
+    /// Whether a later generation has replaced this one.
     pub fn is_stale(&self) -> bool {
         current(&self.dir).is_ok_and(|number| number != Some(self.number))
     }
 
-    /// Starts changing the index in a directory, which is made when `settings` are given and there is none.
+    /// Starts an update of the index in a directory. Creates the index if `settings` are given and there is none.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when another is changing it, when there is none to change, or when its settings are others.
+    /// [`Error::Invalid`] if another process updates it, if there is none to update, or if its settings differ.
     pub fn update(dir: &Path, settings: Option<Settings>) -> Result<Update> {
         Update::begin(dir, settings)
     }
@@ -148,7 +151,7 @@ impl Index {
         &self.manifest.settings
     }
 
-    /// Passages that can be found.
+    /// The number of searchable passages.
     pub fn len(&self) -> u32 {
         self.manifest.total() - self.manifest.dead_count()
     }
@@ -202,7 +205,7 @@ impl Index {
         })
     }
 
-    /// What may be found. None: everything.
+    /// The passages that may be found. None: all.
     fn admitted(&self, filter: Option<&Filter>) -> Result<Option<Arc<Ordinals>>> {
         let Some(filter) = filter else {
             return Ok(self.alive.clone());
@@ -227,28 +230,28 @@ impl Index {
         Ok(Some(admitted))
     }
 
-    /// By words. Best first.
+    /// Keyword search. Best first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the index was made without.
+    /// [`Error::Invalid`] if the index was created without it.
     pub fn by_words(&self, query: &str, top_k: usize, filter: Option<&Filter>) -> Result<Vec<Hit>> {
         let lexical = self.lexical.as_ref().ok_or_else(|| Error::Invalid("the index was made without BM25".to_owned()))?;
-        // It knows itself what is gone.
+        // The lexical index excludes deleted passages itself.
         let admitted = filter.map(|filter| self.admitted(Some(filter))).transpose()?.flatten();
         lexical.search(query, top_k, admitted.as_deref())
     }
 
-    /// By meaning, for several queries with the same filter at once. Best first.
+    /// Vector search, for several queries with the same filter. Best first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the index was made without vectors; [`Error::Dimension`].
+    /// [`Error::Invalid`] if the index was created without vectors; [`Error::Dimension`].
     pub fn by_meaning(&self, queries: &[&[f32]], top_k: usize, filter: Option<&Filter>) -> Result<Vec<Vec<Hit>>> {
         let dense = self.dense.as_ref().ok_or_else(|| Error::Invalid("the index was made without vectors".to_owned()))?;
         dense.search(queries, top_k, self.admitted(filter)?.as_deref())
     }
 }
 
-/// Removes an index with its directory. Cut off midway, nothing of it is found any more.
+/// Removes an index with its directory. After an interruption, nothing of it is found any more.
 pub(crate) fn remove(dir: &Path) -> Result<()> {
     let _lock = lock(dir)?;
     let path = dir.join(CURRENT);
@@ -256,7 +259,7 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
     std::fs::remove_dir_all(dir).map_err(Error::io("remove", dir))
 }
 
-/// Takes the right to change the index in a directory. It is given back when the file is closed.
+/// Locks the index in a directory for updates. The lock is released when the file is closed.
 fn lock(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     let file = File::create(&path).map_err(Error::io("create", &path))?;

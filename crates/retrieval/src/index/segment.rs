@@ -1,4 +1,4 @@
-//! The passages of one addition to an index, on disk. Written once and never changed, so that generations share it.
+//! The passages of one addition to an index, on disk. Written once and never changed, so that generations share them.
 //!
 //! ```text
 //! 000001.passages   JSON lines           000001.offsets   u64 little-endian: where each begins, and where the last ends
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use crate::corpus::Passage;
 use crate::{Error, Result};
 
-/// The most passages of a segment.
+/// Maximum number of passages of a segment.
 pub(super) const MAX_PASSAGES: u32 = u32::MAX / 2;
-/// The largest passage's line, in bytes: what passages may have, written with escapes.
+/// Maximum length of a passage's line, in bytes: the maximum passage, written with escapes.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 /// Bytes of an entry of `ids`.
 const ENTRY: u64 = 16;
 
-/// What an id is looked up by.
+/// The lookup key of an id.
 fn hash(id: &str) -> u64 {
     let hash = blake3::hash(id.as_bytes());
     u64::from_le_bytes(std::array::from_fn(|at| hash.as_bytes()[at]))
@@ -30,7 +30,7 @@ pub(super) fn file(dir: &Path, number: u32, kind: &str) -> PathBuf {
     dir.join(format!("{number:06}.{kind}"))
 }
 
-/// Files of passages that a segment is made of, besides its vectors.
+/// Files of a segment's passages, besides its vectors.
 pub(super) const KINDS: [&str; 3] = ["passages", "offsets", "ids"];
 
 pub(super) struct Writer {
@@ -53,7 +53,7 @@ impl Writer {
         Ok(Self { dir: dir.to_owned(), number, passages, offsets, ids: Vec::new(), at: 0 })
     }
 
-    /// Answers its ordinal in the segment.
+    /// Adds a passage and returns its ordinal in the segment.
     pub(super) fn add(&mut self, passage: &Passage) -> Result<u32> {
         let within = u32::try_from(self.ids.len()).ok().filter(|at| *at < MAX_PASSAGES);
         let within = within.ok_or_else(|| Error::Invalid(format!("more than {MAX_PASSAGES} passages in one addition")))?;
@@ -88,7 +88,7 @@ impl Writer {
     }
 }
 
-/// A segment to read from. The files stay open: a generation may be removed under it.
+/// A readable segment. The files stay open: its generation may be removed.
 #[derive(Debug)]
 pub(super) struct Segment {
     dir: PathBuf,
@@ -139,7 +139,7 @@ impl Segment {
         self.read(&self.offsets, "offsets", at * 8).map(u64::from_le_bytes)
     }
 
-    /// The passage at a place within the segment.
+    /// The passage at an index within the segment.
     pub(super) fn passage(&self, within: u32) -> Result<Passage> {
         let both: [u8; 16] = self.read(&self.offsets, "offsets", u64::from(within) * 8)?;
         let number = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| both[from + at]));
@@ -153,7 +153,7 @@ impl Segment {
         serde_json::from_slice(&line).map_err(|error| Error::corrupt(&path(), format!("passage {within}: {error}")))
     }
 
-    /// Where passages with this id are, oldest first.
+    /// The ordinals of passages with this id, oldest first.
     pub(super) fn find(&self, id: &str) -> Result<Vec<u32>> {
         let wanted = hash(id);
         let entry = |at: u64| -> Result<(u64, u64)> {

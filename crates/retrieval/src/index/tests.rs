@@ -43,7 +43,7 @@ fn passages_come_change_and_go() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("index");
     assert!(Index::open(&dir).is_err() && Index::update(&dir, None).is_err());
-    // The second addition is linked by a graph.
+    // A graph links the second addition.
     add(&dir, Some(settings(40)), &numbered(0..30, "first"));
     let old = Index::open(&dir).unwrap();
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_change_that_is_dropped_was_never_there() {
     update.add(&passage("x", "dropped")).unwrap();
     assert!(update.add(&passage("y", " ")).is_err());
     drop(update);
-    // What a kill leaves is taken away by the next change.
+    // The next update removes what a kill left.
     std::fs::create_dir(dir.join("gen-000002.new")).unwrap();
     std::fs::write(dir.join("gen-000002.new/rest"), "x").unwrap();
     assert_eq!(Index::open(dir).unwrap().len(), 5);

@@ -1,4 +1,4 @@
-//! A change of an index: passages added, replaced or removed.
+//! An update of an index: added, replaced or removed passages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -14,43 +14,43 @@ use crate::lexical::{self, Lexical, LexicalWriter};
 use crate::vectors::{Flat, FlatWriter, Hnsw, HnswOptions, Metric};
 use crate::{Error, Passage, Result};
 
-/// Texts that are embedded at once.
+/// Number of texts that are embedded together.
 const BATCH: usize = 256;
-/// Generations have at most so many segments …
+/// The maximum number of segments in a generation …
 const MAX_SEGMENTS: usize = 8;
-/// … and at least this part of the passages is there still; else all is rewritten.
+/// … and the minimum share of passages that are not deleted; otherwise all is rewritten.
 const LEAST_ALIVE: f64 = 0.7;
 
-/// What a change is about, for who watches.
+/// The phase of an update, for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// So many passages were taken in.
+    /// The number of passages that were added.
     Adding(u64),
-    /// The words' index is being finished.
+    /// The lexical index is being committed.
     Merging,
-    /// Of so many vectors, so many are in the graph.
+    /// `done` of `of` vectors are in the graph.
     Linking { done: u64, of: u64 },
-    /// All is rewritten without what is gone.
+    /// All is rewritten without deleted passages.
     Compacting,
 }
 
-/// What a change came to.
+/// The results of an update.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     pub added: u64,
-    /// Of those, how many took another's place.
+    /// The number of them that replaced another.
     pub replaced: u64,
     pub removed: u64,
-    /// Bytes of the generation.
+    /// Size of the generation, in bytes.
     pub bytes: u64,
 }
 
 type Watch = Box<dyn Fn(Phase) + Send + Sync>;
 
-/// A change under way. Dropped before [`Update::commit`], it leaves nothing behind.
+/// An update in progress. Dropped before [`Update::commit`], it leaves nothing behind.
 pub struct Update {
     dir: PathBuf,
-    /// Where the new generation grows.
+    /// The directory of the new generation.
     growing: PathBuf,
     number: u32,
     before: Option<Index>,
@@ -61,10 +61,10 @@ pub struct Update {
     segment_number: u32,
     words: Option<LexicalWriter>,
     meanings: Option<FlatWriter>,
-    /// Of this change: where the latest passage with an id is.
+    /// The latest passage with an id in this update.
     ids: HashMap<String, u32>,
     dead: BTreeSet<u32>,
-    /// Texts whose vectors are not made yet, in the order of their ordinals.
+    /// Texts without vectors yet, in the order of their ordinals.
     waiting: Vec<String>,
     report: Report,
     watch: Watch,
@@ -91,7 +91,7 @@ impl Update {
             (None, Some(before)) => before.settings().clone(),
             (None, None) => return Err(Error::Invalid(format!("there is no index in {}", dir.display()))),
         };
-        // Left behind by a change that was cut off.
+        // Left by an interrupted update.
         for entry in std::fs::read_dir(dir).map_err(Error::io("read", dir))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with("gen-") && Some(name.as_str()) != number.map(generation_name).as_deref() {
@@ -159,7 +159,7 @@ impl Update {
         })
     }
 
-    /// Tells of what goes on.
+    /// Sets a receiver of progress.
     pub fn watch(&mut self, watch: impl Fn(Phase) + Send + Sync + 'static) {
         self.watch = Box::new(watch);
     }
@@ -168,10 +168,10 @@ impl Update {
         self.before.as_ref().map_or(0, |before| before.manifest.total())
     }
 
-    /// Takes a passage in, in place of one with the same id.
+    /// Adds a passage; it replaces one with the same id.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one that can't be indexed; what the embedder or the disk says.
+    /// [`Error::Invalid`] for one that can't be indexed; errors of the embedder or the disk.
     pub fn add(&mut self, passage: &Passage) -> Result<()> {
         passage.check().map_err(|reason| Error::Invalid(format!("passage {}: {reason}", passage.id)))?;
         let replaced = self.take_out(&passage.id)?;
@@ -198,10 +198,10 @@ impl Update {
         Ok(())
     }
 
-    /// Takes the passage with this id out; answers whether it was there.
+    /// Removes the passage with this id; returns whether it existed.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub fn remove(&mut self, id: &str) -> Result<bool> {
         let removed = self.take_out(id)?;
         self.report.removed += u64::from(removed);
@@ -232,10 +232,10 @@ impl Update {
         Ok(())
     }
 
-    /// Makes the change what is searched from now on.
+    /// Makes the update visible to searches.
     ///
     /// # Errors
-    /// What the embedder or the disk says; the index is as it was then.
+    /// Errors of the embedder or the disk; the index is then unchanged.
     pub fn commit(mut self) -> Result<Report> {
         self.embed()?;
         let (mut segments, base) = (self.before.as_ref().map_or_else(Vec::new, |b| b.manifest.segments.clone()), self.base());
@@ -277,7 +277,7 @@ impl Update {
         Ok(report)
     }
 
-    /// Everything of the generation is on disk: from now on it is the one.
+    /// Makes the generation current, once everything is on disk.
     fn make_current(&self) -> Result<()> {
         let name = generation_name(self.number);
         let failed = |source| Error::io("write", &self.dir)(source);
@@ -295,13 +295,13 @@ impl Update {
         file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
         std::fs::rename(&fresh, self.dir.join(CURRENT)).and_then(|()| sync(&self.dir)).map_err(failed)?;
         if let Some(before) = &self.before {
-            // Who has it open keeps it open.
+            // Readers that have it open keep it open.
             let _ = std::fs::remove_dir_all(self.dir.join(generation_name(before.number)));
         }
         Ok(())
     }
 
-    /// Writes all again, with what is there alone. Vectors are copied, not made again.
+    /// Rewrites everything without deleted passages. Vectors are copied, not recomputed.
     fn compact(mut self) -> Result<u64> {
         (self.watch)(Phase::Compacting);
         let old = Index::open(&self.dir)?;
@@ -324,9 +324,9 @@ impl Update {
 
 impl Drop for Update {
     fn drop(&mut self) {
-        // The thread that indexes writes to the folder until it has ended.
+        // The indexing thread writes to the folder until it ends.
         self.words = None;
-        // Renamed when it was committed.
+        // After a commit, it was renamed.
         let _ = std::fs::remove_dir_all(&self.growing);
     }
 }

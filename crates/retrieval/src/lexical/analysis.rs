@@ -4,16 +4,17 @@ use serde::{Deserialize, Serialize};
 use tantivy::tokenizer::{AsciiFoldingFilter, Language as Stemmed, Stemmer, StopWordFilter};
 use tantivy::tokenizer::{TextAnalyzer, Token, TokenStream, Tokenizer};
 
-/// What is longer keeps its beginning, up to this many bytes: no word is as long, but a line of base64 is, and every distinct word
-/// costs a place in the dictionary.
+/// Longer tokens are truncated to this number of bytes. No word is as long, but a line of base64 is, and every distinct token
+/// costs an entry in the dictionary.
 pub const TOKEN_BYTES: usize = 128;
 
-/// How text becomes words. All but `simple` and `cjk` drop the language's commonest words, where there is a list of them, and stem
-/// the others; all but `simple` make overlapping pairs of the characters of Chinese, Japanese and Korean, which has no spaces to go by.
+/// How text is split into words. All but `simple` and `cjk` drop the language's most common words, if there is a list of them,
+/// and stem the others. All but `simple` make overlapping pairs of the characters of Chinese, Japanese and Korean, which have
+/// no spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
-    /// Runs of letters and digits in lower case, and nothing else: what a reference is compared on.
+    /// Runs of letters and digits in lower case, and nothing else: for comparison with a reference.
     Simple,
     #[serde(alias = "chinese", alias = "japanese", alias = "korean")]
     Cjk,
@@ -64,7 +65,7 @@ impl Language {
     }
 }
 
-/// Folding comes last, since stemmers go by the accents.
+/// Folding comes last, since stemmers depend on accents.
 pub(super) fn analyzer(language: Language, fold: bool) -> TextAnalyzer {
     let mut chain = TextAnalyzer::builder(Words { plain: language == Language::Simple }).dynamic();
     if let Some(stemmed) = language.stemmed() {
@@ -79,10 +80,10 @@ pub(super) fn analyzer(language: Language, fold: bool) -> TextAnalyzer {
     chain.build()
 }
 
-/// Cuts text into words in lower case.
+/// Splits text into words in lower case.
 #[derive(Debug, Clone)]
 struct Words {
-    /// Letters and digits alone make words, and no script is special.
+    /// Only letters and digits make words, and no script is special.
     plain: bool,
 }
 
@@ -100,9 +101,9 @@ struct WordStream<'a> {
     plain: bool,
     text: &'a str,
     rest: CharIndices<'a>,
-    /// The character that was not yet looked at.
+    /// The next character to process.
     next: Option<(usize, char)>,
-    /// Where the CJK character right before `next` began: the first half of a pair.
+    /// The start of the CJK character right before `next`: the first half of a pair.
     before: Option<usize>,
     token: Token,
 }
@@ -141,7 +142,7 @@ impl WordStream<'_> {
         self.next = self.rest.next();
     }
 
-    /// Where `next` is.
+    /// The position of `next`.
     fn at(&self) -> usize {
         self.next.map_or(self.text.len(), |(at, _)| at)
     }
@@ -207,7 +208,7 @@ fn is_cjk(c: char) -> bool {
         | '\u{F900}'..='\u{FAFF}' | '\u{FF66}'..='\u{FF9F}' | '\u{20000}'..='\u{3FFFF}')
 }
 
-/// Marks that stand inside a word and count as no letter: accents written apart, and the signs by which Indic scripts drop a vowel.
+/// Marks inside a word that are no letters: combining accents, and the signs by which Indic scripts drop a vowel.
 fn is_mark(c: char) -> bool {
     matches!(c,
         '\u{0300}'..='\u{036F}' | '\u{093C}' | '\u{094D}' | '\u{09BC}' | '\u{09CD}' | '\u{0A3C}' | '\u{0A4D}' | '\u{0ABC}' | '\u{0ACD}'

@@ -1,10 +1,9 @@
-//! Search by words: BM25 over tantivy's inverted index, in a separate directory.
+//! Keyword search: BM25 over tantivy's inverted index, in a separate directory.
 //!
-//! Nothing is stored but postings, lengths and ordinals. Passages lie in the order of their ordinals, within a segment and across
-//! segments, and every merge keeps it so. That is what makes ties exact without looking at more than is needed, and a set of
-//! ordinals quick to find.
+//! Only postings, lengths and ordinals are stored. Passages are in the order of their ordinals, within a segment and across
+//! segments, and every merge keeps that order. So ties are exact without extra work, and a set of ordinals is quick to find.
 //!
-//! A directory can be copied by hard links and the copy written to: files are made and removed, and never changed in place.
+//! A directory can be copied by hard links and the copy written to: files are created and removed, and never changed in place.
 
 mod analysis;
 mod search;
@@ -32,9 +31,9 @@ pub use writer::{LexicalWriter, Step, TEXT_BYTES};
 use crate::{Error, Hit, Ordinals, Result};
 use search::View;
 
-/// How soon more of the same word stops to count. Tantivy's, and not to be set.
+/// Saturation of repeated words. Fixed by tantivy.
 pub const K1: f32 = 1.2;
-/// How much a passage's length counts. Tantivy's, and not to be set.
+/// Weight of a passage's length. Fixed by tantivy.
 pub const B: f32 = 0.75;
 
 const SETTINGS: &str = "lexical.json";
@@ -43,7 +42,7 @@ const ANALYZER: &str = "passages";
 const TEXT: &str = "text";
 const ORDINAL: &str = "ordinal";
 
-/// The files that each segment has, empty or not. Some are read when segments are merged alone.
+/// The files of each segment, empty or not. Some are only read when segments are merged.
 const PARTS: [SegmentComponent; 6] = [
     SegmentComponent::Postings,
     SegmentComponent::Positions,
@@ -53,12 +52,12 @@ const PARTS: [SegmentComponent; 6] = [
     SegmentComponent::Store,
 ];
 
-/// What an index is made with, and keeps.
+/// Settings of an index, fixed when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LexicalSettings {
     pub language: Language,
-    /// Whether letters lose their accents, so that `creme` finds `crème`.
+    /// Whether accents are removed, so that `creme` finds `crème`.
     pub fold: bool,
 }
 
@@ -68,7 +67,7 @@ struct Kept {
     settings: LexicalSettings,
 }
 
-/// An index that answers. Clones are the same one.
+/// A searchable index. Clones share it.
 #[derive(Clone)]
 pub struct Lexical {
     shared: Arc<Shared>,
@@ -80,7 +79,7 @@ struct Shared {
     index: Index,
     fields: Fields,
     analyzer: TextAnalyzer,
-    /// What was committed last, replaced as a whole.
+    /// The last commit, replaced as a whole.
     view: RwLock<Arc<View>>,
 }
 
@@ -91,7 +90,7 @@ struct Fields {
 }
 
 impl Lexical {
-    /// Makes an empty index in a directory that is empty or not there yet.
+    /// Creates an empty index in a directory that is empty or doesn't exist.
     pub fn create(dir: &Path, settings: LexicalSettings) -> Result<Self> {
         fs::create_dir_all(dir).map_err(Error::io("make", dir))?;
         if fs::read_dir(dir).map_err(Error::io("read", dir))?.next().is_some() {
@@ -109,15 +108,15 @@ impl Lexical {
         Self::open_trusted(dir)
     }
 
-    /// Opens an index, and reads all of it once to compare the files' sums: tantivy takes what it reads at its word, and may not come
-    /// to an end on a damaged file.
+    /// Opens an index, and reads all of it once to verify the checksums: tantivy trusts what it reads, and may not terminate on
+    /// a damaged file.
     pub fn open(dir: &Path) -> Result<Self> {
         let lexical = Self::open_trusted(dir)?;
         lexical.verify()?;
         Ok(lexical)
     }
 
-    /// Opens an index without reading all of it: for what this process wrote, copied or verified itself.
+    /// Opens an index without reading all of it: for files that this process wrote, copied or verified itself.
     pub fn open_trusted(dir: &Path) -> Result<Self> {
         let settings = read_settings(dir)?;
         let analyzer = analysis::analyzer(settings.language, settings.fold);
@@ -155,7 +154,7 @@ impl Lexical {
         self.shared.settings
     }
 
-    /// How many passages can be found.
+    /// The number of searchable passages.
     pub fn len(&self) -> usize {
         self.view().len()
     }
@@ -164,7 +163,7 @@ impl Lexical {
         self.len() == 0
     }
 
-    /// What the analyzer makes of a text.
+    /// The analyzer's tokens of a text.
     pub fn tokens(&self, text: &str) -> Vec<String> {
         let mut analyzer = self.shared.analyzer.clone();
         let mut stream = analyzer.token_stream(text);
@@ -173,10 +172,10 @@ impl Lexical {
         tokens
     }
 
-    /// The passages that hold any of the query's words, best first, and at the same score by ordinal.
+    /// The passages with any of the query's words, best first, and by ordinal at the same score.
     ///
-    /// The query is a bag of words and has no syntax. A word that comes twice counts twice. Only the first [`QUERY_TERMS`] different
-    /// words count, among the first [`QUERY_TOKENS`]. With `allowed`, no other passage is looked for.
+    /// The query is a bag of words without syntax. A repeated word counts each time. Only the first [`QUERY_TERMS`] different
+    /// words count, among the first [`QUERY_TOKENS`]. With `allowed`, only those passages are searched.
     pub fn search(&self, query: &str, top_k: usize, allowed: Option<&Ordinals>) -> Result<Vec<Hit>> {
         let Shared { dir, analyzer, fields, .. } = &*self.shared;
         let view = self.view();
@@ -186,7 +185,7 @@ impl Lexical {
         })
     }
 
-    /// There is one writer at a time. This index, and its clones, answer from what the writer commits as soon as it has.
+    /// Opens the only writer. This index, and its clones, use a commit as soon as it is done.
     pub fn writer(&self) -> Result<LexicalWriter> {
         LexicalWriter::new(Arc::clone(&self.shared))
     }
@@ -206,9 +205,10 @@ impl Shared {
     }
 }
 
-/// Makes `to` its own index with what `from` holds, at the cost of directory entries. Nobody may write to `from` meanwhile.
+/// Makes `to` a separate index with the content of `from`, at the cost of directory entries. `from` must not be written
+/// meanwhile.
 ///
-/// Locks are left behind: they belong to the file, not to its name, and a copy would share them.
+/// Lock files are not copied: locks belong to the file, not to its name, and a copy would share them.
 pub fn copy_links(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).map_err(Error::io("make", to))?;
     for entry in fs::read_dir(from).map_err(Error::io("read", from))? {
@@ -246,8 +246,8 @@ fn read_settings(dir: &Path) -> Result<LexicalSettings> {
     Ok(kept.settings)
 }
 
-/// Calls into tantivy. It asserts much of what it reads, so a file that is damaged or was swapped can make it panic; nothing is left
-/// behind by that, since searches share no state but what they read.
+/// Calls tantivy. It asserts much of what it reads, so a damaged or replaced file can make it panic. A panic leaves nothing
+/// behind, since searches share no state except what they read.
 fn guarded<T>(dir: &Path, call: impl FnOnce() -> tantivy::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => done.map_err(|error| explained(dir, error)),

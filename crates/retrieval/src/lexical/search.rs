@@ -11,19 +11,19 @@ use tantivy::{DocId, Index, ReloadPolicy, Searcher, SegmentReader, Term};
 use super::ORDINAL;
 use crate::{Hit, Ordinals};
 
-/// How many different words of a query count: the first ones.
+/// Maximum number of different words of a query; later ones are ignored.
 pub const QUERY_TERMS: usize = 256;
-/// How many words of a query are looked at, repeated ones among them.
+/// Maximum number of words of a query, including repeated ones.
 pub const QUERY_TOKENS: usize = 16_384;
 
-/// A set at most this small a part of the passages is looked up passage by passage, without a walk through all that match.
+/// A set at most this small a part of the passages is looked up passage by passage, without a scan of all matches.
 const FEW: usize = 64;
 
-/// From more terms than this on, leaving out what can't be among the best costs more than it saves: measured on 200,000 passages, where
-/// 256 terms take 40 ms this way and 860 ms the other.
+/// With more terms than this, skipping postings that can't be among the best costs more than it saves: measured on 200,000
+/// passages, where 256 terms take 40 ms this way and 860 ms the other.
 const MANY: usize = 48;
 
-/// What was committed at one moment.
+/// The state of one commit.
 pub(super) struct View {
     searcher: Searcher,
     /// Ascending by ordinal.
@@ -52,7 +52,7 @@ impl View {
         &self.segments
     }
 
-    /// The ordinal that no passage has reached yet.
+    /// The next unused ordinal.
     pub(super) fn next_ordinal(&self) -> u64 {
         self.segments.last().map_or(0, |segment| segment.ordinals.max_value() + 1)
     }
@@ -70,7 +70,7 @@ impl View {
                 segment.look_up(&weights, few, &mut best)?;
             }
         } else if let [(term, times)] = terms {
-            // Tantivy skips blocks for a bare term alone, so the factor comes in afterwards.
+            // Tantivy skips blocks only for a bare term, so the factor is applied afterwards.
             let weight = term_query(term).weight(scoring)?;
             self.walk(&*weight, false, allowed, &mut best)?;
             return Ok(best.sorted(*times as f32));
@@ -82,8 +82,8 @@ impl View {
         Ok(best.sorted(1.0))
     }
 
-    /// Tantivy leaves out blocks of postings that can't reach the threshold that `consider` answers with. With many terms that costs
-    /// more than it saves, and every passage with any of them gets its score.
+    /// Tantivy skips blocks of postings that can't reach the threshold that `consider` returns. With many terms that costs more
+    /// than it saves, and every passage with any of them is scored.
     fn walk(&self, weight: &dyn Weight, many: bool, allowed: Option<&Ordinals>, best: &mut Best) -> tantivy::Result<()> {
         for Segment { reader, ordinals } in &self.segments {
             let alive = reader.alive_bitset();
@@ -122,7 +122,7 @@ impl Segment {
         &self.reader
     }
 
-    /// Adds up the scores of the few that are allowed, which each term's postings are moved to.
+    /// Sums the scores of the few allowed passages; seeks each term's postings to them.
     fn look_up(&self, weights: &[Box<dyn Weight>], allowed: &Ordinals, best: &mut Best) -> tantivy::Result<()> {
         let mut docs = docs_of(&*self.ordinals, allowed);
         docs.retain(|doc| self.reader.alive_bitset().is_none_or(|alive| alive.is_alive(*doc)));
@@ -148,7 +148,7 @@ impl Segment {
     }
 }
 
-/// Where the passages with these ordinals are: ascending, as the ordinals themselves are.
+/// The documents with these ordinals: ascending, like the ordinals.
 pub(super) fn docs_of(ordinals: &dyn ColumnValues<u64>, wanted: &Ordinals) -> Vec<DocId> {
     let end = ordinals.num_vals();
     let mut docs = Vec::new();
@@ -158,7 +158,7 @@ pub(super) fn docs_of(ordinals: &dyn ColumnValues<u64>, wanted: &Ordinals) -> Ve
             break;
         }
         let (mut low, mut high) = (from, end);
-        // Ordinals have few gaps, so what is wanted is mostly where the distance says.
+        // Ordinals have few gaps, so the guess by distance is mostly right.
         let guess = u64::from(from) + ordinal.saturating_sub(ordinals.get_val(from));
         if guess < u64::from(end) && ordinals.get_val(guess as u32) == ordinal {
             (low, high) = (guess as u32, guess as u32);
@@ -176,7 +176,7 @@ pub(super) fn docs_of(ordinals: &dyn ColumnValues<u64>, wanted: &Ordinals) -> Ve
     docs
 }
 
-/// The query's different words, and how often each comes.
+/// The query's different words, with their counts.
 pub(super) fn terms(analyzer: &mut TextAnalyzer, text: Field, query: &str) -> Vec<(Term, u32)> {
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut terms: Vec<(Term, u32)> = Vec::new();
@@ -205,14 +205,14 @@ fn weighed((term, times): &(Term, u32)) -> Box<dyn Query> {
     if *times == 1 { query } else { Box::new(BoostQuery::new(query, *times as f32)) }
 }
 
-/// The best so far, the worst of them on top.
+/// The best hits so far, the worst of them on top.
 struct Best {
     wanted: usize,
     heap: BinaryHeap<Reverse<Ranked>>,
 }
 
 impl Best {
-    /// What a score must be above to matter. Passages come by ascending ordinal, so that a tie is always lost by the later one.
+    /// The score that a passage must exceed. Passages come by ascending ordinal, so that the later one always loses a tie.
     fn threshold(&self) -> f32 {
         match self.heap.peek() {
             Some(Reverse(worst)) if self.heap.len() == self.wanted => worst.0.score,

@@ -25,7 +25,7 @@ fn found(lexical: &Lexical, query: &str, top_k: usize) -> Vec<u32> {
     lexical.search(query, top_k, None).unwrap().iter().map(|hit| hit.ordinal).collect()
 }
 
-/// Words that come the more seldom the higher their number, the same for every run.
+/// Words that are rarer the higher their number, the same for every run.
 fn passages(count: usize) -> Vec<String> {
     let mut state = 1u64;
     let mut draw = |below: u64| {
@@ -41,7 +41,7 @@ fn passages(count: usize) -> Vec<String> {
         .collect()
 }
 
-/// BM25 by its formula, with nothing left out. Lengths are below 40, which tantivy keeps exactly.
+/// BM25 by its formula, without optimisation. Lengths are below 40, which tantivy keeps exactly.
 fn by_formula(texts: &[String], query: &str, alive: impl Fn(u32) -> bool) -> Vec<Hit> {
     let mut counts: Vec<HashMap<&str, f32>> = vec![HashMap::new(); texts.len()];
     for (text, counts) in texts.iter().zip(&mut counts) {

@@ -12,26 +12,26 @@ use super::search::{View, docs_of};
 use super::{ORDINAL, Shared, guarded};
 use crate::{Error, Ordinals, Result};
 
-/// A longer text is refused: it is no passage.
+/// Maximum size of a text, in bytes; a longer one is refused.
 pub const TEXT_BYTES: usize = 8 << 20;
 
-/// What tantivy may hold of postings before it writes a segment.
+/// Size of postings in memory before tantivy writes a segment, in bytes.
 const POSTINGS_BYTES: usize = 96 << 20;
-/// What may wait for the thread that indexes.
+/// Maximum size of texts that wait for the indexing thread, in bytes.
 const QUEUED_BYTES: usize = 16 << 20;
 /// Segments below this count as this large, so that small ones are merged at every commit.
 const SMALL: u64 = 10_000;
 
-/// What a commit is at.
+/// The current step of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The last of what was added is indexed, and written.
+    /// The last additions are indexed and written.
     Writing,
-    /// Segments with so many passages become one.
+    /// Segments with this number of passages are merged into one.
     Merging { passages: u64 },
 }
 
-/// Adds and deletes, all of it to be seen at once when it is committed. What is dropped without was never there.
+/// Adds and deletes passages; all changes become visible at once with the commit. Without a commit, they are discarded.
 ///
 /// One thread indexes besides the one that adds: a second would put passages out of order.
 pub struct LexicalWriter {
@@ -55,7 +55,7 @@ impl LexicalWriter {
         Ok(Self { shared, writer, waiting: Arc::default(), next, deleted: Ordinals::default() })
     }
 
-    /// Ordinals ascend: each is above all that this index was ever given and still knows.
+    /// Adds a passage. Ordinals ascend: each is above all that this index was ever given and still knows.
     pub fn add(&mut self, ordinal: u32, text: &str) -> Result<()> {
         if u64::from(ordinal) < self.next {
             return Err(Error::Invalid(format!("passage {ordinal} comes too late: the next is {} or above", self.next)));
@@ -72,7 +72,7 @@ impl LexicalWriter {
         Ok(())
     }
 
-    /// A passage that isn't there is no error.
+    /// Deletes a passage, if it exists.
     pub fn delete(&mut self, ordinal: u32) -> Result<()> {
         if u64::from(ordinal) < self.next {
             self.deleted.insert(ordinal);
@@ -80,7 +80,8 @@ impl LexicalWriter {
         Ok(())
     }
 
-    /// Writes all of it, durably, and merges what has become small next to the rest. `progress` is told each step as it begins.
+    /// Writes all of it, durably, and merges segments that have become small next to the rest. `progress` receives each step as
+    /// it starts.
     pub fn commit(mut self, progress: &mut dyn FnMut(Step)) -> Result<()> {
         progress(Step::Writing);
         if !self.deleted.is_empty() {
@@ -102,9 +103,9 @@ impl LexicalWriter {
         })
     }
 
-    /// Which segments are to become one. From the last one backwards, each that is at most four times what follows it: so a large
-    /// segment is not rewritten for a few passages, and the number of segments grows with the logarithm of the passages' alone.
-    /// Neighbours only, which keeps the order. A segment that is a fifth deleted is rewritten too.
+    /// The segments to merge. From the last one backwards, each that is at most four times what follows it. So a large segment
+    /// is not rewritten for a few passages, and the number of segments grows only with the logarithm of the number of passages.
+    /// Only neighbours are merged, which keeps the order. A segment with a fifth of its passages deleted is rewritten too.
     fn groups(&self) -> Result<Vec<Vec<SegmentMeta>>> {
         let segments = guarded(&self.shared.dir, || {
             let metas = self.shared.index.searchable_segment_metas()?;
@@ -128,7 +129,7 @@ impl LexicalWriter {
     }
 }
 
-/// Where the segments begin that are to be merged into one.
+/// The first segment of those to merge.
 fn tail(sizes: &[u64]) -> usize {
     let mut from = sizes.len().saturating_sub(1);
     let mut after = sizes.last().map_or(0, |last| SMALL.max(*last));
@@ -139,7 +140,7 @@ fn tail(sizes: &[u64]) -> usize {
     from
 }
 
-/// Tantivy says of a thread that died no more than that. It is a disk that is full, as a rule, and not an index that is damaged.
+/// Tantivy reports only that a thread died. Usually the disk is full, and the index is not damaged.
 fn failed(dir: &Path, error: Error) -> Error {
     match error {
         Error::Corrupt { reason, .. } => {
@@ -150,7 +151,7 @@ fn failed(dir: &Path, error: Error) -> Error {
     }
 }
 
-/// Bounds what waits to be indexed by its bytes; tantivy's own queue counts documents alone.
+/// Limits the waiting texts by their bytes; tantivy's own queue only counts documents.
 #[derive(Default)]
 struct Waiting {
     bytes: Mutex<usize>,
@@ -167,7 +168,7 @@ impl Waiting {
     }
 }
 
-/// Given back when the document is indexed, or thrown away with the queue.
+/// Released when the document is indexed, or discarded with the queue.
 struct ByteReservation {
     waiting: Arc<Waiting>,
     bytes: usize,
@@ -199,7 +200,7 @@ impl Document for Queued {
     }
 }
 
-/// Matches the passages that are to be deleted.
+/// Matches the passages to delete.
 #[derive(Debug, Clone)]
 struct Gone(Arc<Ordinals>);
 

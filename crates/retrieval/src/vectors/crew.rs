@@ -1,4 +1,4 @@
-//! The threads of a search: a lone one gets all cores, and many at a time don't get more than there are.
+//! The threads of a search: a single search gets all cores, and concurrent ones together get no more than there are.
 
 use std::{
     num::NonZero,
@@ -6,15 +6,15 @@ use std::{
     thread,
 };
 
-/// Threads of all searches of this process beside those that called.
+/// Threads of all searches of this process, in addition to the callers'.
 static HELPING: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Does `work` for each of 0..`units`, on this thread and on as many others as are free, up to `threads` in all. Each thread takes the
-/// next unit when it is done with one, and collects into what `begin` made for it.
+/// Runs `work` for each of 0..`units`, on this thread and on as many others as are free, up to `threads` in all. Each thread
+/// takes the next unit when it is done with one, and collects into the state that `begin` created for it.
 pub(crate) fn spread<S: Send>(
     threads: usize,
     units: usize,
@@ -47,7 +47,7 @@ pub(crate) fn spread<S: Send>(
     })
 }
 
-/// Leave to start threads, given back when it is dropped.
+/// Permission to start threads, released when dropped.
 struct Helpers(usize);
 
 impl Helpers {

@@ -16,12 +16,12 @@ use crate::{Error, Hit, Ordinals, Result};
 
 const MAGIC: Magic = *b"arenvecs";
 const MOST_DIMENSIONS: usize = 1 << 16;
-/// Bytes of rows that a thread takes at a time, and a fourth of what a thread must have to do to be worth starting.
+/// Bytes of rows that a thread takes at a time, and a fourth of the work that makes another thread worth starting.
 const UNIT: usize = 1 << 20;
-/// Queries that share a pass. More would only grow what is kept for each.
+/// Number of queries that share a pass. More would only enlarge each one's state.
 const PASS: usize = 64;
 
-/// Vectors in a file, searched exactly. Rows begin at multiples of 64 bytes; after them come, for [`Precision::I8`], the scales.
+/// Vectors in a file, searched exactly. Rows start at multiples of 64 bytes; for [`Precision::I8`], the scales follow.
 pub struct Flat {
     file: Sealed,
     dimension: usize,
@@ -32,7 +32,7 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// Maps a file and checks its header. The content is checked by [`Flat::verify`] only; damage there makes wrong scores, no worse.
+    /// Maps a file and checks its header. Only [`Flat::verify`] checks the content; damage there only causes wrong scores.
     pub fn open(path: &Path) -> Result<Self> {
         let file = Sealed::open(path, &MAGIC, "vectors")?;
         let (Some(precision), Some(metric)) = (Precision::from_code(file.field(0)), Metric::from_code(file.field(4))) else {
@@ -49,13 +49,13 @@ impl Flat {
         Ok(Self { file, dimension, precision, metric, count, threads: cores() })
     }
 
-    /// Lets a search use that many threads at most. By default it is one for each core, which is also the most for all searches
+    /// Limits a search to this number of threads. The default is one per core, which is also the maximum for all searches
     /// together.
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1), ..self }
     }
 
-    /// Reads the whole file and compares it with the checksum that was written last.
+    /// Reads the whole file and compares it with its checksum.
     pub fn verify(&self) -> Result<()> {
         self.file.verify()
     }
@@ -68,14 +68,14 @@ impl Flat {
         self.precision
     }
 
-    /// A vector, as far as its precision has kept it. None: there is no such row.
+    /// A vector, as precise as it is stored. None if there is no such row.
     pub fn row(&self, at: u32) -> Option<Vec<f32>> {
         let mut scratch = Vec::new();
         let there = (at as usize) < self.count;
         there.then(|| self.rows().decoded(at, &mut scratch)[..self.dimension].to_vec())
     }
 
-    /// Names the content: a graph over these vectors holds it.
+    /// Identifies the content: a graph over these vectors stores it.
     pub(crate) fn digest(&self) -> &[u8] {
         self.file.digest()
     }
@@ -84,7 +84,7 @@ impl Flat {
         let stride = stride(self.dimension, self.precision);
         let scaled = if self.precision == Precision::I8 { self.count } else { 0 };
         let scales = self.file.map().slice(HEADER + self.count * stride, scaled).unwrap_or_default();
-        // What a row is filled up with is zero, and so costs less than looking where it ends.
+        // A row's padding is zero, so scoring it costs less than finding its end.
         let width = self.dimension.next_multiple_of(LANES);
         Rows::new(self.file.body(), self.count, stride, width, self.precision, scales)
             .expect("the length was checked when the file was opened")
@@ -108,7 +108,7 @@ impl VectorIndex for Flat {
     }
 }
 
-/// Looks at all rows.
+/// Scans all rows.
 pub(crate) fn exactly(scan: &Scan<'_>, queries: &[&[f32]], k: usize, threads: usize) -> Vec<Vec<Hit>> {
     let count = scan.rows.len();
     let k = k.min(count);
@@ -132,7 +132,7 @@ pub(crate) fn exactly(scan: &Scan<'_>, queries: &[&[f32]], k: usize, threads: us
     hits
 }
 
-/// What several threads found, for each query.
+/// Merges the results of several threads, for each query.
 pub(crate) fn united(found: impl Iterator<Item = Vec<Best>>) -> Vec<Best> {
     let join = |mut all: Vec<Best>, more: Vec<Best>| {
         all.iter_mut().zip(more).for_each(|(all, more)| all.absorb(more));
@@ -158,7 +158,7 @@ pub struct FlatWriter {
 }
 
 impl FlatWriter {
-    /// The file gets its name, and replaces one of that name, when [`FlatWriter::finish`] is done.
+    /// Creates a writer. The file gets its name, and replaces one of that name, in [`FlatWriter::finish`].
     pub fn create(path: &Path, dimension: usize, precision: Precision, metric: Metric) -> Result<Self> {
         if !(1..=MOST_DIMENSIONS).contains(&dimension) {
             return Err(Error::Invalid(format!("vectors have 1 to {MOST_DIMENSIONS} dimensions, not {dimension}")));
@@ -168,7 +168,7 @@ impl FlatWriter {
         Ok(Self { file, dimension, precision, metric, count: 0, row: Vec::new(), scales })
     }
 
-    /// Adds a vector and gives its ordinal. One that is refused leaves the file as it was.
+    /// Adds a vector and returns its ordinal. A refused one leaves the file unchanged.
     pub fn push(&mut self, vector: &[f32]) -> Result<u32> {
         if vector.len() != self.dimension {
             return Err(Error::Dimension { wanted: self.dimension, found: vector.len() });
@@ -187,7 +187,7 @@ impl FlatWriter {
         Ok(self.count - 1)
     }
 
-    /// Puts the file in place, once it is on the disk, and says how many vectors it holds.
+    /// Puts the file in place, once it is on the disk, and returns the number of vectors.
     pub fn finish(mut self) -> Result<u32> {
         if let Some(mut scales) = self.scales.take() {
             scales.file.flush().map_err(Error::io("write to", &scales.path))?;
@@ -211,7 +211,7 @@ impl FlatWriter {
     }
 }
 
-/// Scales wait in a file of their own until the rows are complete.
+/// Scales are in a separate file until the rows are complete.
 struct Scales {
     path: PathBuf,
     file: BufWriter<File>,
@@ -253,7 +253,7 @@ mod tests {
     fn a_search_finds_what_a_plain_loop_finds() {
         let folder = tempfile::tempdir().unwrap();
         let mut numbers = Numbers::new(11);
-        // So many rows that they make several units and more than one thread, and more queries than share a pass.
+        // Enough rows for several units and more than one thread, and more queries than share a pass.
         let vectors = numbers.clustered(7000, 201);
         let queries = numbers.clustered(66, 201);
         let asked: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();

@@ -1,9 +1,8 @@
-//! The one place of this crate where `unsafe` stands: files seen as memory, and the arithmetic that a processor does on eight numbers
-//! at once.
+//! The only module of this crate with `unsafe`: memory-mapped files, and SIMD arithmetic on eight numbers at once.
 //!
-//! A file is made under another name, renamed into place and never changed or cut afterwards. That is a rule for whoever keeps the
-//! files: a mapped file that is truncated in place ends the process with SIGBUS at the next read behind its end. Lengths are checked
-//! when a file is opened, and everything that is read later was checked against that length.
+//! A file is written under another name, renamed into place, and never changed or truncated afterwards. Programs that manage
+//! the files must keep that rule: if a mapped file is truncated in place, the next read behind its end kills the process with
+//! SIGBUS. Lengths are checked when a file is opened, and all later reads were checked against that length.
 #![allow(unsafe_code)]
 
 use std::{fs::File, path::Path};
@@ -19,7 +18,7 @@ mod avx2;
 #[cfg(target_endian = "big")]
 compile_error!("the files of vectors are little-endian and are read in place");
 
-/// A file that is read where it lies.
+/// A memory-mapped file.
 pub(crate) struct Mapped {
     map: Mmap,
 }
@@ -34,8 +33,8 @@ impl Mapped {
         if about.len() == 0 {
             return Err(Error::corrupt(path, "it is empty"));
         }
-        // SAFETY: the bytes stay as they are while they are mapped, as the module's rule says: nobody writes to a file that has its
-        // name already.
+        // SAFETY: the bytes don't change while they are mapped, as the module's rule says: a file that has its name already is
+        // never written.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
         Ok(Self { map })
     }
@@ -51,7 +50,7 @@ impl Mapped {
     }
 }
 
-/// Numbers that any bytes make.
+/// Numbers for which any bytes are valid.
 ///
 /// # Safety
 /// Every pattern of bits is a value of the type, and it has no padding.
@@ -61,17 +60,17 @@ unsafe impl Plain for u32 {}
 // SAFETY: every pattern of 32 bits is a float, if only a NaN.
 unsafe impl Plain for f32 {}
 
-/// The bytes as values, if they begin at an address fit for the type and end with a whole value.
+/// The bytes as values, if they start at an address fit for the type and end with a whole value.
 fn values<T: Plain>(bytes: &[u8]) -> Option<&[T]> {
     // SAFETY: `Plain` says that every pattern of bits is a value; `align_to` takes care of the address and the length.
     let (before, values, after) = unsafe { bytes.align_to::<T>() };
     (before.is_empty() && after.is_empty()).then_some(values)
 }
 
-/// How many numbers the arithmetic takes at once; queries are filled up with zeros to a multiple of it.
+/// Number of values per SIMD operation; queries are padded with zeros to a multiple of it.
 pub(crate) const LANES: usize = 8;
 
-/// A query as the arithmetic wants it: filled up with zeros to whole lanes.
+/// A query padded with zeros to whole lanes.
 pub(crate) fn padded(query: &[f32]) -> Vec<f32> {
     let mut padded = Vec::with_capacity(query.len().next_multiple_of(LANES));
     padded.extend_from_slice(query);
@@ -79,7 +78,7 @@ pub(crate) fn padded(query: &[f32]) -> Vec<f32> {
     padded
 }
 
-/// Vectors of equal length, one after the other in memory, at any address.
+/// Vectors of equal length, contiguous in memory, at any address.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     bytes: &'a [u8],
@@ -91,7 +90,7 @@ pub(crate) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// `count` rows of `width` numbers, `stride` bytes from one to the next. None if the bytes or the scales (which only `I8` has) do
+    /// `count` rows of `width` numbers, `stride` bytes from one to the next. None if the bytes or the scales (only for `I8`) do
     /// not suffice.
     pub(crate) fn new(
         bytes: &'a [u8],
@@ -115,7 +114,7 @@ impl<'a> Rows<'a> {
         self.stride
     }
 
-    /// A row's numbers, filled up to whole lanes; in place where they lie so already.
+    /// A row's numbers, padded to whole lanes; without a copy if they already are.
     pub(crate) fn decoded<'b>(&'b self, row: u32, scratch: &'b mut Vec<f32>) -> &'b [f32] {
         let at = row as usize * self.stride;
         let padded = self.width.next_multiple_of(LANES);
@@ -137,7 +136,7 @@ impl<'a> Rows<'a> {
         self.scales.get(row as usize).copied().unwrap_or(1.0)
     }
 
-    /// Asks the processor to fetch the beginning of a row that is scored soon.
+    /// Prefetches the start of a row that is scored soon.
     #[inline]
     pub(crate) fn prefetch(&self, row: u32) {
         #[cfg(target_arch = "x86_64")]
@@ -153,8 +152,8 @@ impl<'a> Rows<'a> {
     }
 
     /// Scores each of `queries` against each of `rows` of this matrix: `out` gets the first query's scores, then the second's.
-    /// More is better: the inner product, or the squared distance with a minus sign. A score depends on its query and its row alone,
-    /// not on what else is scored in the same call.
+    /// Higher is better: the inner product, or the negated squared distance. A score depends only on its query and its row, not
+    /// on what else is scored in the same call.
     pub(crate) fn score(&self, metric: Metric, queries: &[&[f32]], rows: &[u32], out: &mut [f32]) {
         let padded = self.width.next_multiple_of(LANES);
         assert!(out.len() == queries.len() * rows.len(), "a score has its place");
@@ -169,7 +168,7 @@ impl<'a> Rows<'a> {
         self.score_portably(metric, queries, rows, out);
     }
 
-    /// What `score` does where the processor is not known better.
+    /// `score` for other processors.
     fn score_portably(&self, metric: Metric, queries: &[&[f32]], rows: &[u32], out: &mut [f32]) {
         let mut numbers = Vec::new();
         for (at, row) in rows.iter().enumerate() {
@@ -181,7 +180,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Lines of 64 bytes that are fetched ahead; the processor's own prefetching goes on from there. Eight and twenty-four were slower.
+/// Lines of 64 bytes that are prefetched; the processor's own prefetching continues from there. Eight and twenty-four were
+/// slower.
 #[cfg(target_arch = "x86_64")]
 const PREFETCHED: usize = 4;
 
@@ -217,7 +217,7 @@ mod tests {
         let mut numbers = Numbers::new(7);
         for dimension in [1, 3, 7, 8, 9, 15, 16, 31, 100, 384, 385] {
             for precision in [Precision::F32, Precision::F16, Precision::I8] {
-                // One byte too many before the rows: they need not be aligned.
+                // One extra byte before the rows: they need not be aligned.
                 let (mut bytes, mut scales, mut plain) = (vec![0u8], Vec::new(), Vec::new());
                 for _ in 0..11 {
                     let row = numbers.vector(dimension);
@@ -246,7 +246,7 @@ mod tests {
                             assert!((f64::from(*score) - wanted).abs() < slack, "{precision:?} {metric:?} {dimension}");
                             assert!((f64::from(portably[at]) - wanted).abs() < slack, "portably {precision:?} {dimension}");
                         }
-                        // Alone or in company, a pair scores the same to the last bit.
+                        // Alone or with others, a pair scores the same to the last bit.
                         for (number, query) in queries.iter().enumerate() {
                             for (at, row) in chosen.iter().enumerate() {
                                 let mut alone = [0.0];

@@ -1,7 +1,7 @@
-//! Finds what is near in meaning: vectors in files, searched exactly or through a graph.
+//! Vector search: vectors in files, searched exactly or through a graph.
 //!
-//! [`Flat`] is a file of vectors, and its search is exact: it looks at each. [`Hnsw`] is a graph over such a file, for beyond some
-//! hundred thousand vectors. [`Faiss`] reads what `faiss` wrote. [`Vectors`] puts several of these in a row.
+//! [`Flat`] is a file of vectors with an exact search: it scans them all. [`Hnsw`] is a graph over such a file, for more than
+//! some hundred thousand vectors. [`Faiss`] reads what `faiss` wrote. [`Vectors`] concatenates several of these.
 
 mod crew;
 mod faiss;
@@ -24,12 +24,12 @@ pub use segments::Vectors;
 
 use crate::{Error, Hit, Ordinals, Result};
 
-/// How near two vectors are.
+/// The similarity of two vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
-    /// For vectors of length one, which whoever writes them sees to. The score is the product.
+    /// For vectors of length one, which the writer ensures. The score is the product.
     InnerProduct,
-    /// The squared distance. The score is that with a minus sign, so that more is better here too.
+    /// The squared distance. The score is its negative, so that higher is better here too.
     L2,
 }
 
@@ -46,7 +46,7 @@ impl Metric {
     }
 }
 
-/// Vectors that can be searched.
+/// A searchable index of vectors.
 pub trait VectorIndex: Send + Sync {
     fn dimension(&self) -> usize;
 
@@ -56,11 +56,11 @@ pub trait VectorIndex: Send + Sync {
         self.len() == 0
     }
 
-    /// `search_many` for an index whose first vector has the ordinal `base`: hits and `allowed` are counted with it.
+    /// `search_many` for an index with a first vector of ordinal `base`: hits and `allowed` are counted with it.
     fn search_from(&self, base: u32, queries: &[&[f32]], k: usize, allowed: Option<&Ordinals>) -> Result<Vec<Vec<Hit>>>;
 
-    /// The best `k` for each query, best first, of equal scores the lower ordinal first; fewer if there are fewer. A query of another
-    /// dimension is an [`Error::Dimension`], one with a number that is not finite an [`Error::Invalid`].
+    /// The best `k` for each query, best first, at equal scores the lower ordinal first; fewer if there are fewer. A query of
+    /// another dimension is an [`Error::Dimension`], one with a number that is not finite an [`Error::Invalid`].
     fn search_many(&self, queries: &[&[f32]], k: usize, allowed: Option<&Ordinals>) -> Result<Vec<Vec<Hit>>> {
         self.search_from(0, queries, k, allowed)
     }
@@ -70,7 +70,7 @@ pub trait VectorIndex: Send + Sync {
     }
 }
 
-/// Whether the queries can be asked of an index of that dimension.
+/// Checks that the queries fit an index of that dimension.
 pub(crate) fn check(queries: &[&[f32]], dimension: usize) -> Result<()> {
     for query in queries {
         if query.len() != dimension {
@@ -83,7 +83,7 @@ pub(crate) fn check(queries: &[&[f32]], dimension: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether the last of `count` vectors from `base` on still has an ordinal.
+/// Checks that the last of `count` vectors from `base` on still has an ordinal.
 pub(crate) fn check_base(base: u32, count: usize) -> Result<()> {
     if count as u64 + u64::from(base) > u64::from(u32::MAX) {
         return Err(Error::Invalid(format!("{count} vectors from ordinal {base} on are more than an index can number")));

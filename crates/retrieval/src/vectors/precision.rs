@@ -9,7 +9,7 @@ pub enum Precision {
     F32,
     /// Half the space; for vectors of length one the score is off by less than 0.001.
     F16,
-    /// A quarter of the space: whole numbers from -127 to 127, and for each row what to multiply them with.
+    /// A quarter of the space: integers from -127 to 127, and a factor for each row.
     I8,
 }
 
@@ -34,7 +34,7 @@ impl Precision {
         [Self::F32, Self::F16, Self::I8].into_iter().find(|one| one.code() == code)
     }
 
-    /// Appends the vector's bytes, and gives the row's scale.
+    /// Appends the vector's bytes, and returns the row's scale.
     pub(crate) fn encode(self, vector: &[f32], to: &mut Vec<u8>) -> Result<f32> {
         if let Some(at) = vector.iter().position(|number| !number.is_finite()) {
             return Err(Error::Invalid(format!("the vector's number {at} is {}, which can't be compared", vector[at])));
@@ -57,7 +57,7 @@ impl Precision {
         Ok(1.0)
     }
 
-    /// Appends the numbers that the bytes stand for.
+    /// Appends the decoded numbers.
     pub(crate) fn decode(self, bytes: &[u8], scale: f32, to: &mut Vec<f32>) {
         match self {
             Self::F32 => to.extend(bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four))),
@@ -67,7 +67,7 @@ impl Precision {
     }
 }
 
-/// The nearest half-precision number, an even one between two that are equally near. What is too large becomes infinite.
+/// The nearest half-precision number, ties to even. Too large numbers become infinite.
 fn half(number: f32) -> u16 {
     let bits = number.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;

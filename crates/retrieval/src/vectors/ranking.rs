@@ -2,13 +2,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::Hit;
 
-/// A score and an ordinal in one number: the greater is the better one, and of equal scores the lower ordinal is.
+/// A score and an ordinal in one number: the greater is the better one. At equal scores, the lower ordinal is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ranked(u64);
 
 impl Ranked {
     pub(crate) fn new(score: f32, ordinal: u32) -> Self {
-        // Adding zero makes -0 and 0 one score. Flipping bits so makes the order of floats that of whole numbers.
+        // Adding zero makes -0 and 0 one score. The bit flips map the order of floats to that of integers.
         let bits = (score + 0.0).to_bits();
         let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
         Self(u64::from(ordered) << 32 | u64::from(!ordinal))
@@ -28,12 +28,12 @@ impl Ranked {
     }
 }
 
-/// The best `most` of what it is shown.
+/// The best `most` of the candidates.
 #[derive(Debug)]
 pub(crate) struct Best {
     most: usize,
     heap: BinaryHeap<Reverse<Ranked>>,
-    /// What a score must reach to get in, once there are `most`.
+    /// The minimum score of a new candidate, once there are `most`.
     bar: f32,
 }
 
@@ -43,7 +43,7 @@ impl Best {
         Self { most, heap: BinaryHeap::new(), bar }
     }
 
-    /// A score that is not a number (a file of someone else's may hold such rows) is never among the best.
+    /// Adds a candidate. A NaN score (other programs' files may have such rows) is never among the best.
     #[inline]
     pub(crate) fn show(&mut self, score: f32, ordinal: u32) {
         if score >= self.bar {
@@ -69,12 +69,12 @@ impl Best {
         }
     }
 
-    /// Whether a candidate would get in.
+    /// Whether a candidate would be added.
     pub(crate) fn wants(&self, ranked: Ranked) -> bool {
         self.heap.len() < self.most || self.heap.peek().is_some_and(|worst| ranked > worst.0)
     }
 
-    /// Whether all there is room for is better.
+    /// Whether the list is full of better ones.
     pub(crate) fn beats(&self, ranked: Ranked) -> bool {
         self.heap.len() >= self.most && self.heap.peek().is_some_and(|worst| ranked < worst.0)
     }

@@ -6,18 +6,18 @@ use crate::Ordinals;
 /// Bytes of rows that all queries are scored against before the next ones are fetched: they stay in a core's cache meanwhile.
 const TILE: usize = 64 << 10;
 
-/// Rows to look at, each of them.
+/// Rows to scan.
 #[derive(Clone, Copy)]
 pub(crate) struct Scan<'a> {
     pub(crate) rows: Rows<'a>,
     pub(crate) metric: Metric,
-    /// Ordinals of rows, less `base`; without them, a row's ordinal is its place.
+    /// Ordinals of rows, less `base`; without them, a row's ordinal is its index.
     pub(crate) ids: Option<&'a [u32]>,
     pub(crate) base: u32,
     pub(crate) allowed: Option<&'a Ordinals>,
 }
 
-/// What a thread keeps between two tiles.
+/// A thread's reused buffers.
 #[derive(Default)]
 pub(crate) struct Scratch {
     chosen: Vec<u32>,
@@ -29,7 +29,7 @@ impl Scan<'_> {
         self.base + self.ids.map_or(row, |ids| ids[row as usize])
     }
 
-    /// Shows the rows of a range to the best of each query.
+    /// Scores the rows of a range for each query.
     pub(crate) fn range(&self, range: Range<u32>, queries: &[&[f32]], best: &mut [Best], scratch: &mut Scratch) {
         let tile = (TILE / self.rows.stride().max(1)).clamp(12, 1024) / 12 * 12;
         let mut left = range.filter(|row| self.allowed.is_none_or(|allowed| allowed.contains(self.ordinal(*row))));

@@ -1,6 +1,6 @@
-//! What this crate's own files have in common. First 128 bytes of header: what kind of file it is, how long, what the kind adds, and a
-//! digest of all this. Then the body; at the end, the body's digest. Reading a file checks the header; the body's digest costs a
-//! pass over it and so is checked when asked for.
+//! The common format of this crate's files. It starts with 128 bytes of header: the file's kind, its length, the kind's fields,
+//! and a digest of these. Then the body follows, and at the end the body's digest. Opening a file checks the header. The body's
+//! digest requires a pass over the body, so it is only checked on request.
 
 use std::{
     fs::{self, File},
@@ -19,10 +19,10 @@ const FIELDS: usize = 72;
 const VERSION: u32 = 1;
 
 pub(crate) type Magic = [u8; 8];
-/// What a kind of file says of itself.
+/// The header fields of a file's kind.
 pub(crate) type Fields = [u8; FIELDS];
 
-/// A file that was made by `Writer`. Its body begins at `HEADER`.
+/// A file that `Writer` wrote. Its body starts at `HEADER`.
 pub(crate) struct Sealed {
     path: PathBuf,
     map: Mapped,
@@ -79,7 +79,7 @@ impl Sealed {
         &self.map.bytes()[self.map.bytes().len() - DIGEST..]
     }
 
-    /// Reads all of the body and compares it with its digest.
+    /// Reads the whole body and compares it with its digest.
     pub(crate) fn verify(&self) -> Result<()> {
         if *self.digest() == *blake3::hash(self.body()).as_bytes() {
             return Ok(());
@@ -96,7 +96,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
-/// A file in the making, under its own name. It gets its right name when it is complete and on the disk, and else is removed.
+/// A file that is being written, under a temporary name. It gets its final name when it is complete and on the disk, and is
+/// removed otherwise.
 pub(crate) struct Writer {
     path: PathBuf,
     part: PathBuf,
@@ -121,7 +122,7 @@ impl Writer {
         self.file.write_all(bytes).map_err(Error::io("write to", &self.part))
     }
 
-    /// Zeros up to the next multiple of 64 bytes.
+    /// Pads with zeros to the next multiple of 64 bytes.
     pub(crate) fn align(&mut self) -> Result<()> {
         let over = (self.written % 64) as usize;
         if over > 0 { self.write(&[0; 64][over..]) } else { Ok(()) }
@@ -151,12 +152,12 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // After `finish` there is nothing of that name.
+        // After `finish`, no file has that name.
         let _ = fs::remove_file(&self.part);
     }
 }
 
-/// A name in the same folder that nobody else uses.
+/// An unused name in the same folder.
 pub(crate) fn beside(path: &Path) -> Result<PathBuf> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
@@ -176,7 +177,7 @@ mod tests {
         testing::{Numbers, write as written},
     };
 
-    /// Each of the header's bytes, and the file cut at lengths that matter.
+    /// Each of the header's bytes changed, and the file cut at relevant lengths.
     fn damages(whole: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
         let garbled = (0..HEADER).map(|at| {
             let mut bytes = whole.to_vec();

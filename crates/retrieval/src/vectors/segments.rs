@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Error, Hit, Ordinals, Result};
 
-/// Several indexes as one: each holds the vectors from a base ordinal on.
+/// Several indexes as one: each has the vectors from a base ordinal on.
 pub struct Vectors {
     dimension: usize,
     segments: Vec<(u32, Arc<dyn VectorIndex>)>,
@@ -17,7 +17,7 @@ impl Vectors {
         Self { dimension, segments: Vec::new() }
     }
 
-    /// Appends a segment. Its ordinals must lie behind those that are there.
+    /// Appends a segment. Its ordinals must follow those of existing ones.
     pub fn push(&mut self, base: u32, index: Arc<dyn VectorIndex>) -> Result<()> {
         if index.dimension() != self.dimension {
             return Err(Error::Dimension { wanted: self.dimension, found: index.dimension() });

@@ -1,4 +1,4 @@
-//! Numbers for tests: the same ones at each run.
+//! Numbers for tests: the same in each run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ impl Numbers {
         Self(seed)
     }
 
-    /// Any 64 bits, each as likely (SplitMix64).
+    /// 64 uniformly distributed bits (SplitMix64).
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +28,7 @@ impl Numbers {
         (0..dimension).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
     }
 
-    /// Vectors of length one that lie in clusters.
+    /// Vectors of length one in clusters.
     pub(crate) fn clustered(&mut self, count: usize, dimension: usize) -> Vec<Vec<f32>> {
         let centres: Vec<Vec<f32>> = (0..count.div_ceil(100)).map(|_| self.vector(dimension)).collect();
         let near = |numbers: &mut Self| {

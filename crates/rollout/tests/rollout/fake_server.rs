@@ -1,4 +1,4 @@
-//! A fake of the server: the few routes that the runner speaks with, and their misbehaviour on demand.
+//! A fake of the server: the few routes that the runner uses, and their misbehaviour on demand.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Seen {
     pub(crate) disconnected: Vec<String>,
     pub(crate) asked_for: Vec<String>,
-    /// Answers to give 429 to before others are good.
+    /// Number of 429 answers before the good ones.
     pub(crate) busy: usize,
     pub(crate) has_records: bool,
 }
@@ -39,7 +39,7 @@ impl FakeServer {
         format!("http://{}", self.address)
     }
 
-    /// Dies: the port is closed, and connections with it.
+    /// Dies: the port and its connections are closed.
     pub(crate) async fn die(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -93,6 +93,6 @@ async fn export(Path(id): Path<String>, Query(query): Query<BTreeMap<String, Str
     let messages = json!([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "tool", "content": "x"}]);
     let branch =
         |calls: Value| json!({"task_id": "?", "trajectory": {"tool_calls": calls, "messages": messages}, "success": true});
-    // A line for each branch.
+    // One line per branch.
     format!("{}\n{}\n", branch(json!([])), branch(json!([call])))
 }

@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use crate::fake_server::FakeServer;
 use crate::{RunDir, lines, lives, ran, results, wait_for};
 
-/// This test program once more, as the runner that gets killed.
+/// This test program again, as the runner that gets killed.
 fn start(options: &Options) -> Child {
     let arguments = json!([options.tasks, options.agent, options.out, options.server]).to_string();
     Command::new(std::env::current_exe().unwrap())
@@ -43,7 +43,7 @@ async fn killed_runners_lose_nothing_but_what_was_under_way() {
         wait_for("a few agents", || begun().lines().count() >= 5 * kill).await;
         child.kill().await.unwrap();
     }
-    // What it was writing when it died.
+    // An incomplete line of the killed runner.
     let journal = run_dir.out().join("journal.jsonl");
     let mut torn = std::fs::read(&journal).unwrap();
     torn.extend(b"{\"end\":{\"task\":1,\"att");
@@ -56,7 +56,7 @@ async fn killed_runners_lose_nothing_but_what_was_under_way() {
     let summary = ran(options.clone()).await.unwrap();
     assert_eq!((summary.count(Status::Success), summary.tasks), (24, 24));
     assert!((3..=12).contains(&summary.lost), "{summary:?}");
-    // A runner may die between an attempt's line in the journal and its agent.
+    // A runner may die between an attempt's line in the journal and its agent's start.
     assert!((24..=24 + summary.lost).contains(&begun().lines().count()), "{summary:?}");
     // Nothing that was finished ran again.
     let entries = lines(&journal);
@@ -69,14 +69,14 @@ async fn killed_runners_lose_nothing_but_what_was_under_way() {
             done.insert(entry["end"]["task"].as_u64().unwrap());
         }
     }
-    // Every worker was told of, also those whose runner died.
+    // Every worker was reported, also those with a dead runner.
     let told = server.disconnected();
     for entry in entries.iter().filter_map(|entry| entry["start"]["worker_id"].as_str()) {
         assert!(told.iter().any(|worker| worker == entry), "{entry}");
     }
     assert!(!begun().lines().any(|line| lives(line.split(' ').next_back().unwrap())));
 
-    // A run that is done is not run again, and needs no server for its files.
+    // A finished run is not repeated, and needs no server for its files.
     std::fs::remove_file(run_dir.out().join("results.jsonl")).unwrap();
     let mut server = server;
     server.die().await;

@@ -1,4 +1,4 @@
-//! Whole runs: real shells as agents, real process groups and files, and a fake server.
+//! Complete runs: real shells as agents, real process groups and files, and a fake server.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first thing that is not as expected")]
 
@@ -34,7 +34,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A directory with a tasks file in it, and where a run's files go.
+/// A directory with a tasks file and the directory of a run.
 struct RunDir(tempfile::TempDir);
 
 impl RunDir {
@@ -81,13 +81,13 @@ async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process lives; one that only waits for its parent's notice doesn't.
+/// Whether a process is alive; a zombie is not.
 fn lives(id: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
     !status.is_empty() && !status.contains(") Z")
 }
 
-/// A result that depends on the task alone, after a time that doesn't.
+/// A result that depends only on the task, after a time that doesn't.
 const DETERMINISTIC: &str = r#"
     sleep 0.0$(( $$ % 7 ))
     case $ARENITE_TASK_ID in
@@ -193,7 +193,7 @@ async fn the_infrastructures_failures_are_retried_and_the_agents_are_not() {
     assert_eq!(rows[0]["worker_ids"].as_array().unwrap().len(), 3);
     assert!(rows[2]["error_message"].as_str().unwrap().contains("absolute paths"));
 
-    // What the infrastructure failed says nothing of the agent: the next runner tries it again, and nothing else.
+    // Infrastructure failures say nothing about the agent: the next runner retries those tasks, and nothing else.
     ran(run_dir.options(&server, &agent)).await.unwrap();
     assert_eq!((counts(0), counts(1), counts(2)), (6, 1, 1));
 
@@ -208,7 +208,7 @@ async fn the_infrastructures_failures_are_retried_and_the_agents_are_not() {
 async fn a_timeout_ends_the_whole_process_group_and_who_left_it() {
     let server = FakeServer::start().await;
     let run_dir = RunDir::new(1);
-    // One in the group that minds no polite word, one in another session, and both keep the output open.
+    // One in the group that ignores SIGTERM, one in another session, and both keep the output open.
     let agent = "(trap '' TERM; echo $$ >> ../ids; while :; do sleep 1; done) & setsid sh -c 'echo $$ >> ../ids; exec sleep 600' & \
                  echo $! >> ../ids; wait";
     let mut options = run_dir.options(&server, agent);
@@ -238,7 +238,7 @@ async fn what_an_agent_leaves_in_the_background_ends_with_it() {
 async fn a_server_that_is_away_for_a_while_costs_no_task() {
     let mut server = FakeServer::start().await;
     let run_dir = RunDir::new(6);
-    // Agents fail as soon as the server is away, as those would that call it.
+    // Agents fail as soon as the server is away, like those that would call it.
     let port = server.address.port();
     let agent = format!(
         r#"for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null || exit 1; done; echo 1"#
@@ -254,11 +254,11 @@ async fn a_server_that_is_away_for_a_while_costs_no_task() {
     server.come_back().await;
     let summary = running.await.unwrap().unwrap();
     assert_eq!(summary.count(Status::Success), 6, "{summary:?}");
-    // Each that was under way failed once; nothing was started while the server was away.
+    // Each one in progress failed once; nothing was started while the server was away.
     assert!(summary.attempts <= 8, "{summary:?}");
     let notes = watcher.notes.lock().unwrap().join("\n");
     assert!(notes.contains("nothing is started until it is back") && notes.contains("is there again"), "{notes}");
-    // The workers that failed while nobody could be told are told of later.
+    // Workers that failed while the server was away are reported later.
     let mut all: Vec<String> = results(&run_dir.out())
         .iter()
         .flat_map(|r| r["worker_ids"].as_array().unwrap().clone())

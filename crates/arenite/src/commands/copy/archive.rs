@@ -1,7 +1,7 @@
-//! Directories as tar archives, made and unpacked as they stream.
+//! Packs and unpacks directories as tar archives, while they stream.
 //!
-//! What comes out of a sandbox is hostile: an archive may name nothing outside the target directory, and brings no
-//! devices, no owners and no set-user-id bits.
+//! An archive from a sandbox is hostile: it may not write outside the target directory, and devices, owners and set-user-id
+//! bits are dropped.
 
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 use crate::failure::{Attempt, Failure};
 use crate::output;
 
-/// Pieces on the way between the network and an archive; memory stays bounded whatever the size of the copy.
+/// Number of pieces between the network and an archive; memory stays limited for any size of the copy.
 const PIECES: usize = 16;
 /// The size of a piece, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// A directory as an archive whose one top entry is `member`.
+/// A directory as an archive with the single top entry `member`.
 pub(super) fn pack(from: PathBuf, member: String) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     let (send, receive) = mpsc::channel::<io::Result<Bytes>>(PIECES);
     tokio::task::spawn_blocking(move || {
@@ -26,7 +26,7 @@ pub(super) fn pack(from: PathBuf, member: String) -> impl Stream<Item = io::Resu
         archive.follow_symlinks(false);
         let packed = archive.append_dir_all(member, &from).and_then(|()| archive.into_inner()).and_then(|mut sink| sink.flush());
         if let Err(error) = packed {
-            // The other side hears of it as a body that breaks off, and so keeps nothing.
+            // The other side gets a body that breaks off, and so keeps nothing.
             let _ = send.blocking_send(Err(error));
         }
     });
@@ -48,7 +48,7 @@ impl Write for Pieces {
     }
 }
 
-/// The reading end of one.
+/// The reading end of a stream of pieces.
 struct Source {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
@@ -73,7 +73,7 @@ pub(super) async fn unpack(mut content: impl Stream<Item = io::Result<Bytes>> + 
     let (send, receive) = mpsc::channel(PIECES);
     let unpacking = tokio::task::spawn_blocking(move || unpack_all(Source { pieces: receive, current: Bytes::new() }, &into));
     while let Some(piece) = content.next().await {
-        // Nobody takes it any more: the reason is in the task's result.
+        // The receiver is gone: the reason is in the task's result.
         if send.send(piece).await.is_err() {
             break;
         }
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// An archive whose headers say what they like.
+    /// An archive with arbitrary headers.
     fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         for (name, kind, content) in entries {

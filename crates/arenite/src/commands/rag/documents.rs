@@ -1,4 +1,4 @@
-//! Documents of a folder, as passages. Each is read in a process that may die of it.
+//! Reads the documents of a folder as passages, each in a disposable process.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,16 +13,16 @@ use arenite_retrieval::corpus::{Chunking, Fault, Record, chunks};
 use arenite_retrieval::{Error, Passage};
 use serde_json::{Map, json};
 
-/// The largest document, in bytes.
+/// Maximum size of a document, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Until a document has to have been read.
+/// Time to read a document.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How deep folders may be nested.
+/// Maximum depth of nested folders.
 const MAX_DEPTH: usize = 64;
-/// Who reads, where root would: nobody.
+/// The user id that reads if this process is root: nobody.
 const NOBODY: u32 = 65_534;
 
-/// Passages of all documents below a folder, in the order of their paths. Hidden files and links are passed over.
+/// Passages of all documents below a folder, in the order of their paths. Skips hidden files and links.
 pub(super) fn passages(folder: &Path, chunking: Chunking) -> arenite_retrieval::Result<impl Iterator<Item = Record>> {
     let mut files = Vec::new();
     gather(folder, 0, &mut files)?;
@@ -67,7 +67,7 @@ fn of_file(folder: &Path, path: &Path, chunking: Chunking) -> Vec<Record> {
     found.into_iter().enumerate().map(passage).collect()
 }
 
-/// The document as Markdown.
+/// Converts the document to Markdown.
 fn read(path: &Path, name: &str) -> Result<String, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let size = file.metadata().map_err(|error| error.to_string())?.len();
@@ -85,7 +85,7 @@ fn read(path: &Path, name: &str) -> Result<String, String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.map(|output| output.take(confined::MAX_ANSWER_BYTES).read_to_end(&mut bytes));
-        // Nobody waits for it any more when its time is over.
+        // The receiver is gone after the timeout.
         let _ = send.send(read.map(|read| read.map(|_| bytes)));
     });
     let answer = answer.recv_timeout(PATIENCE);

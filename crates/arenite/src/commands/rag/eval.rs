@@ -1,4 +1,4 @@
-//! `rag eval`: how well a corpus answers, and how fast.
+//! `rag eval`: evaluates the results and the speed of a corpus.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::cli::RagEvalArgs;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 
-/// Passages that are looked at for each question.
+/// Number of passages that are evaluated per query.
 const DEPTH: usize = 100;
 
 struct Row {

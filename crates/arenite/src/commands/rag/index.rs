@@ -1,4 +1,4 @@
-//! `rag index`: makes a corpus, adds to it, takes out of it.
+//! `rag index`: creates a corpus, and adds or removes passages.
 
 use std::io::{BufRead, IsTerminal, stdin};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 
-/// Faults that are told one by one.
+/// Maximum number of faults that are reported one by one.
 const TOLD: u64 = 10;
 
 pub(super) fn index(args: &RagIndexArgs) -> Outcome {
@@ -73,7 +73,7 @@ pub(super) fn index(args: &RagIndexArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a new corpus is made with. None: it is there, and keeps what it was made with.
+/// The settings of a new corpus. None: it exists, and keeps its settings.
 fn settings(args: &RagIndexArgs, dir: &Path) -> Result<Option<Settings>, Failure> {
     let there = Index::open(dir).ok();
     let decides = args.embedder.is_some()

@@ -1,4 +1,4 @@
-//! `rag index|search|eval|ls|rm|embed`: worked on in this process, on files, whether a server runs or not.
+//! `rag index|search|eval|ls|rm|embed`: runs in this process, on files, whether or not a server runs.
 
 mod documents;
 mod eval;
@@ -18,11 +18,11 @@ use crate::config::values::Size;
 use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 
-/// The variable that has the key of a service for vectors.
+/// The variable with the key of an embeddings service.
 const KEY: &str = "ARENITE_EMBEDDINGS_KEY";
-/// Characters of a passage that are shown.
+/// Maximum number of characters of a passage that are shown.
 const SHOWN: usize = 400;
-/// Texts that are embedded at once.
+/// Number of texts that are embedded together.
 const BATCH: usize = 64;
 
 pub(crate) fn run(command: RagCommand) -> Outcome {
@@ -47,7 +47,7 @@ fn refused(error: Error) -> Failure {
     Failure::new(error.to_string()).maybe_hint(hint)
 }
 
-/// Where the corpus is that a person calls so.
+/// The directory of a corpus that is given by name or path.
 fn directory(corpus: &str, data_dir: &Path) -> Result<PathBuf, Failure> {
     if corpus.contains('/') {
         return Ok(corpus.into());

@@ -1,4 +1,4 @@
-//! Commands of the command line, run again: each is one step, and makes its calls again.
+//! Replays commands of the command line: each is one step, and makes its calls again.
 
 use arenite_trajectory::replay::{Divergence, Ids, compare, rule};
 use arenite_trajectory::{Body, PartOfStep, Step};
@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::commands::exec;
 use crate::failure::Failure;
 
-/// Runs one again, and says where it differs.
+/// Runs a command again, and returns where it differs.
 pub(super) async fn again(
     client: &Client,
     steps: &Steps<'_>,
@@ -25,7 +25,7 @@ pub(super) async fn again(
     }
 }
 
-/// How its output came in pieces depends on the time; what it printed and how it ended does not.
+/// The splitting of output into pieces depends on timing; the whole output and the exit do not.
 async fn command(
     client: &Client,
     steps: &Steps<'_>,
@@ -50,7 +50,7 @@ async fn command(
     Ok(compare(rule("POST /v1/bash/exec"), ids, (None, &recorded), (None, now.to_string().as_bytes())))
 }
 
-/// Each call after the other, as they ended.
+/// Replays each call, in the order in which they ended.
 async fn calls(
     client: &Client,
     steps: &Steps<'_>,
@@ -63,7 +63,7 @@ async fn calls(
         let arguments = bytes(steps, part.arguments.as_ref()).await?;
         let like = Step { action: part.action.clone(), status: part.status, calls: Vec::new(), ..step.clone() };
         let (status, now) = target.call(client, &like, arguments, ids).await?;
-        // What is packed for the way has the times of its files in it.
+        // A packed archive contains the times of its files.
         let is_packed = part.action.starts_with("GET ") && part.action.contains("arenite-cp.");
         let kept = !is_packed && !matches!(&part.observation, Some(Body::Blob(blob)) if !blob.kept);
         let recorded = if kept { bytes(steps, part.observation.as_ref()).await? } else { Bytes::new() };

@@ -1,4 +1,4 @@
-//! `trajectory replay`: runs recorded steps again somewhere fresh, and says where their answers part first.
+//! `trajectory replay`: runs recorded steps again in a new sandbox, and reports where their answers first differ.
 
 mod command;
 mod steps;
@@ -19,7 +19,7 @@ use crate::output;
 use steps::Steps;
 use target::ReplayTarget;
 
-/// The exit code that says it could not be replayed: 1 says that something differs.
+/// The exit code of a replay that failed: 1 means that something differs.
 const NOT_REPLAYED: u8 = 2;
 
 pub(super) async fn replay(args: TrajectoryReplayArgs) -> Outcome {
@@ -35,7 +35,7 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
     if !args.format.json {
         eprintln!("replaying {trajectory} in {target}");
     }
-    // Whoever has enough of it leaves nothing behind.
+    // An interrupted replay leaves no sandbox behind.
     let done = tokio::select! {
         done = all(&client, &mut steps, &mut target, &mut ids, &args) => done,
         _ = tokio::signal::ctrl_c() => Err(Failure::new("the replay was ended from the keyboard")),
@@ -56,7 +56,7 @@ async fn run(args: TrajectoryReplayArgs) -> Outcome {
 struct Report {
     replayed: u64,
     skipped: Vec<Value>,
-    /// The step, its tool, and where it differs. More than one only for who asked to go on.
+    /// The step, its tool, and where it differs. More than one only if the replay continues after differences.
     divergences: Vec<(u64, String, Divergence)>,
 }
 
@@ -109,7 +109,7 @@ async fn all(
         if let (Ok(recorded), Ok(now)) = (serde_json::from_slice(&recorded), serde_json::from_slice(&now)) {
             ids.learn_from(&recorded, &now);
         }
-        // Of an answer that was not kept, the status is what is known.
+        // Only the status is known of an answer that was not stored.
         let now: &[u8] = if answered { &now } else { b"" };
         let found = compare(rule(&step.action), ids, (step.status, &recorded), (Some(status), now));
         if let Some(divergence) = found {

@@ -9,7 +9,7 @@ use crate::client::{Client, encoded};
 use crate::failure::{Attempt, Failure};
 
 const PAGE: u32 = 50;
-/// The most bytes of one body that are read: more than the recorder keeps unless told otherwise.
+/// Maximum size of a body that is read, in bytes: more than the recorder keeps by default.
 const MAX_BODY: usize = 64 << 20;
 
 #[derive(Deserialize)]
@@ -24,12 +24,12 @@ struct Sessions {
     sessions: Vec<SessionEvent>,
 }
 
-/// Steps of a trajectory in their order, read a page at a time.
+/// Steps of a trajectory in order, read a page at a time.
 pub(super) struct Steps<'a> {
     client: &'a Client,
     base: String,
     read: VecDeque<Step>,
-    /// Where the next page begins; none after the last.
+    /// The start of the next page; none after the last.
     next: Option<u64>,
     origin: String,
     until: u64,
@@ -52,12 +52,12 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// What came first, whoever caused it.
+    /// The first steps, with any cause.
     pub(super) async fn first(&self) -> Result<Vec<Step>, Failure> {
         Ok(self.client.get::<Page>(&format!("{}?limit={PAGE}", self.base)).await?.steps)
     }
 
-    /// Begins and ends of sessions, in order.
+    /// Starts and ends of sessions, in order.
     pub(super) async fn sessions(&self) -> Result<Vec<SessionEvent>, Failure> {
         Ok(self.client.get::<Sessions>(&format!("{}/sessions", self.base)).await?.sessions)
     }
@@ -69,7 +69,7 @@ impl<'a> Steps<'a> {
         Ok(self.read.pop_front().filter(|step| step.step <= self.until))
     }
 
-    /// The bytes of a body, wherever they are kept.
+    /// The bytes of a body, inside or outside the record.
     pub(super) async fn body(&self, step: u64, which: &str, body: Option<&Body>) -> Result<Bytes, Failure> {
         Ok(match body {
             None => Bytes::new(),

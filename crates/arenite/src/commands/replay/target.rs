@@ -25,9 +25,9 @@ pub(super) enum ReplayTarget {
     Worker {
         id: String,
         image: Option<String>,
-        /// Kinds of resources with a session, and the id that the session had in the first run, as soon as it is known.
+        /// Kinds of resources with a session, and the id that the session had in the first run, once it is known.
         sessions: BTreeMap<String, Option<String>>,
-        /// Begins and ends of sessions that are still to come.
+        /// Later starts and ends of sessions.
         events: VecDeque<SessionEvent>,
     },
 }
@@ -59,7 +59,7 @@ impl ReplayTarget {
         Ok(Self::Sandbox { name: fresh })
     }
 
-    /// What it is, and how it is called.
+    /// Its kind and its name.
     pub(super) fn name(&self) -> (&'static str, &str) {
         match self {
             Self::Sandbox { name } => ("sandbox", name),
@@ -67,8 +67,8 @@ impl ReplayTarget {
         }
     }
 
-    /// Makes the session that a worker's step had in the first run, unless a step made it. Another id than before says that
-    /// the session was another.
+    /// Creates the session that a worker's step had in the first run, unless a step created it. A different id than before
+    /// means that the session was another.
     pub(super) async fn prepare(
         &mut self,
         client: &Client,
@@ -80,7 +80,7 @@ impl ReplayTarget {
         while let Some(event) = events.front().is_some_and(|event| event.after < step.step).then(|| events.pop_front()).flatten()
         {
             let known = sessions.get(&event.resource_type);
-            // Told of again by a server that was restarted, where it goes on.
+            // Reported again by a restarted server, on which it continues.
             if event.event == SessionChange::Begin && known.is_some_and(|id| id.as_ref() == Some(&event.id)) {
                 continue;
             }
@@ -109,7 +109,7 @@ impl ReplayTarget {
         }
     }
 
-    /// The sandbox in which commands of the command line are run again; none for a worker.
+    /// The sandbox in which commands of the command line run again; none for a worker.
     pub(super) fn sandbox(&self) -> Option<&str> {
         match self {
             Self::Sandbox { name } => Some(name),
@@ -117,7 +117,7 @@ impl ReplayTarget {
         }
     }
 
-    /// Runs a step again; answers with the status and the body.
+    /// Runs a step again; returns the status and the body.
     pub(super) async fn call(&self, client: &Client, step: &Step, arguments: Bytes, ids: &Ids) -> Result<(u16, Bytes), Failure> {
         let (path, request) = match self {
             Self::Worker { id, .. } => of_worker(id, step, &arguments, ids)?,
@@ -161,7 +161,7 @@ async fn destroy_session(client: &Client, worker: &str, kind: &str) -> Result<()
     client.post::<Value>("/api/v1/session/destroy", &body).await.map(drop)
 }
 
-/// With the configuration of the first run, as far as that is known.
+/// Creates a session with the configuration of the first run, as far as it is known.
 async fn create_session(
     client: &Client,
     worker: &str,
@@ -186,7 +186,7 @@ enum Wanted {
     Another(String),
 }
 
-/// The session that a step needs, and notes that it will be there.
+/// The session that a step needs. Records that it will exist.
 fn wanted(sessions: &mut BTreeMap<String, Option<String>>, step: &Step, arguments: &[u8], recorded: &[u8]) -> Wanted {
     if let Some((family @ ("session" | "init"), verb)) = step.action.split_once(':') {
         let asked: Map<String, Value> = serde_json::from_slice(arguments).unwrap_or_default();
@@ -214,7 +214,7 @@ fn wanted(sessions: &mut BTreeMap<String, Option<String>>, step: &Step, argument
     }
 }
 
-/// Where the sandbox was made in the first run, and with what.
+/// The request that created the sandbox in the first run.
 async fn creation(steps: &Steps<'_>, early: &[Step], fresh: &str, image: Option<&str>) -> Result<(&'static str, Value), Failure> {
     let step =
         early.iter().find(|step| matches!(&*step.action, "POST /api/v2/sandboxes" | "POST /api/v1/sandbox" | "createSandbox"));
@@ -275,13 +275,13 @@ fn of_sandbox(name: &str, step: &Step, arguments: Bytes, ids: &Ids) -> Result<(S
     let Ok(value) = serde_json::from_slice::<Value>(&arguments) else {
         let kind = match boundary(&arguments) {
             Some(boundary) => format!("multipart/form-data; boundary={boundary}"),
-            // What was not JSON went where JSON is wanted.
+            // A body that was not JSON was sent where JSON is expected.
             None => "application/json".to_owned(),
         };
         return Ok((path, request(&method, Some(&kind), ids.bytes(&arguments).into())?));
     };
     let translated = ids.value(&value);
-    // As it came, unless something in it has another name now: numbers may have more digits than we read.
+    // Unchanged, unless something in it has another name now: numbers may have more digits than we read.
     let body = if translated == value { arguments } else { translated.to_string().into() };
     Ok((path, request(&method, Some("application/json"), body)?))
 }
@@ -305,7 +305,7 @@ fn is_query(method: &Method, place: &str, arguments: &[u8]) -> bool {
     fields.keys().map(String::as_str).collect::<BTreeSet<_>>() == keys && fields.values().all(Value::is_string)
 }
 
-/// Of a form of several parts, what parts them: its head was not recorded, but its first line says so.
+/// The boundary of a multipart form: its head was not recorded, but its first line has it.
 fn boundary(body: &[u8]) -> Option<&str> {
     let line = body.get(..body.len().min(200))?.split(|byte| *byte == b'\r').next()?;
     let boundary = std::str::from_utf8(line.strip_prefix(b"--")?).ok()?;

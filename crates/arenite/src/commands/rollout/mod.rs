@@ -1,4 +1,4 @@
-//! `rollout run`: an agent over many tasks.
+//! `rollout run`: runs an agent over many tasks.
 
 mod progress;
 
@@ -15,7 +15,7 @@ use crate::failure::{Attempt, Failure, Outcome};
 use crate::output;
 use progress::Shown;
 
-/// What a shell gives for a program that Ctrl-C ended: 128 + SIGINT.
+/// The exit code of a shell for a program that Ctrl-C ended: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
 pub(crate) async fn rollout(command: RolloutCommand) -> Outcome {
@@ -53,11 +53,11 @@ async fn run(args: RolloutRunArgs) -> Outcome {
     } else {
         print(&summary, &args);
     }
-    // Tasks without an outcome: whoever counts on all of them should notice.
+    // Tasks without an outcome fail the command, so that a caller that needs all of them notices.
     Ok(if summary.count(Status::Infrastructure) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The first signal stops the run gently, the second at once.
+/// The first signal stops the run gracefully, the second at once.
 fn heed_signals(stop: Stop, shown: Arc<Shown>) -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let mut terminations = signal(SignalKind::terminate())?;
@@ -114,7 +114,7 @@ fn print(summary: &Summary, args: &RolloutRunArgs) {
     output::line(format_args!("files         {}: {}", args.out.display(), summary.files.join(", ")));
 }
 
-/// A length of time in at most two units.
+/// Formats a duration in at most two units.
 fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

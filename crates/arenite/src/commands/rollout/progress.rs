@@ -1,4 +1,4 @@
-//! What is seen of a run while it goes on: a bar on a terminal, else a line every few seconds.
+//! The progress of a run: a bar on a terminal, else a line every few seconds.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -11,11 +11,11 @@ use tokio::time::MissedTickBehavior;
 use super::duration;
 use crate::output;
 
-/// Time between two lines where there is no bar.
+/// Interval between lines without a bar.
 const EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Shown {
-    /// Nothing where stderr is no terminal.
+    /// None if stderr is no terminal.
     bar: Option<ProgressBar>,
     last: Mutex<Option<Progress>>,
 }
@@ -52,7 +52,7 @@ impl Shown {
         }
     }
 
-    /// Tells a person something beside the bar. Part of it may be from a server.
+    /// Prints a message beside the bar. Part of it may be from a server.
     pub(crate) fn say(&self, text: &str) {
         let text = output::harmless(text);
         match &self.bar {

@@ -1,11 +1,12 @@
-//! As much of DNS messages as forwarding needs: is it a question, which one, and is this its answer.
+//! The parts of DNS messages that forwarding needs: whether a message is a question, which one, and whether another is its
+//! answer.
 
 use std::net::Ipv4Addr;
 
 pub(super) const HEADER: usize = 12;
-/// A query with its options is far smaller.
+/// Maximum size of a query; a query with its options is far smaller.
 pub(super) const MAX_QUERY: usize = 4096;
-/// What a client takes over UDP when it does not say.
+/// The size that a client accepts over UDP without an OPT record.
 const PLAIN_UDP: usize = 512;
 const MAX_UDP: usize = 4096;
 const MAX_NAME: usize = 255;
@@ -19,10 +20,10 @@ const RCODE: u8 = 0x0f;
 
 const TYPE_A: u16 = 1;
 const CLASS_IN: u16 = 1;
-/// How long clients may keep an answer of our own, in seconds.
+/// How long clients may keep an answer of the forwarder itself, in seconds.
 const OWN_TTL: u32 = 60;
 const TYPE_OPT: u16 = 41;
-/// Transfers of whole zones come as many messages.
+/// Zone transfers consist of many messages.
 const TYPES_OF_TRANSFER: [u16; 2] = [251, 252];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +45,9 @@ pub(super) struct Query {
 /// What is wrong with a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// To be dropped: answering would be guessing.
+    /// To be dropped: any answer would be a guess.
     Malformed,
-    /// To be answered with this.
+    /// To be answered with this message.
     Declined(Vec<u8>),
 }
 
@@ -77,7 +78,7 @@ impl Query {
         bytes
     }
 
-    /// Whether this is the answer to the query when it was sent under `id`.
+    /// Whether this is the answer to the query sent under `id`.
     pub(super) fn is_answered_by(&self, answer: &[u8], id: [u8; 2]) -> bool {
         if answer.len() < HEADER || answer[..2] != id || answer[2] & RESPONSE == 0 || answer[2] & OPCODE != 0 {
             return false;
@@ -92,7 +93,7 @@ impl Query {
         }
     }
 
-    /// The answer under the id and in the spelling of the client.
+    /// The answer with the client's id and spelling of the name.
     pub(super) fn restore(&self, mut answer: Vec<u8>) -> Vec<u8> {
         answer[..2].copy_from_slice(&self.bytes[..2]);
         if number(&answer, 4) == Some(1)
@@ -120,7 +121,7 @@ impl Query {
         false
     }
 
-    /// An answer of our own: the address, or no record where another kind is asked for.
+    /// An answer of the forwarder itself: the address, or no record for other record types.
     pub(super) fn answer(&self, address: Ipv4Addr) -> Vec<u8> {
         let mut bytes = empty_answer(&self.bytes[..self.question_end], Rcode::NoError);
         if number(&self.bytes, self.question_end - 4) == Some(TYPE_A) {
@@ -141,7 +142,7 @@ impl Query {
         empty_answer(&self.bytes[..self.question_end], rcode)
     }
 
-    /// The answer as it may go over UDP: one that is too long becomes the invitation to ask over TCP.
+    /// The answer for UDP: one that is too long becomes a truncated answer, so that the client retries over TCP.
     pub(super) fn fit_udp(&self, answer: Vec<u8>) -> Vec<u8> {
         if answer.len() <= self.udp_limit {
             return answer;
@@ -153,12 +154,12 @@ impl Query {
     }
 }
 
-/// Whether a resolver says that it can't or won't answer, so that another one may be asked.
+/// Whether a resolver reports that it can't or won't answer, so that another one may be asked.
 pub(super) fn is_refusal(answer: &[u8]) -> bool {
     answer.get(3).is_some_and(|b| matches!(b & RCODE, 2 | 4 | 5))
 }
 
-/// `start` is a query's header, with its question or without.
+/// `start` is a query's header, with or without its question.
 fn empty_answer(start: &[u8], rcode: Rcode) -> Vec<u8> {
     let mut bytes = start.to_vec();
     bytes[2] = RESPONSE | (bytes[2] & (OPCODE | RECURSION_DESIRED));
@@ -172,7 +173,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// Where the question after the header ends.
+/// The end of the question after the header.
 fn question_end(bytes: &[u8]) -> Option<usize> {
     let mut at = HEADER;
     loop {

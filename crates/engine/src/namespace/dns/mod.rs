@@ -1,11 +1,11 @@
-//! Answers sandboxes' questions for names by passing them to the host's resolvers, which sandboxes could not reach.
+//! Forwards sandboxes' DNS queries to the host's resolvers, which sandboxes could not reach.
 //!
-//! Queries go on as they are, each from a port and under its own id, and an answer counts only when it comes from
-//! the resolver that was asked, under that id, to that question. Nothing is remembered between queries. The forwarder runs
-//! in the server: while that is down, sandboxes resolve no names.
+//! Queries are forwarded unchanged, each from a new port and under a new id. An answer counts only if it comes from the
+//! resolver that was asked, under that id, for that question. Nothing is cached. The forwarder runs in the server: while that
+//! is down, sandboxes resolve no names.
 //!
-//! What goes beyond a bound is answered with a failure at once (UDP) or closed (TCP), so that one sandbox can't use up what
-//! the others need.
+//! What exceeds a limit is answered with a failure at once (UDP) or closed (TCP), so that one sandbox can't exhaust what the
+//! others need.
 
 mod message;
 mod resolvers;
@@ -29,21 +29,21 @@ use super::network::HOST_NAMES;
 
 const QUERIES: Bound = Bound { of_one: 128, of_all: 1024 };
 const CONNECTIONS: Bound = Bound { of_one: 8, of_all: 256 };
-/// Queries over one TCP connection, one after the other.
+/// Queries over one TCP connection, one after another.
 const QUERIES_OF_CONNECTION: usize = 128;
-/// For one resolver to answer.
+/// Time for one resolver to answer.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// Each resolver is asked so many times, as packets get lost.
+/// Attempts for each resolver, because packets get lost.
 const ROUNDS: usize = 2;
-/// For all attempts together; clients give up at about that time.
+/// Time for all attempts together; clients give up at about that time.
 const ALL_ATTEMPTS: Duration = Duration::from_secs(8);
-/// For the next query on a TCP connection, and for a query or answer to pass.
+/// Time until the next query on a TCP connection, and to transfer a query or answer.
 const IDLE: Duration = Duration::from_secs(10);
-/// Messages that are not the answer, before a resolver is given up.
+/// Unrelated messages until a resolver is given up.
 const STRANGERS: usize = 16;
 const RECEIVE_BUFFER: usize = 2 << 20;
 const MAX_UDP_ANSWER: usize = 4096;
-/// After a failure to receive or accept (no descriptors left, for one), so as not to spin.
+/// Pause after a failure to receive or accept (for example without free descriptors), so as not to spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The running forwarder; it stops when dropped.
@@ -57,14 +57,14 @@ pub(super) struct Forwarder {
 struct Shared {
     resolvers: Resolvers,
     clients: Ipv4Net,
-    /// What [`HOST_NAMES`] stand for; none: they are names like all others.
+    /// The address of [`HOST_NAMES`]; none: they are ordinary names.
     host: Option<Ipv4Addr>,
     queries: Arc<Load>,
     connections: Arc<Load>,
 }
 
 impl Forwarder {
-    /// Listens on `address` by UDP and TCP, for clients in `clients`. `host` is what it answers for [`HOST_NAMES`].
+    /// Listens on `address` by UDP and TCP, for clients in `clients`. `host` is the answer for [`HOST_NAMES`].
     pub(super) async fn start(
         address: SocketAddr,
         clients: Ipv4Net,
@@ -87,12 +87,12 @@ impl Forwarder {
         !self.shared.resolvers.current().is_empty()
     }
 
-    /// Ends all that is under way and lets go of the port.
+    /// Ends all queries in progress and closes the port.
     pub(super) async fn stop(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             task.abort();
-            // Cancelled, as it was asked to.
+            // Canceled by the abort.
             let _ = task.await;
         }
     }
@@ -145,7 +145,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
     }
 }
 
-/// A client that does not take its answers loses them; nothing waits for it.
+/// A client that does not read its answers loses them; the server does not wait for it.
 fn reply(socket: &UdpSocket, answer: &[u8], to: SocketAddr) {
     if let Err(error) = socket.try_send_to(answer, to) {
         tracing::trace!(%error, %to, "an answer was dropped");
@@ -210,7 +210,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The answer of the first resolver that has one, ready for the client.
+    /// The answer of the first resolver that answers, ready for the client.
     async fn resolve(&self, query: &Query, transport: Transport) -> Vec<u8> {
         if let Some(host) = self.host
             && HOST_NAMES.iter().any(|name| query.asks_for(name))
@@ -252,7 +252,7 @@ async fn ask(query: &Query, resolver: SocketAddr, transport: Transport) -> io::R
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    // Connected, so that the kernel drops what others send to this port.
+    // Connected, so that the kernel drops packets of other senders to this port.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(resolver).await?;
     socket.send(&question).await?;
@@ -283,7 +283,7 @@ async fn read_message(stream: &mut TcpStream, most: usize) -> io::Result<Vec<u8>
 
 async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
-    // One write, so that it is one packet as a rule.
+    // One write, so that it is usually one packet.
     let mut framed = Vec::with_capacity(2 + message.len());
     framed.extend(length.to_be_bytes());
     framed.extend(message);
@@ -296,7 +296,7 @@ struct Bound {
     of_all: usize,
 }
 
-/// How much of something is under way, for each sandbox and in all.
+/// Counts operations in progress, per sandbox and in total.
 #[derive(Debug)]
 struct Load {
     bound: Bound,
@@ -308,7 +308,7 @@ impl Load {
         Arc::new(Self { bound, now: Mutex::default() })
     }
 
-    /// None at the bound.
+    /// None at the limit.
     fn enter(self: &Arc<Self>, client: Ipv4Addr) -> Option<Slot> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, each) = &mut *now;
@@ -322,7 +322,7 @@ impl Load {
     }
 }
 
-/// One of something under way; it ends when dropped.
+/// One operation in progress; it ends when dropped.
 struct Slot {
     load: Arc<Load>,
     client: Ipv4Addr,

@@ -1,4 +1,4 @@
-//! Where the host asks for names.
+//! The host's resolvers.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const PATH: &str = "/etc/resolv.conf";
 const PORT: u16 = 53;
-/// As many as libc takes from the file.
+/// Maximum number of resolvers, as in libc.
 const MOST: usize = 3;
 const MAX_FILE: u64 = 64 << 10;
 
-/// The resolvers of the configuration, or those of the host's file, which is read again when it has changed.
+/// The configured resolvers, or those of the host's file, which is read again when it changes.
 #[derive(Debug)]
 pub(in crate::namespace) struct Resolvers {
     fixed: Option<Arc<[SocketAddr]>>,
@@ -21,7 +21,7 @@ pub(in crate::namespace) struct Resolvers {
     read: Mutex<Option<(Version, Arc<[SocketAddr]>)>>,
 }
 
-/// Tells one state of a file from another: device, inode, size, time of change.
+/// Identifies a state of a file: device, inode, size, time of change.
 type Version = (u64, u64, u64, i64, i64);
 
 impl Resolvers {
@@ -29,7 +29,7 @@ impl Resolvers {
         Self { fixed: fixed.map(Into::into), path: PATH.into(), read: Mutex::new(None) }
     }
 
-    /// Costs one `stat` when the file is the same.
+    /// The current resolvers. Costs one `stat` if the file is unchanged.
     pub(super) fn current(&self) -> Arc<[SocketAddr]> {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
@@ -63,7 +63,7 @@ fn text(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Addresses with a zone (`fe80::1%eth0`) are left out.
+/// Addresses with a zone (`fe80::1%eth0`) are skipped.
 fn parse(text: &str) -> Vec<SocketAddr> {
     text.lines()
         .filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Which of the subnet's addresses are in use.
+//! Allocation of the subnet's addresses.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,8 +8,8 @@ const FIRST: u32 = 2;
 const LAST: u32 = 65534;
 pub(super) const MOST: u32 = LAST - FIRST + 1;
 
-/// Hands addresses out, the one that has been free for longest last: packets on their way to an earlier sandbox should
-/// not find a new one at its address.
+/// Allocates addresses, the most recently released one last: packets on their way to an earlier sandbox should not reach a new
+/// one at its address.
 pub(super) struct Addresses {
     fresh: u32,
     freed: VecDeque<u32>,
@@ -34,14 +34,14 @@ impl Addresses {
         Some(index)
     }
 
-    /// Fine to repeat.
+    /// Releases an address. Idempotent.
     pub(super) fn release(&mut self, index: u32) {
         if self.used.remove(&index) {
             self.freed.push_back(index);
         }
     }
 
-    /// Marks addresses as used, as they were found in use.
+    /// Marks addresses as used that were found in use.
     pub(super) fn take(&mut self, indexes: &[u32]) {
         self.used.extend(indexes.iter().filter(|i| (FIRST..=LAST).contains(*i)));
         self.freed.retain(|i| !self.used.contains(i));

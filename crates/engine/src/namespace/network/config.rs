@@ -1,11 +1,11 @@
-//! What an operator decides about sandboxes' networks.
+//! Configuration of sandboxes' networks.
 
 use std::net::SocketAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// What sandboxes may not reach under `open`: this host, private and shared networks, metadata services, and what is no
-/// unicast address. The documentation ranges are left out on purpose: nothing of value is there, and closed build
+/// Ranges that sandboxes can't reach under `open`: this host, private and shared networks, metadata services, and all that is
+/// not a unicast address. The documentation ranges are not included on purpose: nothing of value is there, and closed build
 /// networks put their package mirrors on them.
 pub const DENIED: &[(&str, &str)] = &[
     ("0.0.0.0/8", "this network"),
@@ -23,28 +23,28 @@ pub const DENIED: &[(&str, &str)] = &[
     ("::/0", "all of IPv6"),
 ];
 
-/// What sandboxes call the host, where the operator opens ports of it.
+/// The host's names in sandboxes, if the operator opens ports.
 pub const HOST_NAMES: [&str; 2] = ["host.docker.internal", "host.arenite.internal"];
 
-/// How sandboxes are connected.
+/// Settings of sandboxes' networks.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
-    /// A /16 for the sandboxes' addresses; none: the first of 10.209.0.0/16 to 10.240.0.0/16 that nobody uses.
+    /// A /16 for the sandboxes' addresses; none: the first unused one of 10.209.0.0/16 to 10.240.0.0/16.
     pub subnet: Option<Ipv4Net>,
-    /// What sandboxes may not reach. IPv6 is never reached, whatever stands here.
+    /// Ranges that sandboxes can't reach. IPv6 is never reachable.
     pub denied: Vec<IpNet>,
     /// Exceptions to `denied`. The host itself and other sandboxes stay closed.
     pub allowed: Vec<IpNet>,
     /// TCP ports of the host's 127.0.0.1 that sandboxes reach at [`HOST_NAMES`].
     pub host_ports: Vec<u16>,
-    /// Where names are asked for; none: the host's `/etc/resolv.conf`, read again when it changes.
+    /// The DNS resolvers; none: the host's `/etc/resolv.conf`, read again when it changes.
     pub resolvers: Option<Vec<SocketAddr>>,
-    /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all that is made on the host.
+    /// 4 to 6 lower-case letters and digits, unique to the data directory: the mark of all objects on the host.
     pub tag: String,
 }
 
 impl Default for NetworkConfig {
-    /// [`DENIED`], the host's resolvers, and no tag: that must be set.
+    /// [`DENIED`], the host's resolvers, and no tag: the caller must set it.
     fn default() -> Self {
         Self {
             subnet: None,

@@ -1,4 +1,4 @@
-//! Networks of sandboxes: prepared namespaces, one policy for all of them, names answered by our own forwarder.
+//! Networks of sandboxes: prepared namespaces, one shared policy, and a DNS forwarder.
 //!
 //! ```text
 //!  sandbox's namespace                          host
@@ -7,20 +7,20 @@
 //!  lo    127.0.0.1, ::1          nft table inet arenite_<tag>: policy and address translation
 //! ```
 //!
-//! - The namespace belongs to the host's user namespace: a sandbox's root can read its network but not change it, nor send
-//!   packets of its own making. Ports below 1024 and `ping` work all the same, by two settings of the namespace.
-//! - Each sandbox has its own link to the host; there is no shared segment on which one could hear or impersonate
+//! - The namespace belongs to the host's user namespace: a sandbox's root can read its network, but can't change it or send raw
+//!   packets. Two settings of the namespace allow ports below 1024 and `ping`.
+//! - Each sandbox has its own link to the host. There is no shared segment on which a sandbox could listen to or impersonate
 //!   another. Both ends know each other's hardware address, so there is no ARP.
-//! - Out goes IPv4 only. A sandbox has `::1` and no other IPv6, and what speaks IPv6 on its link is dropped.
-//! - What a sandbox may reach is said by [`NetworkConfig`]; the host itself and other sandboxes it never may, but for
-//!   the forwarder's port 53. Refusals are answered, so that a program fails at once instead of waiting.
+//! - Only IPv4 leaves a sandbox. It has `::1` and no other IPv6, and IPv6 packets on its link are dropped.
+//! - [`NetworkConfig`] says what a sandbox may reach. It never reaches the host or other sandboxes, except the forwarder's port
+//!   53. Refusals are answered, so that a program fails at once instead of waiting.
 //! - Ports of the host's loopback that the operator opens are reached at the gateway's address, under the names of
 //!   [`HOST_NAMES`]. The kernel translates the address, so the service sees the sandbox's address and not its own host's.
-//! - Nothing here needs the server: when it is killed, living sandboxes keep their network, and only names are not
-//!   answered until the next start, which finds everything by the tag. A namespace ends with its last process, and its
-//!   link, route and neighbour entry with it.
-//! - Forwarding is turned on for the host when it was off. Chains of other tools that drop forwarded packets are
-//!   reported, not changed.
+//! - Nothing here needs the server: when it is killed, running sandboxes keep their network. Only names are not answered until
+//!   the next start, which finds everything by the tag. A namespace ends with its last process, and its link, route and
+//!   neighbour entry with it.
+//! - Forwarding is turned on for the host if it was off. Chains of other tools that drop forwarded packets are reported, not
+//!   changed.
 
 mod addresses;
 mod config;
@@ -50,23 +50,23 @@ use super::dns::{Forwarder, Resolvers};
 
 type Result<T> = std::result::Result<T, NetworkError>;
 
-/// Namespaces that are made at the same time; the kernel serialises most of the work anyway.
+/// Namespaces that are prepared concurrently; the kernel serialises most of the work anyway.
 const PREPARED_AT_ONCE: usize = 8;
-/// Links of dying namespaces met in a row before giving up.
+/// Maximum number of links of dying namespaces to skip in a row.
 const ATTEMPTS: usize = 64;
-/// What most links carry, for a host without a default route.
+/// The MTU of most links, for a host without a default route.
 const FALLBACK_MTU: u32 = 1500;
 /// The loopback interface has this index in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// A namespace that is connected and configured. It lives while a process is in it or `netns` is open.
+/// A connected and configured namespace. It lives while a process is in it or `netns` is open.
 #[derive(Debug)]
 pub struct PreparedNet {
     pub netns: OwnedFd,
     pub address: Ipv4Addr,
-    /// To be given back by [`Network::release`].
+    /// To be released by [`Network::release`].
     pub index: u32,
-    /// Also where names are answered.
+    /// Also the address of the DNS forwarder.
     pub gateway: Ipv4Addr,
 }
 
@@ -101,8 +101,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Network {
-    /// Puts the policy in place and starts to answer names. What an earlier start left is used again; follow with
-    /// [`Self::adopt`].
+    /// Installs the policy and starts the DNS forwarder. Reuses what an earlier start left; call [`Self::adopt`] next.
     pub async fn open(config: NetworkConfig) -> Result<Self> {
         let resolvers = Resolvers::new(config.resolvers.clone());
         let opens_host = !config.host_ports.is_empty();
@@ -123,14 +122,14 @@ impl Network {
         gateway_of(self.shared.subnet)
     }
 
-    /// An open network, ready to use: loopback and `eth0` are up, with address and default route.
+    /// Prepares an open network, ready to use: loopback and `eth0` are up, with address and default route.
     pub async fn prepare(&self) -> Result<PreparedNet> {
         let _permit = self.making.acquire().await;
         let shared = self.shared.clone();
         blocking(move || shared.prepare()).await
     }
 
-    /// A network with nothing but loopback. Blocks for less than a millisecond as a rule.
+    /// Prepares a network with only loopback. Usually blocks for less than a millisecond.
     pub fn prepare_closed(&self) -> Result<OwnedFd> {
         let (netns, ()) = netns::create(|_| {
             configure_namespace()?;
@@ -151,13 +150,13 @@ impl Network {
         Some((count("tx_bytes")?, count("rx_bytes")?))
     }
 
-    /// The address may be used again, once the namespace is gone.
+    /// Releases the address for reuse, once the namespace is gone.
     pub fn release(&self, index: u32) {
         self.shared.addresses().release(index);
     }
 
-    /// After a start: keeps the addresses of living sandboxes, and removes links that no living sandbox uses.
-    /// Returns what was removed, in words for the log.
+    /// Keeps the addresses of running sandboxes after a start, and removes links that no running sandbox uses. Returns
+    /// descriptions of what was removed, for the log.
     pub async fn adopt(&self, in_use: &[u32]) -> Vec<String> {
         self.shared.addresses().take(in_use);
         let in_use: HashSet<u32> = in_use.iter().copied().collect();
@@ -175,7 +174,7 @@ impl Network {
         })
     }
 
-    /// The same where it isn't known which addresses are in use: none is used again, and no link is removed.
+    /// Like [`Self::adopt`] if the addresses in use are unknown: none is reused, and no link is removed.
     pub async fn adopt_all(&self) {
         let shared = self.shared.clone();
         let taken = blocking(move || {
@@ -190,14 +189,14 @@ impl Network {
         }
     }
 
-    /// The number of an address of this network.
+    /// The index of an address of this network.
     pub fn index_of(&self, address: Ipv4Addr) -> Option<u32> {
         let subnet = self.shared.subnet;
         subnet.contains(&address).then(|| address.to_bits() - subnet.network().to_bits())
     }
 
-    /// What an operator should know: what was changed on the host, and what there may keep sandboxes from the network.
-    /// Runs the host's firewall tools.
+    /// Warnings for the operator: what was changed on the host, and what there may keep sandboxes from the network. Runs the
+    /// host's firewall tools.
     pub async fn warnings(&self) -> Vec<String> {
         let shared = self.shared.clone();
         let mut all = self.shared.notes.clone();
@@ -209,8 +208,8 @@ impl Network {
         all
     }
 
-    /// Stops answering names. With `remove_table`, also takes away all that was made on the host: living sandboxes lose
-    /// their network. What can't be removed is logged.
+    /// Stops the DNS forwarder. With `remove_table`, also removes all objects on the host: running sandboxes lose their
+    /// network. What can't be removed is logged.
     pub async fn close(&self, remove_table: bool) {
         self.forwarder.stop().await;
         if remove_table {
@@ -237,7 +236,7 @@ impl Shared {
         let found = find(&mut host, &name)?;
         let claim = subnet::claim(&mut host, found.as_ref(), config.subnet)?;
         let subnet = claim.subnet;
-        // The policy stands before anything can be connected.
+        // The policy is installed before anything can be connected.
         let counted = rules::install(&rules::Rules { tag: &tag, subnet, config })?;
         set_up_gateway(&mut host, &name, found, gateway_of(subnet))?;
         let mut notes = Vec::new();
@@ -274,7 +273,7 @@ impl Shared {
                 Ok(made) => return Ok(made),
                 Err(error) => {
                     self.addresses().release(index);
-                    // The kernel has not finished with a namespace that had this address before.
+                    // The kernel still has a namespace that had this address before.
                     if !matches!(&error, NetworkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists) {
                         return Err(error);
                     }
@@ -298,20 +297,22 @@ impl Shared {
                 .map_err(NetworkError::netlink(format!("make the link {outside}")))?;
             connect_host(host, &outside, address, gateway)?;
             connect_inside(address, gateway)?;
-            // The host's end came up without a peer, and sends only after the kernel's link watcher has run, which may take
-            // a while on a busy host. Asking for the link makes that happen now (kernel 6.8); else a first answer is lost.
+            // The host's end came up without a peer, and sends only after the kernel's link watcher has run, which may take a
+            // while on a busy host. A request for the link makes that happen now (kernel 6.8); otherwise a first answer is
+            // lost.
             host.link(&outside).map(|_| ()).map_err(NetworkError::netlink(format!("ask for the link {outside}")))
         })?;
         self.open_host(&outside)?;
         Ok(PreparedNet { netns, address, index, gateway })
     }
 
-    /// Lets what comes over a sandbox's link be translated to the host's loopback. What the rules don't translate stays out.
+    /// Allows packets from a sandbox's link to be translated to the host's loopback. Those that the rules don't translate stay
+    /// out.
     fn open_host(&self, link: &str) -> Result<()> {
         if self.opens_host { set(&format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1") } else { Ok(()) }
     }
 
-    /// Removes the links whose index `unwanted` says.
+    /// Removes the links with an index that `unwanted` selects.
     fn remove_links(&self, unwanted: impl Fn(u32) -> bool) -> Result<Vec<String>> {
         let mut host = host_netlink()?;
         let links = host.links().map_err(NetworkError::netlink("list the host's links"))?;
@@ -357,7 +358,7 @@ fn connect_host(host: &mut Rtnl, name: &str, address: Ipv4Addr, gateway: Ipv4Add
     host.add_neighbour(link.index, address, mac_of(address)).map_err(what("add a neighbour on"))
 }
 
-/// Runs in the sandbox's namespace.
+/// Connects the sandbox's end. Runs in the sandbox's namespace.
 fn connect_inside(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
     let what = |step: &str| NetworkError::netlink(format!("{step} in the sandbox's network"));
     let mut inside = Rtnl::open().map_err(what("open a netlink socket"))?;
@@ -375,7 +376,7 @@ fn configure_namespace() -> Result<()> {
     // Its root has no capability over this namespace, which both would need otherwise.
     set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
     set("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
-    // Links made from now on have no IPv6; loopback is there already and keeps it.
+    // Links created from now on have no IPv6; loopback exists already and keeps it.
     let ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
     if Path::new(ipv6).exists() {
         set(ipv6, "1")?;
@@ -383,8 +384,8 @@ fn configure_namespace() -> Result<()> {
     Ok(())
 }
 
-/// The gateway's address sits on a bridge without ports: an interface that every kernel has, that needs no sandbox, and
-/// that stays when the server goes.
+/// The gateway's address is on a bridge without ports: an interface that every kernel has, that needs no sandbox, and that
+/// stays when the server stops.
 fn set_up_gateway(host: &mut Rtnl, name: &str, found: Option<Link>, gateway: Ipv4Addr) -> Result<()> {
     let what = |step: &str| NetworkError::netlink(format!("{step} {name}"));
     let link = match found {
@@ -415,7 +416,7 @@ fn find(host: &mut Rtnl, name: &str) -> Result<Option<Link>> {
     }
 }
 
-/// False when it was gone already.
+/// False if it was already gone.
 fn delete(host: &mut Rtnl, link: &Link) -> Result<bool> {
     match host.delete_link(link.index) {
         Ok(()) => Ok(true),
@@ -428,7 +429,7 @@ fn is_no_device(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) || error.kind() == io::ErrorKind::NotFound
 }
 
-/// The size of packets that the host's way out carries.
+/// The MTU of the host's default route.
 fn default_mtu(host: &mut Rtnl) -> Result<u32> {
     let routes = host.routes().map_err(NetworkError::netlink("list the host's routes"))?;
     let Some(out) = routes.into_iter().find(|(net, _)| net.prefix_len() == 0).and_then(|(_, interface)| interface) else {
@@ -453,7 +454,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
         .unwrap_or_else(|e| Err(NetworkError::host("work on the network")(io::Error::other(e))))
 }
 
-/// How the names of an installation's interfaces begin. The dash ends the tag, which keeps `abcd` from matching `abcde`.
+/// The prefix of an installation's interface names. The dash ends the tag, which keeps `abcd` from matching `abcde`.
 fn interface_prefix(tag: &str) -> String {
     format!("ar{tag}-")
 }
@@ -475,7 +476,7 @@ fn address_of(subnet: Ipv4Net, index: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(subnet.network().to_bits() | index)
 }
 
-/// A locally administered hardware address out of an IPv4 address.
+/// A locally administered hardware address derived from an IPv4 address.
 fn mac_of(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
     [0x0a, 0xfe, a, b, c, d]

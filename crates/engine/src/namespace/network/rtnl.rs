@@ -1,7 +1,7 @@
 //! Requests to the kernel's routing tables, one at a time on a socket of the calling thread's network namespace.
 //!
-//! Blocking on purpose: the kernel answers before `send` returns, and a namespace is entered by a thread that lives only
-//! for that, where no runtime is.
+//! Blocking on purpose: the kernel answers before `send` returns, and a namespace is entered by a dedicated thread without a
+//! runtime.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +29,7 @@ pub(super) struct Rtnl {
     sequence: u32,
 }
 
-/// An interface, as far as we look.
+/// The used fields of an interface.
 pub(super) struct Link {
     pub index: u32,
     pub name: String,
@@ -50,7 +50,7 @@ impl Rtnl {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// A veth pair: `here` in the namespace of this socket, `there` in another.
+    /// Creates a veth pair: `here` in the namespace of this socket, `there` in another.
     pub(super) fn add_veth(&mut self, here: &End<'_>, there: &End<'_>, netns: BorrowedFd<'_>, mtu: u32) -> io::Result<()> {
         let mut peer = end(there, mtu);
         peer.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
@@ -80,7 +80,7 @@ impl Rtnl {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Keeps the interface without an IPv6 address when it comes up; it speaks no IPv6 then.
+    /// Prevents an IPv6 address on the interface when it comes up; it then has no IPv6.
     pub(super) fn without_ipv6_address(&mut self, index: u32) -> io::Result<()> {
         let mut link = by_index(index);
         link.attributes =
@@ -103,7 +103,7 @@ impl Rtnl {
         Ok(links.into_iter().filter_map(as_link).collect())
     }
 
-    /// Gives the interface this one address, without a network around it.
+    /// Gives the interface this single address, without a subnet.
     pub(super) fn add_address(&mut self, index: u32, address: Ipv4Addr) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;
@@ -133,7 +133,7 @@ impl Rtnl {
             .collect())
     }
 
-    /// A route to one neighbour that is on the link itself.
+    /// Adds a route to one neighbour on the link itself.
     pub(super) fn add_host_route(&mut self, index: u32, to: Ipv4Addr, from: Option<Ipv4Addr>) -> io::Result<()> {
         let mut route = route(index, RouteScope::Link);
         route.header.destination_prefix_length = 32;
@@ -178,7 +178,7 @@ impl Rtnl {
             .collect())
     }
 
-    /// Says where a neighbour is, so that nobody has to ask and nobody can answer wrongly.
+    /// Sets a neighbour's hardware address, so that ARP is not needed and can't be spoofed.
     pub(super) fn add_neighbour(&mut self, index: u32, to: Ipv4Addr, mac: Mac) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Inet;
@@ -223,7 +223,7 @@ impl Rtnl {
                     NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
                     NetlinkPayload::InnerMessage(message) => {
                         answers.push(message);
-                        // One object that was asked for by name comes without an end mark.
+                        // A single object requested by name comes without an end mark.
                         if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 {
                             return Ok(answers);
                         }

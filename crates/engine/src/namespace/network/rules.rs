@@ -1,7 +1,7 @@
-//! The one nftables table of an installation: what sandboxes may reach, and what may reach them.
+//! The nftables table of an installation: what sandboxes may reach, and what may reach them.
 //!
-//! It is replaced as a whole, in one transaction, so that there is no moment without it, and it holds nothing of a single
-//! sandbox: making one touches no rule. Interfaces are matched by the installation's mark in their names.
+//! It is replaced as a whole, in one transaction, so that there is no moment without it. It contains no rules for single
+//! sandboxes: a create changes no rule. Interfaces are matched by the installation's tag in their names.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -19,18 +19,18 @@ pub(super) fn table(tag: &str) -> String {
     format!("arenite_{tag}")
 }
 
-/// Connections that a sandbox may have at once, as far as the host tracks them (some minutes beyond their end). The table
-/// that tracks them is shared by the whole host.
+/// Maximum number of concurrent connections of a sandbox that the host tracks (some minutes beyond their end). The whole host
+/// shares the tracking table.
 const MAX_CONNECTIONS: u32 = 4096;
 
-/// What the rules are made from.
+/// The input of the rules.
 pub(super) struct Rules<'a> {
     pub(super) tag: &'a str,
     pub(super) subnet: Ipv4Net,
     pub(super) config: &'a NetworkConfig,
 }
 
-/// Puts the rules in place of whatever the table held. Returns false when this kernel can't count connections.
+/// Replaces the table's content with the rules. Returns false if this kernel can't count connections.
 pub(super) fn install(rules: &Rules<'_>) -> Result<bool> {
     match apply(&text(rules, true)) {
         Err(NetworkError::Rules { message }) => {
@@ -41,7 +41,7 @@ pub(super) fn install(rules: &Rules<'_>) -> Result<bool> {
     }
 }
 
-/// The rules as `nft -f` reads them.
+/// The rules in the syntax of `nft -f`.
 fn text(rules: &Rules<'_>, counted: bool) -> String {
     let Rules { tag, subnet, config } = *rules;
     let table = table(tag);
@@ -64,7 +64,7 @@ fn text(rules: &Rules<'_>, counted: bool) -> String {
         )
     };
     let mut out = String::new();
-    // `table` before `delete` makes it exist, so that the delete never fails.
+    // `table` before `delete` creates it, so that the delete never fails.
     let _ = writeln!(out, "table inet {table}\ndelete table inet {table}\ntable inet {table} {{");
     for (name, list) in [("denied", &config.denied), ("allowed", &config.allowed)] {
         let nets: Vec<String> = list
@@ -157,13 +157,13 @@ fn apply(text: &str) -> Result<()> {
     written.map_err(could_not_run)
 }
 
-/// Removes the table; fine when there is none.
+/// Removes the table, if it exists.
 pub(super) fn remove(tag: &str) -> Result<()> {
     let table = table(tag);
     apply(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 
-/// What would keep sandboxes from the network although our rules let them: in words for the operator.
+/// What keeps sandboxes from the network although our rules allow it: as text for the operator.
 pub(super) fn obstacles(tag: &str) -> Vec<String> {
     let mut found = Vec::new();
     match list_chains() {

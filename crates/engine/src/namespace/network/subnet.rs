@@ -1,8 +1,8 @@
-//! Which addresses an installation's sandboxes get.
+//! Selection of an installation's subnet.
 //!
-//! Installations on one host must not share a /16, also when they start at the same moment. A subnet in use shows by the
-//! gateway's address, which stays when the server goes; a subnet about to be used is claimed by an abstract socket, which
-//! the kernel scopes to this network namespace and drops with the process, however it ends.
+//! Installations on one host must not share a /16, also if they start at the same moment. The gateway's address marks a subnet
+//! in use; it stays when the server stops. An abstract socket claims a subnet that is about to be used. The kernel scopes it to
+//! this network namespace and drops it with the process, however it ends.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,11 +19,11 @@ use super::{NetworkError, Result};
 pub(super) const PREFIX: u8 = 16;
 const FIRST: u8 = 209;
 const LAST: u8 = 240;
-/// Routes at least this specific mean that somebody uses the addresses; wider ones (a VPN's 10.0.0.0/8) only when there is
-/// a choice, since we add no more than a route for each sandbox.
+/// Routes at least this specific mean that the addresses are in use. Wider ones (a VPN's 10.0.0.0/8) are only avoided if there
+/// is a choice, since we add no more than a route for each sandbox.
 const SPECIFIC: u8 = 16;
 
-/// A subnet that is ours while this lives.
+/// A claimed subnet. The claim lasts while this value lives.
 pub(super) struct Claim {
     pub subnet: Ipv4Net,
     _reservation: UnixListener,
@@ -35,7 +35,7 @@ impl Claim {
     }
 }
 
-/// Takes a name for this process in this network namespace; none when another process has it.
+/// Reserves a name for this process in this network namespace; none if another process has it.
 pub(super) fn reserve(name: &str) -> io::Result<Option<UnixListener>> {
     let address = SocketAddr::from_abstract_name(format!("arenite-{name}"))?;
     match UnixListener::bind_addr(&address) {
@@ -45,8 +45,8 @@ pub(super) fn reserve(name: &str) -> io::Result<Option<UnixListener>> {
     }
 }
 
-/// Takes a name that only an earlier server of this data directory can have had. A process that it forked a moment before
-/// it ended keeps the name until it runs its program, so this tries for a fraction of a second.
+/// Reserves a name that only an earlier server of this data directory can have had. A process that it forked just before it
+/// ended keeps the name until it runs its program, so this retries for a fraction of a second.
 pub(super) fn reserve_again(name: &str) -> io::Result<Option<UnixListener>> {
     for _ in 0..20 {
         if let Some(listener) = reserve(name)? {
@@ -57,7 +57,7 @@ pub(super) fn reserve_again(name: &str) -> io::Result<Option<UnixListener>> {
     Ok(None)
 }
 
-/// The subnet of an earlier start, the wanted one, or the first that nobody uses.
+/// The subnet of an earlier start, the wanted one, or the first unused one.
 pub(super) fn claim(host: &mut Rtnl, gateway_link: Option<&Link>, wanted: Option<Ipv4Net>) -> Result<Claim> {
     let addresses = host.addresses().map_err(NetworkError::netlink("list the host's addresses"))?;
     let ours = gateway_link.and_then(|link| {
@@ -93,8 +93,8 @@ pub(super) fn claim(host: &mut Rtnl, gateway_link: Option<&Link>, wanted: Option
     Err(NetworkError::NoSubnet)
 }
 
-/// Claims, then looks again: between our first look and the claim, another installation may have claimed it, put its
-/// gateway there and gone.
+/// Claims, then checks again: between our first check and the claim, another installation may have claimed it, put its gateway
+/// there and gone.
 fn take_fresh(host: &mut Rtnl, subnet: Ipv4Net) -> Result<Option<Claim>> {
     let claim = take(subnet)?;
     let addresses = host.addresses().map_err(NetworkError::netlink("list the host's addresses"))?;

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why storage could not do it.
+/// Why an operation of the storage failed.
 #[derive(Debug, Error)]
 pub enum StorageError {
     #[error("could not run {program}: {source}")]

@@ -1,12 +1,12 @@
-//! Keeps a full disk of the host from breaking the pool in it.
+//! Protects the pool from a full disk of the host.
 //!
-//! The pool's image is sparse. A block of metadata that can't be written for want of space aborts btrfs' transaction, and
-//! the pool is read-only from then on. Two things prevent that:
+//! The pool's image is sparse. A block of metadata that can't be written for lack of space aborts btrfs' transaction, and the
+//! pool is read-only from then on. Two measures prevent that:
 //!
-//! * What metadata has of the pool is allocated in the image, again whenever the pool takes more for it.
-//! * When the disk has less left than the floor, sandboxes' writes are held: the limit of each layer becomes what it has
-//!   now, so that writes fail with `EDQUOT` inside and not below. What they may have is kept in the quota group
-//!   itself, as the limit of exclusive data, so a server that starts finds it and takes the hold back.
+//! * Space for metadata is allocated in the image, again whenever the pool takes more for it.
+//! * When the disk has less free space than the floor, sandboxes' writes are held: the limit of each layer becomes its current
+//!   size, so that writes fail with `EDQUOT` inside and not below. The original limit is stored in the quota group itself, as
+//!   the limit of exclusive data, so a new server finds it and ends the hold.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -21,17 +21,17 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{Result, StorageError, open_directory, read_number, space};
 
-/// How fast writes are taken to be, in bytes a second, for when to look again.
+/// The assumed maximum write speed, in bytes per second, which determines the next check.
 const FASTEST: u64 = 2 << 30;
 const SOONEST: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(5);
-/// How long a look may take, when somebody waits for it.
+/// Time for a check that a caller waits for.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
 /// Bits of a quota group's `limit_flags`.
 const HAS_REFERENCED: u64 = 1;
 const HAS_EXCLUSIVE: u64 = 2;
 
-/// The thread that watches; ends when this is stopped or dropped.
+/// The watching thread; ends when this is stopped or dropped.
 #[derive(Debug)]
 pub(super) struct Guard {
     shared: Arc<Shared>,
@@ -49,9 +49,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct GuardState {
     stop: bool,
-    /// Somebody waits for a look that begins from now on.
+    /// A caller waits for a check that starts from now on.
     asked: bool,
-    /// A look is under way.
+    /// A check is in progress.
     looks: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Watched {
 
 impl Guard {
     pub(super) fn start(watched: Watched) -> Result<Self> {
-        // A server before may have left a hold.
+        // An earlier server may have left a hold.
         let holds = AtomicBool::new(watched.groups().iter().any(|group| group.held_limit().is_some()));
         let shared = Arc::new(Shared { watched, holds, state: Mutex::default(), changed: Condvar::new() });
         let thread = {
@@ -84,7 +84,7 @@ impl Guard {
         self.shared.holds.load(Ordering::Relaxed)
     }
 
-    /// The same after another look at the disk, which may have room again. Waits for it.
+    /// Whether writes are still held after another check of the disk. Waits for that check.
     pub(super) fn still_holds(&self) -> bool {
         if self.holds() {
             let mut state = self.shared.state();
@@ -96,7 +96,7 @@ impl Guard {
         self.holds()
     }
 
-    /// Returns when it no longer uses the pool.
+    /// Stops the thread. Returns when it no longer uses the pool.
     pub(super) fn stop(&self) {
         self.shared.state().stop = true;
         self.shared.changed.notify_all();
@@ -132,7 +132,7 @@ impl Shared {
             let reserved = self.watched.reserve_metadata(&mut known);
             let is_low = free < self.watched.floor || reserved.is_err();
             let held = self.holds.load(Ordering::Relaxed);
-            // With some room beyond the floor, so that it doesn't go back and forth.
+            // With some margin above the floor, so that it doesn't alternate.
             let is_enough = free >= self.watched.floor + self.watched.floor / 4;
             let done = if is_low || (held && !is_enough) {
                 self.watched.hold().map(|layers| {
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Ends a look, and waits for the next. True: stop.
+    /// Ends a check, and waits for the next. True: stop.
     fn wait(&self, time: Duration) -> bool {
         let mut state = self.state();
         state.looks = false;
@@ -186,7 +186,7 @@ impl Watched {
             let Some(referenced) = group.max_referenced else { continue };
             layers += 1;
             if group.max_exclusive.is_none() {
-                // Made by a version that did not hold.
+                // Created by a version without holds.
                 set(group, btrfs::limit_exclusive(top.as_fd(), group.id, referenced))?;
             }
             let limit = group.max_exclusive.unwrap_or(referenced);
@@ -199,8 +199,7 @@ impl Watched {
 
     fn release(&self) -> Result<()> {
         let top = open_directory(&self.root)?;
-        // What was written right before the hold may have failed, and overlayfs mounts no volatile overlay until that
-        // error was reported to somebody.
+        // Writes right before the hold may have failed, and overlayfs mounts no volatile overlay until that error was reported.
         if let Err(error) = rustix::fs::syncfs(&top) {
             tracing::warn!(%error, "data that sandboxes wrote when the disk was full is lost");
         }
@@ -227,7 +226,7 @@ struct Group {
 }
 
 impl Group {
-    /// What it may have when it is not held, if it is.
+    /// Its original limit, if it is held.
     fn held_limit(&self) -> Option<u64> {
         self.max_exclusive.filter(|limit| self.max_referenced.is_some_and(|referenced| referenced != *limit))
     }
@@ -248,13 +247,13 @@ impl Group {
 
 fn set(group: &Group, done: std::io::Result<()>) -> Result<()> {
     match done {
-        // Its layer was removed meanwhile.
+        // Its layer was removed in the meantime.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(StorageError::io(format!("change the limit of quota group {}", group.id))),
     }
 }
 
-/// Allocates in the image what the pool has taken for metadata, but for what is known to be.
+/// Allocates in the image what the pool has taken for metadata, except what is already known.
 pub(super) fn reserve_metadata(root: &Path, image: &Path, known: &mut Vec<(u64, u64)>) -> Result<()> {
     let top = open_directory(root)?;
     let ranges = btrfs::metadata_ranges(top.as_fd()).map_err(StorageError::io("ask where the pool's metadata is"))?;
@@ -267,7 +266,7 @@ pub(super) fn reserve_metadata(root: &Path, image: &Path, known: &mut Vec<(u64, 
     for (from, length) in ranges.iter().filter(|range| !known.contains(range)) {
         let length = (*length).min(size.saturating_sub(*from));
         match fallocate(&file, FallocateFlags::KEEP_SIZE, *from, length) {
-            // A file system that allocates when it writes: nothing can be promised there.
+            // A file system that allocates on write: nothing can be guaranteed there.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(StorageError::io(what())(error.into())),
         }

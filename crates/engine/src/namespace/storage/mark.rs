@@ -1,7 +1,7 @@
-//! Whether a writable layer has ever held anything of a sandbox.
+//! Marks writable layers that no sandbox has used yet.
 //!
-//! A prepared layer has a file beside `upper`, which is removed before the guest starts. After a crash, a layer with that
-//! file is empty, and a layer without it may belong to a sandbox whose record was lost.
+//! A prepared layer has a file beside `upper`, which is removed before the guest starts. After a crash, a layer with that file
+//! is empty. A layer without it may belong to a sandbox with a lost record.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use super::{Result, Storage, StorageError};
 
 const UNUSED: &str = "unused";
 
-/// What is known of a writable layer.
+/// The known history of a writable layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerUse {
     Absent,
@@ -28,7 +28,7 @@ impl Storage {
         fs::write(&path, b"").map_err(StorageError::io(format!("mark layer {id} as unused")))
     }
 
-    /// Takes the mark away; fine when there is none.
+    /// Removes the mark, if it exists.
     pub fn mark_used(&self, id: &str) -> Result<()> {
         match fs::remove_file(self.layer_path(id)?.join(UNUSED)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -38,8 +38,10 @@ impl Storage {
         }
     }
 
+    /// Reads a layer's history.
+    ///
     /// # Errors
-    /// When it could not be looked at.
+    /// If it could not be inspected.
     pub fn layer_use(&self, id: &str) -> Result<LayerUse> {
         let path = self.layer_path(id)?;
         let look = || -> io::Result<LayerUse> {

@@ -1,4 +1,4 @@
-//! Where sandboxes' writable layers and images live: a copy-on-write pool.
+//! The copy-on-write pool of sandboxes' writable layers and of images.
 //!
 //! ```text
 //!  data_dir/pool.img (sparse) ── loop device ── btrfs on data_dir/pool     StorageKind::BtrfsSimpleQuota | BtrfsQgroups
@@ -7,17 +7,18 @@
 //!
 //!  root/uppers/<id>/upper   the overlay's upper directory   (root/uppers/<id> is a subvolume with a quota)
 //!  root/uppers/<id>/work    the overlay's work directory
-//!  root/uppers/<id>/unused  there until a guest is started on it
-//!  root/trash/              plain layers on their way out
+//!  root/uppers/<id>/unused  exists until a guest starts on it
+//!  root/trash/              plain layers that are being removed
 //! ```
 //!
-//! The mount outlives the server while there are sandboxes, and the next start finds it again by the file system's UUID.
-//! Without sandboxes, whoever uses the pool last unmounts it.
-//! The host's view of the pool is `nosuid,nodev` and its top is closed to other users, since the files in it carry the
-//! ids that sandboxes gave them: a sandbox's set-uid root program is one on disk, too.
+//! The mount outlives the server while there are sandboxes, and the next start finds it by the file system's UUID. Without
+//! sandboxes, its last user unmounts it.
 //!
-//! A btrfs of the host's without quotas is left alone: simple quotas mark a file system as unmountable by older kernels.
-//! It gets a pool image like any other file system, not copied on write itself.
+//! On the host, the pool is mounted `nosuid,nodev` and its top directory is closed to other users. Its files carry the ids that
+//! sandboxes gave them, so a sandbox's set-uid root program is one on disk, too.
+//!
+//! A btrfs of the host without quotas is left unchanged: simple quotas make a file system unmountable for older kernels. It
+//! gets a pool image like any other file system, without copy-on-write for that file.
 
 mod error;
 mod guard;
@@ -42,33 +43,33 @@ use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
 use super::record;
 
-/// How to keep writable layers.
+/// Settings of the storage.
 #[derive(Debug, Clone, Default)]
 pub struct StorageConfig {
-    /// Size of a new pool, in bytes; a larger number than an existing pool's grows it. None: for a new pool 80 % of the
-    /// free space, at most 256 GiB.
+    /// Size of a new pool, in bytes; a larger number than an existing pool's grows it. None: 80 % of the free space for a new
+    /// pool, at most 256 GiB.
     pub size_bytes: Option<u64>,
     pub mode: PoolMode,
-    /// Free bytes of the host's file system below which sandboxes' writes are held, so that the pool stays whole. None: they
-    /// are not, and nothing watches.
+    /// Free bytes of the host's file system below which sandboxes' writes are held, so that the pool stays intact. None: they
+    /// are not held, and nothing watches.
     pub floor_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PoolMode {
-    /// A pool where one can be made, else plain directories with the reason reported.
+    /// A pool if one can be created, otherwise plain directories with the reason reported.
     #[default]
     Auto,
     /// Plain directories.
     Off,
 }
 
-/// What holds the layers, and so what its disk limits are worth.
+/// The kind of storage, which determines whether disk limits are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StorageKind {
     BtrfsSimpleQuota,
-    /// Real limits, but snapshots and deletions cost several times as much: a kernel before 6.7.
+    /// Enforced limits, but snapshots and deletions cost several times as much: a kernel before 6.7.
     BtrfsQgroups,
     /// No disk limit.
     Plain,
@@ -82,7 +83,7 @@ impl StorageKind {
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// The most layer ids that are listed; more than a host holds sandboxes.
+/// Maximum number of listed layer ids; more than a host holds sandboxes.
 const MAX_LAYERS: usize = 100_000;
 const MAX_ID: usize = 64;
 
@@ -93,28 +94,28 @@ pub struct Storage {
     root: PathBuf,
     data_dir: PathBuf,
     kind: StorageKind,
-    /// Where the kernel shows this file system's quota groups.
+    /// The kernel's directory of this file system's quota groups.
     qgroups: Option<PathBuf>,
     /// True when the root is a mount of ours.
     mounted: bool,
     notes: Vec<String>,
     discarded: AtomicU64,
-    /// What keeps a full disk from breaking the pool.
+    /// Protects the pool from a full disk.
     guard: Option<Guard>,
     /// Shared by all processes that use the storage: a server, a build, commands.
     users: Option<File>,
 }
 
 impl Storage {
-    /// Finds or makes the storage of `data_dir`: an already mounted pool (the server was killed), the image of one (the
-    /// host was restarted), or a new one.
+    /// Opens or creates the storage of `data_dir`: an already mounted pool (the server was killed), the image of one (the host
+    /// was restarted), or a new one.
     ///
     /// # Errors
-    /// An existing pool that can't be mounted is an error, never replaced by something else.
+    /// If an existing pool can't be mounted; it is never replaced.
     pub fn open(data_dir: &Path, config: &StorageConfig) -> Result<Self> {
         fs::create_dir_all(data_dir).map_err(StorageError::io(format!("make {}", data_dir.display())))?;
         let data_dir = data_dir.canonicalize().map_err(StorageError::io(format!("resolve {}", data_dir.display())))?;
-        // Two servers that start at once must not both mount or make the pool.
+        // Two concurrent servers must not both mount or create the pool.
         let lock = File::open(&data_dir).map_err(StorageError::io(format!("open {}", data_dir.display())))?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|e| StorageError::io(format!("lock {}", data_dir.display()))(e.into()))?;
@@ -225,14 +226,14 @@ impl Storage {
         })
     }
 
-    /// Unmounts the pool, and with it frees its loop device, when nothing uses it: no other process that opened it, no
-    /// sandbox. Call it last; a storage that is used again is opened again.
+    /// Unmounts the pool, and thus frees its loop device, if nothing uses it: no other process that opened it, no sandbox. Call
+    /// it last; to use the storage again, reopen it.
     pub fn release(&self) {
         if let Some(guard) = &self.guard {
             guard.stop();
         }
         let Some(users) = &self.users else { return };
-        // No other process may open the pool while this one looks.
+        // No other process may open the pool during this check.
         let Ok(lock) = File::open(&self.data_dir) else { return };
         let alone =
             flock(&lock, FlockOperation::LockExclusive).is_ok() && flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -245,7 +246,7 @@ impl Storage {
         let _ = flock(users, FlockOperation::Unlock);
     }
 
-    /// Allocates what the pool's metadata needs, and begins to watch the disk.
+    /// Allocates what the pool's metadata needs, and starts to watch the disk.
     fn start_guard(&self, floor: Option<u64>) -> Result<Option<Guard>> {
         let (true, Some(qgroups)) = (self.mounted, &self.qgroups) else { return Ok(None) };
         let image = pool::image(&self.data_dir);
@@ -260,8 +261,10 @@ impl Storage {
         Guard::start(watched).map(Some)
     }
 
+    /// Checks that the pool accepts writes.
+    ///
     /// # Errors
-    /// A pool that can only be read, or whose writes are held. Finding that they still are takes a moment.
+    /// If the pool is read-only or its writes are blocked. The check for blocked writes takes a moment.
     pub fn check_writable(&self) -> Result<()> {
         if self.mounted && pool::is_read_only(&self.root) {
             return Err(StorageError::ReadOnly { data_dir: self.data_dir.clone() });
@@ -272,7 +275,7 @@ impl Storage {
         }
     }
 
-    /// What keeps layers from being made or written, in words without paths.
+    /// Why layers can't be created or written, as text without paths.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.mounted {
@@ -284,12 +287,12 @@ impl Storage {
         problems
     }
 
-    /// Whether the engine keeps a record of any sandbox.
+    /// Whether the engine has a record of any sandbox.
     fn has_sandboxes(&self) -> bool {
         record::has_sandboxes(&self.data_dir)
     }
 
-    /// The top of the storage; images and their layers live on it too.
+    /// The top directory of the storage; images and their layers are on it too.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -298,12 +301,12 @@ impl Storage {
         self.kind
     }
 
-    /// What an operator should know, such as why disk limits are not enforced.
+    /// Notes for the operator, such as why disk limits are not enforced.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Makes the writable layer `id` with its directories `upper` and `work`, both root's, and returns its path.
+    /// Creates the writable layer `id` with its directories `upper` and `work`, both owned by root, and returns its path.
     /// Beyond `limit_bytes` the layer's writes fail with `EDQUOT`, where [`StorageKind::disk_limit_enforced`].
     pub fn create_layer(&self, id: &str, limit_bytes: u64) -> Result<PathBuf> {
         let path = self.layer_path(id)?;
@@ -314,7 +317,7 @@ impl Storage {
         }
         let filled = self.fill_layer(id, &path, limit_bytes);
         if filled.is_err() {
-            // The first error says more than one of the clean-up would.
+            // The first error says more than one of the cleanup.
             let _ = self.delete_layer(id);
         }
         filled.map(|()| path)
@@ -327,18 +330,18 @@ impl Storage {
         make_directory(&path.join("work"), 0o700)
     }
 
-    /// The layer `id` for another overlay, with what was written to it.
+    /// Prepares the layer `id` for another overlay, with its content.
     pub fn reuse_layer(&self, id: &str) -> Result<PathBuf> {
         self.open_layer(id)?;
         let path = self.layer_path(id)?;
-        // What the overlay before left there: it was mounted `volatile`, and says so by a directory that keeps others off.
+        // Left by the previous overlay: it was mounted `volatile`, which a directory marks that prevents other mounts.
         let work = path.join("work");
         tree::remove(&work).map_err(StorageError::io(format!("empty the work directory of layer {id}")))?;
         make_directory(&work, 0o700)?;
         Ok(path)
     }
 
-    /// Changes the limit of a layer; below what it uses, every further write fails.
+    /// Changes the limit of a layer. Below its usage, every further write fails.
     pub fn set_limit(&self, id: &str, limit_bytes: u64) -> Result<()> {
         if self.kind == StorageKind::Plain {
             return Ok(());
@@ -346,14 +349,14 @@ impl Storage {
         btrfs::limit(self.open_layer(id)?.as_fd(), limit_bytes).map_err(StorageError::io(format!("limit layer {id}")))
     }
 
-    /// Bytes that the layer takes, its metadata included; none where the storage can't tell.
+    /// The layer's size in bytes, including its metadata; none if the storage can't tell.
     pub fn usage(&self, id: &str) -> Option<u64> {
         let qgroups = self.qgroups.as_ref()?;
         let subvolume = btrfs::subvolume_id(self.open_layer(id).ok()?.as_fd()).ok()?;
         read_number(&qgroups.join(format!("0_{subvolume}/referenced")))
     }
 
-    /// Removes a layer; fine when there is none. Its space comes back a little later.
+    /// Removes a layer, if it exists. Its space is freed a little later.
     pub fn delete_layer(&self, id: &str) -> Result<()> {
         let path = self.layer_path(id)?;
         let what = || format!("delete layer {id}");
@@ -399,8 +402,8 @@ impl Storage {
         Ok(ids)
     }
 
-    /// Makes `root/snapshots/<name>` a snapshot of the layer `id`, whose cost does not grow with its size, and returns its
-    /// path. What the layer's processes wrote before is in it. Waits for the disk.
+    /// Creates the snapshot `root/snapshots/<name>` of the layer `id` and returns its path. The cost does not depend on the
+    /// layer's size. The snapshot has everything that the layer's processes wrote before. Waits for the disk.
     ///
     /// # Errors
     /// `Unsupported` on plain storage.
@@ -419,7 +422,7 @@ impl Storage {
         Ok(snapshots.join(name))
     }
 
-    /// Removes a snapshot; fine when there is none.
+    /// Removes a snapshot, if it exists.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         check_id(name)?;
         let snapshots = open_directory(&self.root.join("snapshots"))?;
@@ -429,16 +432,16 @@ impl Storage {
         }
     }
 
-    /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so what the host's own disk has
-    /// left counts as well.
+    /// Bytes that can still be written, and the storage's size. A pool's image is sparse, so free space of the host's disk
+    /// counts as well.
     pub fn free(&self) -> Result<(u64, u64)> {
         let (available, total) = space(&self.root)?;
         let (host_available, _) = space(&self.data_dir)?;
         Ok((available.min(host_available), total))
     }
 
-    /// Writes everything out and has the space of deleted layers freed soon rather than within a minute. Waits for the
-    /// disk; worth it when [`Self::free`] says that there is too little.
+    /// Writes everything to disk and frees the space of deleted layers soon, rather than within a minute. Waits for the disk;
+    /// call it when [`Self::free`] returns too little.
     pub fn settle(&self) -> Result<()> {
         if self.kind == StorageKind::Plain {
             return Ok(());
@@ -446,7 +449,7 @@ impl Storage {
         btrfs::sync(open_directory(&self.root)?.as_fd()).map_err(StorageError::io("sync the pool"))
     }
 
-    /// Takes the pool off its mount point, for tests and for the removal of an installation. Fails while sandboxes use it.
+    /// Unmounts the pool, for tests and for the removal of an installation. Fails while sandboxes use it.
     pub fn unmount(&self) -> Result<()> {
         if self.mounted {
             pool::unmount(&self.root)?;
@@ -472,7 +475,7 @@ impl Storage {
         }
     }
 
-    /// Plain layers whose removal was cut off.
+    /// Removes plain layers that an interrupted removal left.
     fn empty_trash(&self) {
         let trash = self.root.join("trash");
         if trash.exists() {
@@ -483,8 +486,8 @@ impl Storage {
         }
     }
 
-    /// Kernels before 6.11 leave the quota group of a deleted subvolume behind. A living subvolume never counts 0: its
-    /// root alone takes a block.
+    /// Removes quota groups that kernels before 6.11 leave after the deletion of a subvolume. An existing subvolume never
+    /// counts 0: its root alone takes a block.
     fn remove_stale_qgroups(&self) {
         let (Some(qgroups), Ok(top)) = (&self.qgroups, open_directory(&self.root)) else {
             return;
@@ -501,10 +504,10 @@ impl Storage {
     }
 }
 
-/// Takes the pool of `data_dir` off its mount point and waits until its loop device is free. What was done, in words.
+/// Unmounts the pool of `data_dir` and waits until its loop device is free. Returns descriptions of what was done.
 ///
 /// # Errors
-/// [`StorageError::Used`] when processes outside of sandboxes keep it.
+/// [`StorageError::Used`] if processes outside of sandboxes keep it.
 pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
     let lock = join_users(data_dir)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -552,7 +555,7 @@ fn join_users(data_dir: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The kind of a data directory that lies on a btrfs whose quotas somebody has enabled.
+/// The kind of a data directory on a btrfs with quotas that the host enabled.
 fn counted_btrfs(data_dir: &File) -> Option<StorageKind> {
     if !is_btrfs(data_dir) {
         return None;
@@ -627,7 +630,7 @@ fn open_directory(path: &Path) -> Result<File> {
     File::open(path).map_err(StorageError::io(format!("open {}", path.display())))
 }
 
-/// Makes a directory with exactly this mode, whatever the umask; fine when it is there.
+/// Creates a directory with exactly this mode, with any umask, if it doesn't exist.
 fn make_directory(path: &Path, mode: u32) -> Result<()> {
     match fs::create_dir(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),

@@ -13,17 +13,17 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Result, StorageError, is_btrfs, make_directory, open_directory, space};
 
-/// How long what was unmounted may take to be free.
+/// Time for an unmounted device to become free.
 const DETACH_LIMIT: Duration = Duration::from_secs(15);
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_DEFAULT_BYTES: u64 = 256 << 30;
-/// `discard=async` gives freed space back to the host in the background: the image shrinks again.
+/// `discard=async` returns freed space to the host in the background: the image shrinks again.
 const MOUNT_OPTIONS: &std::ffi::CStr = c"discard=async";
 
 /// Whether there is a pool.
 ///
 /// # Errors
-/// A pool whose image is gone, mounted or not: another must not be made in its place.
+/// If the image of an existing pool is gone, mounted or not: another must not be created in its place.
 pub(super) fn exists(data_dir: &Path) -> Result<bool> {
     let (image, root, mark) = (image(data_dir), data_dir.join("pool"), mark(data_dir));
     if image.exists() {
@@ -42,7 +42,7 @@ pub(super) fn image(data_dir: &Path) -> PathBuf {
     data_dir.join("pool.img")
 }
 
-/// Says that a pool was made here, in case its image is missing one day.
+/// The mark that a pool was created here, in case its image goes missing.
 fn mark(data_dir: &Path) -> PathBuf {
     data_dir.join("pool.made")
 }
@@ -59,7 +59,7 @@ fn mounted_device(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Where the file that a loop device holds is now; none when it was deleted.
+/// The current path of a loop device's file; none if it was deleted.
 fn backing_file(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?;
     let text = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
@@ -67,7 +67,7 @@ fn backing_file(device: &Path) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// What is wrong with the mounted pool, in words without paths.
+/// The fault of the mounted pool, as text without paths.
 pub(super) fn problem(data_dir: &Path, root: &Path) -> Option<String> {
     let top = match open_directory(root) {
         Ok(top) if is_btrfs(&top) => top,
@@ -86,13 +86,13 @@ pub(super) fn is_read_only(root: &Path) -> bool {
     rustix::fs::statvfs(root).is_ok_and(|about| about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Makes the image file and the file system in it. It gets its name when it is complete.
+/// Creates the image file and the file system in it. It gets its name when it is complete.
 pub(super) fn make_image(data_dir: &Path, size_bytes: Option<u64>) -> Result<()> {
     let bytes = match size_bytes {
         Some(bytes) => bytes,
         None => (space(data_dir)?.0 / 5 * 4).min(MOST_DEFAULT_BYTES),
     };
-    // Whole MiB: the loop device wants whole blocks.
+    // Whole MiB: the loop device requires whole blocks.
     let bytes = bytes >> 20 << 20;
     if bytes < LEAST_BYTES {
         return Err(StorageError::TooSmall { bytes, least: LEAST_BYTES });
@@ -117,7 +117,7 @@ pub(super) fn make_image(data_dir: &Path, size_bytes: Option<u64>) -> Result<()>
 
 fn format(image: &Path) -> Result<()> {
     const PROGRAM: &str = "mkfs.btrfs";
-    // One copy of the metadata: both would lie in the same file of the same disk.
+    // One copy of the metadata: both would be in the same file on the same disk.
     let output = Command::new(PROGRAM)
         .args(["--quiet", "--nodiscard", "--data", "single", "--metadata", "single"])
         .args(["--label", "arenite", "--"])
@@ -141,7 +141,7 @@ pub(super) fn remove_image(data_dir: &Path) {
     let _ = fs::remove_file(mark(data_dir));
 }
 
-/// Mounts the existing image on `data_dir/pool`, if it is not there already, and returns that path.
+/// Mounts the existing image on `data_dir/pool`, unless it is already mounted there, and returns that path.
 pub(super) fn mount(data_dir: &Path, size_bytes: Option<u64>, notes: &mut Vec<String>) -> Result<PathBuf> {
     let path = image(data_dir);
     let file =
@@ -156,7 +156,7 @@ pub(super) fn mount(data_dir: &Path, size_bytes: Option<u64>, notes: &mut Vec<St
     }
     let mark = mark(data_dir);
     if !mark.exists() {
-        // A full disk is no reason to serve nothing.
+        // A full disk must not prevent the start.
         if let Err(error) = fs::write(&mark, "A storage pool was made here, in pool.img.\n") {
             tracing::warn!(%error, path = %mark.display(), "it could not be noted that there is a storage pool");
         }
@@ -171,7 +171,7 @@ pub(super) fn mount(data_dir: &Path, size_bytes: Option<u64>, notes: &mut Vec<St
         }
         btrfs::grow(top.as_fd()).map_err(StorageError::io("grow the pool"))?;
     }
-    // The sandboxes' files are none of other users' business.
+    // Other users must not reach the sandboxes' files.
     make_directory(&root, 0o700)?;
     Ok(root)
 }
@@ -189,7 +189,7 @@ fn grow_image(file: &File, size_bytes: Option<u64>, notes: &mut Vec<String>) -> 
     Ok(true)
 }
 
-/// Whether `root` is a mount of this very image. Its UUID doesn't tell: that of a copy is the same.
+/// Whether `root` is a mount of this very image. Its UUID doesn't show that: a copy has the same.
 fn is_mounted(root: &Path, image: &File) -> Result<bool> {
     let Some(device) = mounted_device(root) else { return Ok(false) };
     loopdev::LoopDevice::at(&device)
@@ -198,8 +198,8 @@ fn is_mounted(root: &Path, image: &File) -> Result<bool> {
 }
 
 fn mount_image(path: &Path, file: &File, root: &Path) -> Result<()> {
-    // It may be attached but not mounted here: a server in a separate mount namespace went, and its sandboxes stayed.
-    // A second device on the same file would corrupt it.
+    // It may be attached but not mounted here: a server in a separate mount namespace ended, and its sandboxes stayed. A second
+    // device on the same file would corrupt it.
     let found = loopdev::LoopDevice::find(file).map_err(StorageError::io("look through the loop devices"))?;
     let device = match found {
         Some(device) => device,
@@ -226,7 +226,7 @@ pub(super) fn unmount(root: &Path) -> Result<()> {
         .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
 }
 
-/// Files that are still open keep the file system and not the mount point.
+/// Open files keep the file system busy, but not the mount point.
 fn unmount_or_detach(root: &Path) -> Result<()> {
     unmount(root).or_else(|_| {
         rustix::mount::unmount(root, UnmountFlags::DETACH)
@@ -234,7 +234,7 @@ fn unmount_or_detach(root: &Path) -> Result<()> {
     })
 }
 
-/// Unmounts the pool from wherever this process can reach it, and waits until nothing uses the image's loop device.
+/// Unmounts the pool everywhere this process can reach it, and waits until nothing uses the image's loop device.
 pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
     let (path, root) = (image(data_dir), data_dir.join("pool"));
     let file = File::open(&path).map_err(StorageError::io(format!("open {}", path.display())))?;
@@ -278,7 +278,7 @@ pub(super) fn data_dirs() -> Vec<PathBuf> {
     images.filter_map(|image| Some(Path::new(image.trim_end().strip_suffix("/pool.img")?).to_owned())).collect()
 }
 
-/// Processes that have the device mounted in a mount namespace of theirs.
+/// Processes that have the device mounted in their mount namespace.
 fn users(device: &Path) -> Vec<u32> {
     let wanted = format!(" {} ", device.display());
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
-//! Removal of directory trees that a sandbox made, and may have made absurdly deep.
+//! Removal of directory trees that a sandbox created, possibly absurdly deep.
 //!
-//! Nothing here recurses or holds a descriptor per level: a directory that is not empty is moved up to the top of the
-//! tree, and dealt with in its turn. No symbolic link is followed.
+//! Nothing here recurses or holds a descriptor per level: a directory that is not empty is moved to the top of the tree, and
+//! removed in a later round. No symbolic link is followed.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,11 +11,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Directories that are kept in mind at once.
+/// Maximum number of directories in memory.
 const ROUND: usize = 4096;
 const MOST_NESTING: usize = 8;
 
-/// Removes the directory and all in it; fine when there is none.
+/// Removes the directory and its content, if it exists.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match remove_contents(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -24,17 +24,17 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes all that is in the directory.
+/// Removes the content of the directory.
 pub(super) fn remove_contents(path: &Path) -> io::Result<()> {
     empty(&open(CWD, path)?, 0)
 }
 
-/// `nesting` counts file systems and subvolumes within each other, across which nothing can be moved. Sandboxes can't
-/// make those, so few levels do.
+/// `nesting` counts nested file systems and subvolumes, across which nothing can be moved. Sandboxes can't create those, so few
+/// levels suffice.
 fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
     let device = fstat(top)?.st_dev;
     let mut moved = 0u64;
-    // Each round empties the directories at the top, moving what they hold up; a round without any is the last.
+    // Each round empties the directories at the top and moves their content up; a round without any is the last.
     loop {
         let mut directories = Vec::new();
         for entry in Dir::read_from(top)? {
@@ -42,7 +42,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
             if !is_dots(entry.file_name()) && !remove_simple(top.as_fd(), entry.file_name(), entry.file_type())? {
                 directories.push(entry.file_name().to_owned());
             }
-            // The rest comes in the next round.
+            // The next round handles the rest.
             if directories.len() == ROUND {
                 break;
             }
@@ -60,7 +60,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
                 return Err(Errno::XDEV.into());
             }
             match unlinkat(top, name.as_c_str(), AtFlags::REMOVEDIR) {
-                // What was moved while the directory was read can hide an entry from the reader: next round.
+                // A file moved while the directory was read can hide an entry from the reader: next round.
                 Ok(()) | Err(Errno::NOTEMPTY) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -68,7 +68,7 @@ fn empty(top: &OwnedFd, nesting: usize) -> io::Result<()> {
     }
 }
 
-/// Removes what is in the directory, and moves what is not empty to the top.
+/// Removes the content of the directory, and moves non-empty directories to the top.
 fn scatter(directory: &OwnedFd, top: &OwnedFd, moved: &mut u64) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -84,7 +84,7 @@ fn remove_simple(parent: BorrowedFd<'_>, name: &CStr, kind: FileType) -> io::Res
     if kind != FileType::Directory {
         match unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(true),
-            // File systems that don't tell the kind of an entry.
+            // File systems that don't report the kind of an entry.
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(e) => return Err(e.into()),
         }

@@ -1,4 +1,4 @@
-//! What the files beside a model's weights say of it.
+//! Configuration in the files beside a model's weights.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::super::{Reasoned, optional};
 use super::math::Activation;
 
-/// Numbers of a layer, layers, tokens: what a model may say of itself, so that nothing overflows.
+/// Maximum of numbers in a model's configuration (layers, tokens), so that nothing overflows.
 const MOST: u64 = 1 << 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Bert,
-    /// BERT whose places are counted on from that of padding: RoBERTa, XLM-R, CamemBERT.
+    /// BERT with positions that are counted on from the padding's: RoBERTa, XLM-R, CamemBERT.
     Roberta,
     Mpnet,
     Distilbert,
@@ -88,7 +88,7 @@ impl Config {
     }
 }
 
-/// How the vectors of a text's tokens become one.
+/// How the vectors of a text's tokens are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pooling {
     Mean,
@@ -97,13 +97,13 @@ pub(super) enum Pooling {
     Max,
 }
 
-/// What a folder says beyond the network.
+/// Settings of a folder beyond the network's.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) pooling: Pooling,
-    /// False where what stands before a text does not count in the mean.
+    /// False if a prefix does not count in the mean.
     pub(super) with_prefix: bool,
-    /// The most tokens of a text.
+    /// Maximum number of tokens of a text.
     pub(super) limit: Option<usize>,
     pub(super) lower_case: bool,
 }
@@ -115,7 +115,7 @@ impl Usage {
         usage.limit = sentence["max_seq_length"].as_u64().map(|limit| limit.min(MOST) as usize);
         usage.lower_case = sentence["do_lower_case"] == true;
         if usage.limit.is_none() {
-            // Where it is not known, a huge number stands there.
+            // An unknown limit is stored as a huge number.
             let tokenizer = optional(folder, "tokenizer_config.json")?;
             usage.limit = tokenizer["model_max_length"].as_u64().filter(|limit| *limit < MOST).map(|limit| limit as usize);
         }
@@ -158,7 +158,7 @@ fn pooled(config: &Value) -> Reasoned<Option<Pooling>> {
     }
     match chosen.as_slice() {
         [] => Ok(None),
-        // Divided by the root of the count, not by the count, it is as long as another vector, and points the same way.
+        // Divided by the root of the count instead of the count, the vector differs in length only.
         ["mean" | "mean_sqrt_len" | "mean_sqrt_len_tokens"] => Ok(Some(Pooling::Mean)),
         ["cls"] => Ok(Some(Pooling::First)),
         ["max"] => Ok(Some(Pooling::Max)),

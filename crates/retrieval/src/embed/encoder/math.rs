@@ -1,15 +1,14 @@
-//! The functions between the products of matrices.
+//! The functions between the matrix products.
 //!
-//! They are written so that the compiler can work on several numbers at once: no calls, no branches. Each keeps to what the exact
-//! function gives within a few of the last bits of an `f32`.
+//! They are written for automatic vectorisation: without calls and branches. Each is accurate to the last few bits of an `f32`.
 
 use ndarray::{Array2, ArrayViewMut2};
 
-/// What a model's feed-forward part applies to each number.
+/// The activation of a model's feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activation {
     Gelu,
-    /// GELU by its approximation with a hyperbolic tangent, as some models were trained with.
+    /// GELU approximated with a hyperbolic tangent, as some models were trained with.
     GeluTanh,
     Relu,
 }
@@ -47,21 +46,21 @@ fn erf(x: f32) -> f32 {
     x * at(&above) / at(&below)
 }
 
-/// The exponential function: a power of two, times a polynomial for what is left.
+/// The exponential function: a power of two, times a polynomial for the rest.
 fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
-    // Adding this rounds to a whole number, which then stands in the lowest bits.
+    // Adding this rounds to a whole number, which is then in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let whole = rounded - ROUND;
-    // ln 2 in two parts, for its product with a whole number to be exact.
+    // ln 2 in two parts, so that its product with a whole number is exact.
     let rest = x - whole * 0.693_359_4 - whole * -2.121_944_4e-4;
     let terms = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
     let power = f32::from_bits(rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     terms.iter().fold(0.0, |sum, term| sum * rest + term) * power
 }
 
-/// Makes each row sum up to 1, by the exponents of its numbers.
+/// Scales the exponentials of each row to a sum of 1.
 pub(super) fn softmax(rows: &mut [f32], width: usize) {
     for row in rows.chunks_exact_mut(width) {
         let most = largest(row);
@@ -71,7 +70,7 @@ pub(super) fn softmax(rows: &mut [f32], width: usize) {
     }
 }
 
-/// Brings each row to a mean of 0 and a variance of 1, then scales and shifts it by what the model learned.
+/// Normalises each row to a mean of 0 and a variance of 1, then scales and shifts it by the model's parameters.
 pub(super) struct LayerNorm {
     pub(super) scale: Vec<f32>,
     pub(super) shift: Vec<f32>,
@@ -93,7 +92,7 @@ impl LayerNorm {
 
 /// A product with a matrix, plus a row.
 pub(super) struct Linear {
-    /// A column for each number that comes out.
+    /// One column per output.
     pub(super) weight: Array2<f32>,
     pub(super) bias: Vec<f32>,
 }
@@ -109,7 +108,7 @@ impl Linear {
     }
 }
 
-/// A square matrix within memory that is used again.
+/// A square matrix in reused memory.
 pub(super) fn square(memory: &mut Vec<f32>, size: usize) -> ArrayViewMut2<'_, f32> {
     if memory.len() < size * size {
         memory.resize(size * size, 0.0);
@@ -117,7 +116,7 @@ pub(super) fn square(memory: &mut Vec<f32>, size: usize) -> ArrayViewMut2<'_, f3
     ArrayViewMut2::from_shape((size, size), &mut memory[..size * size]).expect("the slice has as many numbers as the square")
 }
 
-/// Eight sums side by side: one alone would wait for itself at each step.
+/// Eight parallel sums: a single one would wait for itself at each step.
 fn sum(row: &[f32]) -> f32 {
     let (eights, rest) = row.as_chunks::<8>();
     let mut sums = [0.0; 8];
@@ -143,7 +142,7 @@ fn largest(row: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
-    /// By its series, in twice the digits.
+    /// Computed by its series, in double precision.
     fn exact_erf(x: f64) -> f64 {
         let terms = (0..200).scan(x, |term, n| {
             let now = *term / f64::from(2 * n + 1);
@@ -174,7 +173,7 @@ mod tests {
             Activation::named(name).unwrap().apply(&mut one);
             one[0]
         };
-        // Made with PyTorch.
+        // Computed with PyTorch.
         for (name, x, wanted) in [
             ("gelu", 1.0, 0.841_344_7),
             ("gelu", -0.5, -0.154_268_77),

@@ -1,7 +1,7 @@
-//! A sentence encoder that runs here: a transformer of BERT's family in a folder, as Hugging Face's hub has them.
+//! A local sentence encoder: a transformer of BERT's family in a folder in the layout of Hugging Face's hub.
 //!
-//! The folder holds `config.json`, `tokenizer.json` and `model.safetensors`; what sentence-transformers adds (`modules.json`, a folder
-//! for pooling, `sentence_bert_config.json`) counts when it is there.
+//! The folder contains `config.json`, `tokenizer.json` and `model.safetensors`. Optional files of sentence-transformers
+//! (`modules.json`, a folder for pooling, `sentence_bert_config.json`) are used too.
 
 mod config;
 mod math;
@@ -20,10 +20,10 @@ use super::tokens::Tokens;
 use super::{Embedder, Prefixes, Reasoned, Role, named, normalise, optional};
 use crate::Result;
 
-/// Texts whose tokens are held at a time.
+/// Texts with tokens in memory at a time.
 const WINDOW: usize = 1024;
-/// Tokens that go through the network at once. Enough that the weights are not fetched for too few rows, and few enough that what
-/// lies between two layers stays close to the processor. One text alone may have more.
+/// Tokens that go through the network together. Enough rows to amortise fetching the weights, and few enough that values
+/// between two layers stay in the cache. A single text may have more.
 const TOGETHER: usize = 512;
 
 pub(super) struct Encoder {
@@ -68,7 +68,7 @@ impl Encoder {
         Ok(Self { name: name.to_owned(), tokens, network, usage, prefixes, dimension: config.width })
     }
 
-    /// Without the spaces around a text: they say nothing, and some tokenizers make tokens of them.
+    /// Trims the text first: surrounding spaces have no meaning, and some tokenizers create tokens for them.
     fn tokens(&self, text: &str, role: Role) -> Reasoned<Vec<u32>> {
         let text = self.prefixes.before(text, role);
         let text = text.trim();
@@ -124,7 +124,7 @@ impl Embedder for Encoder {
     }
 }
 
-/// What the model's files ask to be put before a text; else what its name does.
+/// The prefixes from the model's files; otherwise those of its name.
 fn own_prefixes(path: &Path, config: &serde_json::Value) -> Reasoned<Prefixes> {
     if let Some(prompts) = Prefixes::of_prompts(&optional(path, "config_sentence_transformers.json")?) {
         return Ok(prompts);
@@ -134,7 +134,7 @@ fn own_prefixes(path: &Path, config: &serde_json::Value) -> Reasoned<Prefixes> {
     Ok(if by_folder.are_empty() { Prefixes::of_name(origin) } else { by_folder })
 }
 
-/// Cuts the order into runs of about as many tokens as go through the network at once.
+/// Splits the order into runs of about as many tokens as go through the network together.
 fn packs(order: &[usize], length: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
     let mut packs: Vec<Vec<usize>> = Vec::new();
     let mut room = 0;

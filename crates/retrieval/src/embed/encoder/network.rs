@@ -1,7 +1,7 @@
-//! The transformer itself: from the numbers of tokens to a vector for each token.
+//! The transformer itself: from token ids to a vector for each token.
 //!
-//! Texts of different lengths stand one below the other in one matrix, without padding. Only attention looks at more than a single
-//! token, and it is computed for each text by itself.
+//! Texts of different lengths are stacked in one matrix, without padding. Only attention uses more than a single token, and it
+//! is computed for each text separately.
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, s};
@@ -13,18 +13,18 @@ use super::math::{Activation, LayerNorm, Linear, softmax, square};
 
 pub(super) struct Network {
     words: Array2<f32>,
-    /// What a place in the text adds, with what the first kind of token adds to all.
+    /// Position embeddings, plus the embedding of the first token type.
     places: Array2<f32>,
     norm: LayerNorm,
     layers: Vec<Layer>,
     heads: usize,
     activation: Activation,
-    /// What MPNet adds to attention, by the distance between two tokens: a row for each head.
+    /// The relative position bias of MPNet, by the distance between two tokens: a row for each head.
     distances: Option<Distances>,
 }
 
 struct Layer {
-    /// Queries, keys and values side by side.
+    /// Queries, keys and values in one matrix.
     attention: Linear,
     attended: Linear,
     attention_norm: LayerNorm,
@@ -80,7 +80,7 @@ impl Network {
         Ok(Self { words, places, norm, layers, heads: config.heads, activation: config.activation, distances })
     }
 
-    /// Tokens that a text may have.
+    /// Maximum number of tokens of a text.
     pub(super) fn longest(&self) -> usize {
         self.places.nrows()
     }
@@ -123,7 +123,7 @@ impl Network {
         Ok(state)
     }
 
-    /// Each token of one text gathers from all of its tokens.
+    /// Computes attention over the tokens of one text.
     fn attend(&self, projected: &Array2<f32>, begin: usize, length: usize, seen: &mut Array2<f32>, memory: &mut Vec<f32>) {
         let width = self.words.ncols();
         let head_width = width / self.heads;
@@ -167,7 +167,7 @@ impl Distances {
     }
 }
 
-/// Small distances have a bucket each; larger ones share them, by the logarithm up to 128. Half of them are for what comes after.
+/// Small distances have a bucket each; larger ones share them, by the logarithm up to 128. Half of them are for later tokens.
 fn bucket(distance: usize, after: bool, buckets: usize) -> usize {
     let half = buckets / 2;
     let exact = half / 2;
@@ -183,7 +183,7 @@ fn numbers(matrix: &mut Array2<f32>) -> &mut [f32] {
     matrix.as_slice_mut().expect("a matrix that was made here lies in one piece")
 }
 
-/// What a family calls the parts of a layer.
+/// The names of a layer's parts in a model family.
 struct Names {
     layer: &'static str,
     query: &'static str,
@@ -236,7 +236,7 @@ impl Names {
 
 struct Reader<'a> {
     tensors: &'a mut Tensors,
-    /// Models that were saved with a head have the encoder's name before each tensor's.
+    /// Models that were saved with a head prefix each tensor's name with the encoder's.
     prefix: String,
     epsilon: f32,
 }
@@ -252,7 +252,7 @@ impl Reader<'_> {
     }
 
     fn norm(&mut self, name: &str, width: usize) -> Reasoned<LayerNorm> {
-        // What was saved by old versions of PyTorch calls them otherwise.
+        // Old versions of PyTorch saved them under other names.
         let old = self.tensors.shape(&format!("{}{name}.gamma", self.prefix)).is_some();
         let (scale, shift) = if old { ("gamma", "beta") } else { ("weight", "bias") };
         Ok(LayerNorm {
@@ -262,7 +262,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Turned, since a file has a row for each number that comes out, and products are faster the other way.
+    /// Transposed: a file has a row for each output, and products are faster the other way.
     fn linear(&mut self, name: &str, from: usize, to: usize) -> Reasoned<Linear> {
         self.stacked(&[name.to_owned()], from, to)
     }

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::Reasoned;
 
-/// Does pieces of work on all processors, and answers in their order. Once one fails, no more are begun.
+/// Runs pieces of work on all processors, and returns their results in order. After a failure, no more are started.
 pub(super) fn each<T: Send>(count: usize, work: impl Fn(usize) -> Reasoned<T> + Sync) -> Reasoned<Vec<T>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
     if threads <= 1 {

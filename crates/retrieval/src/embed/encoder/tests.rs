@@ -1,4 +1,5 @@
-//! Against what transformers makes of tiny models with made-up weights. `tests/retrieval/make_encoder_goldens.py` writes the file.
+//! Compares with the results of transformers for tiny models with made-up weights. `tests/retrieval/make_encoder_goldens.py`
+//! writes the file.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,7 @@ fn weights(name: &str, count: usize) -> Vec<f32> {
     (0..count as u32).map(number).collect()
 }
 
-/// The folder of a model, its numbers in `dtype` and its tensors' names after `prefix`.
+/// Writes a model's folder, with its numbers in `dtype` and its tensors' names after `prefix`.
 fn lay(folder: &Path, model: &Value, dtype: &str, prefix: &str) {
     fs::write(folder.join("config.json"), model["config"].to_string()).unwrap();
     fs::write(folder.join("tokenizer.json"), model["tokenizer"].to_string()).unwrap();
@@ -54,7 +55,7 @@ fn texts(model: &Value) -> Vec<&str> {
     model["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
 }
 
-/// The furthest that any number is from what it should be.
+/// The largest deviation of any number from its expected value.
 fn furthest(encoder: &Encoder, model: &Value) -> f32 {
     let vectors = encoder.embed(&texts(model), Role::Passage).unwrap();
     let wanted: Vec<Vec<f32>> = serde_json::from_value(model["vectors"].clone()).unwrap();
@@ -104,7 +105,7 @@ fn what_stands_before_a_text_and_the_limit_count() {
     assert_eq!(embed(prefixes, "w3", Role::Passage), embed(None, "w2 w3", Role::Passage));
     fs::write(dir.path().join("config_sentence_transformers.json"), r#"{"prompts": {"query": "w7 "}}"#).unwrap();
     assert_eq!(embed(None, "w3", Role::Query), embed(Some(Prefixes::default()), "w7 w3", Role::Query));
-    // Ten tokens are eight words between the two that the tokenizer adds.
+    // Ten tokens are eight words, plus the two that the tokenizer adds.
     fs::write(dir.path().join("sentence_bert_config.json"), r#"{"max_seq_length": 10}"#).unwrap();
     assert_eq!(embed(None, &"w1 ".repeat(100_000), Role::Passage), embed(None, &"w1 ".repeat(8), Role::Passage));
 }

@@ -1,4 +1,4 @@
-//! Indexes that `faiss` wrote, read where they lie. The kinds: IndexFlatIP and IndexFlatL2, IndexIVFFlat over one of these, and
+//! Indexes that `faiss` wrote, read in place. Supported kinds: IndexFlatIP and IndexFlatL2, IndexIVFFlat over one of these, and
 //! IndexIDMap and IndexIDMap2 around any of them.
 
 mod parse;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Hit, Ordinals, Result};
 
-/// An index that `faiss` wrote. An ordinal is the id there: what `IndexIDMap` or `add_with_ids` was given, else the place.
+/// An index that `faiss` wrote. An ordinal is the id there: the one given to `IndexIDMap` or `add_with_ids`, else the position.
 pub struct Faiss {
     map: Mapped,
     dimension: usize,
@@ -32,22 +32,22 @@ enum Kind {
     Ivf { probes: usize, centres: Block, nearest: Metric, lists: Vec<List>, ids: Vec<u32> },
 }
 
-/// Vectors of four-byte floats, one after the other, from a byte of the file on.
+/// Vectors of four-byte floats, stored contiguously from an offset in the file.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     at: usize,
     count: usize,
 }
 
-/// An inverted list, and where in the ids its own begin.
+/// An inverted list, and the offset of its ids.
 struct List {
     rows: Block,
     ids: usize,
 }
 
 impl Faiss {
-    /// Maps a file and checks its structure, and reads the ids. What is of another kind is an [`crate::Error::Corrupt`] that says which
-    /// can be read.
+    /// Maps a file, checks its structure, and reads the ids. Other kinds are an [`crate::Error::Corrupt`] that lists the
+    /// supported ones.
     pub fn open(path: &Path) -> Result<Self> {
         let map = Mapped::open(path)?;
         let parse::Parsed { dimension, metric, count, kind } = parse::index(map.bytes(), path)?;
@@ -59,7 +59,7 @@ impl Faiss {
         Ok(Self { map, dimension, metric, count, kind, end, threads: cores() })
     }
 
-    /// How many inverted lists are looked at; what the file says if this is not called. Without lists it means nothing.
+    /// Sets the number of inverted lists to search; the default is the file's. No effect without lists.
     pub fn with_probes(mut self, wanted: usize) -> Self {
         if let Kind::Ivf { probes, .. } = &mut self.kind {
             *probes = wanted.max(1);
@@ -101,7 +101,7 @@ impl VectorIndex for Faiss {
         if k == 0 {
             return Ok(vec![Vec::new(); queries.len()]);
         }
-        // A list that several queries look at is fetched once for all of them.
+        // A list that several queries search is fetched once for all of them.
         let coarse = Scan { rows: self.rows(centres), metric: nearest, ids: None, base: 0, allowed: None };
         let mut visits: Vec<(u32, usize)> = exactly(&coarse, queries, probes, self.threads)
             .iter()

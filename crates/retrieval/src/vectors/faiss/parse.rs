@@ -36,14 +36,14 @@ pub(super) fn index(bytes: &[u8], path: &Path) -> Result<Parsed> {
     Ok(parsed)
 }
 
-/// What every index begins with.
+/// The header of every index.
 struct Header {
     dimension: usize,
     count: usize,
     metric: Metric,
 }
 
-/// What was read of the file so far. Numbers in it are believed only as far as the file's length bears them out.
+/// Reads the file. Numbers in it are checked against the file's length.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -84,7 +84,7 @@ impl Reader<'_> {
         usize::try_from(number).map_err(|_| self.wrong(format!("it speaks of {number} things")))
     }
 
-    /// As many things of `bytes` bytes as the file says, none of them read yet.
+    /// A vector of items with `bytes` bytes each, with the length from the file, not read yet.
     fn vector(&mut self, bytes: usize) -> Result<Block> {
         let count = self.size()?;
         let at = self.at;

@@ -3,7 +3,7 @@ use std::fs;
 use super::*;
 use crate::{Error, vectors::testing::Numbers};
 
-/// A file as faiss 1.15 writes it, put together by hand: what each part means is what its serializer does.
+/// A file in the format of faiss 1.15, built by hand like its serializer does.
 #[derive(Default, Clone)]
 struct Made(Vec<u8>);
 
@@ -119,7 +119,7 @@ fn garbage_is_an_error_and_never_a_panic() {
             if parse::index(&bytes, &path).is_err() {
                 continue;
             }
-            // What is taken for an index can be searched.
+            // A file that is accepted can be searched.
             fs::write(&path, &bytes).unwrap();
             let faiss = Faiss::open(&path).unwrap();
             let query = numbers.vector(faiss.dimension());

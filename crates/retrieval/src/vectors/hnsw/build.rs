@@ -19,9 +19,9 @@ const MOST_LEVEL: usize = 30;
 /// How a graph is built.
 #[derive(Debug, Clone, Copy)]
 pub struct HnswOptions {
-    /// Neighbours of a node at each level, 2 to 256; twice as many at the lowest one. More find more and take more space.
+    /// Neighbours of a node at each level, 2 to 256; twice as many at the lowest one. More improve recall and use more space.
     pub degree: usize,
-    /// How many of the best are followed when a vector is put in, at least `degree`. More make a better graph, in more time.
+    /// Number of best candidates that an insertion follows, at least `degree`. More make a better graph, in more time.
     pub ef_construction: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn build(flat: &Flat, options: HnswOptions, path: &Path, progress: &(
         )));
     }
     let growing = Growing::new(flat.len(), degree);
-    // Those of high levels first: then the one that walks begin at never changes.
+    // Nodes of high levels first: then the entry point never changes.
     let mut order: Vec<u32> = (0..flat.len() as u32).collect();
     order.sort_by_key(|node| std::cmp::Reverse(growing.level(*node)));
     if let Some(entry) = order.first() {
@@ -57,8 +57,8 @@ pub(super) fn build(flat: &Flat, options: HnswOptions, path: &Path, progress: &(
     growing.write(path, flat, entry, ef_construction)
 }
 
-/// The graph while it is built. Who changes a list holds its node's lock; who reads one does not: it may then see a list that is half
-/// old and half new, and each number in it is a node all the same.
+/// The graph while it is built. Writers of a list hold its node's lock; readers do not. So a reader may see a list that is half
+/// old and half new, but each number in it is a node.
 struct Growing {
     degree: usize,
     starts: Vec<u32>,
@@ -114,7 +114,7 @@ impl Growing {
             let chosen = chooser.choose(walker, &near, room);
             {
                 let _held = self.hold(node);
-                // Others may have found this node at an upper level already, and put themselves in.
+                // Others may have found this node at an upper level already, and added themselves.
                 let mut all = self.places(walker, node, level, vector);
                 all.retain(|place| !chosen.contains(place));
                 all.extend(&chosen);
@@ -126,7 +126,7 @@ impl Growing {
         }
     }
 
-    /// Makes `newcomer` a neighbour of `node`, at the cost of another if there is no room.
+    /// Makes `newcomer` a neighbour of `node`, and drops another if the list is full.
     fn link(&self, walker: &mut Walker<'_>, chooser: &mut Chooser, node: u32, newcomer: ScoredNode, level: usize) {
         let _held = self.hold(node);
         let list = self.list(node, level);
@@ -147,7 +147,7 @@ impl Growing {
         self.fit(walker, chooser, node, level, all);
     }
 
-    /// Writes the list of a node whose lock is held.
+    /// Writes the list of a node. The caller holds its lock.
     fn fit(&self, walker: &Walker<'_>, chooser: &mut Chooser, node: u32, level: usize, mut all: Vec<ScoredNode>) {
         let list = self.list(node, level);
         if all.len() > list.len() {
@@ -223,7 +223,7 @@ impl Links for Growing {
     }
 }
 
-/// Chooses neighbours that lie in different directions: one that is nearer to a chosen one than to the node is reached through that.
+/// Chooses neighbours in different directions: one that is nearer to a chosen one than to the node is reached through that one.
 #[derive(Default)]
 struct Chooser {
     scores: Vec<f32>,
@@ -231,7 +231,7 @@ struct Chooser {
 }
 
 impl Chooser {
-    /// Up to `most` of `near`, which begins with the best.
+    /// Up to `most` of `near`, which is sorted from the best.
     fn choose(&mut self, walker: &Walker<'_>, near: &[ScoredNode], most: usize) -> Vec<ScoredNode> {
         let mut chosen: Vec<ScoredNode> = Vec::with_capacity(most);
         let mut nodes: Vec<u32> = Vec::with_capacity(most);
@@ -254,7 +254,7 @@ impl Chooser {
     }
 }
 
-/// Level 0 or, with a chance of one in `degree` each, one more: the same at each run.
+/// Level 0 or, with a chance of one in `degree` each, one more: the same in each run.
 fn drawn_level(node: u64, degree: usize) -> u32 {
     let mixed = (node ^ 0x5bd1_e995_3c6e_f372).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,13 +1,13 @@
 //! A graph over the vectors of a [`Flat`]: hierarchical navigable small worlds, after Malkov and Yashunin.
 //!
-//! Each vector is a node of the lowest level and has up to twice `degree` neighbours there; each level above has one node in `degree`
-//! of the level below, with up to `degree` neighbours. A search goes down greedily to the lowest level, and there keeps the `ef` best
-//! that it saw until none of their neighbours is better.
+//! Each vector is a node of the lowest level with up to twice `degree` neighbours. Each level above has one in `degree` nodes
+//! of the level below, with up to `degree` neighbours. A search descends greedily to the lowest level, and there keeps the `ef`
+//! best nodes so far until none of their neighbours is better.
 //!
-//! The file holds, for each node, where its lists of upper levels begin (n + 1 numbers); the lists of the lowest level; those of the
-//! upper levels. Lists have a fixed length, and are filled up with `NONE`. After them come the vectors once more as
-//! [`Precision::I8`], unless they are stored so anyway: a walk reads vectors from all over memory, and what it waits for is
-//! their bytes. What it found is scored again by the vectors themselves.
+//! The file contains, for each node, the offset of its lists of upper levels (n + 1 numbers); the lists of the lowest level;
+//! those of the upper levels. Lists have a fixed length, padded with `NONE`. Then the vectors are stored again as
+//! [`Precision::I8`], unless they already have that precision: a walk reads vectors from all over memory, and waits for their
+//! bytes. Its results are scored again with the vectors themselves.
 
 mod build;
 mod walk;
@@ -31,12 +31,12 @@ use walk::{Links, Reach, Walker};
 const MAGIC: Magic = *b"arengrph";
 const NONE: u32 = u32::MAX;
 const MOST_DEGREE: usize = 256;
-/// How many of the best are followed when nothing else is said: of the ten best of 200,000 clustered vectors with 384 dimensions that
-/// found 0.999, and 32 found 0.987, in a graph of degree 16 (`tests/retrieval/faiss_peer.py`).
+/// Default number of best candidates to follow. Of the ten best of 200,000 clustered vectors with 384 dimensions, it found
+/// 0.999, and 32 found 0.987, in a graph of degree 16 (`tests/retrieval/faiss_peer.py`).
 const EF_SEARCH: usize = 64;
-/// A filter that leaves fewer than one in so many vectors makes looking at each of them the cheaper search.
+/// If a filter leaves fewer than one in this number of vectors, scanning them all is the cheaper search.
 const SPARSE: usize = 16;
-/// For each hit that is wanted, how many of the best by their short vectors are scored again; and how many at least.
+/// For each requested hit, the number of candidates that are scored again with full vectors; and the minimum.
 const AGAIN: (usize, usize) = (4, 32);
 
 /// Searches a [`Flat`] through a graph: not always the best hits, but nearly always, in a fraction of the time.
@@ -51,14 +51,14 @@ pub struct Hnsw {
 }
 
 impl Hnsw {
-    /// Builds the graph over all vectors of `flat` into the file `path`, with as many threads as there are cores. `progress` is told how
-    /// many vectors are in, of how many; now and then, by any thread.
+    /// Builds the graph over all vectors of `flat` into the file `path`, with a thread per core. `progress` receives the number
+    /// of finished vectors and the total, at irregular times and from any thread.
     pub fn build(flat: &Flat, options: HnswOptions, path: &Path, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<()> {
         build::build(flat, options, path, progress)
     }
 
-    /// Reads the whole graph once and checks it, so that a search needs no more than its bounds. A graph of other vectors than these is
-    /// an [`Error::Corrupt`].
+    /// Reads the whole graph once and checks it, so that a search only checks bounds. A graph of other vectors is an
+    /// [`Error::Corrupt`].
     pub fn open(path: &Path, flat: Arc<Flat>) -> Result<Self> {
         let file = Sealed::open(path, &MAGIC, "a graph of vectors")?;
         let (degree, count, entry, lists) =
@@ -85,7 +85,8 @@ impl Hnsw {
         Ok(hnsw)
     }
 
-    /// How many of the best are followed: more find more, and take longer. A search for more than that follows as many as it wants.
+    /// Sets the number of best candidates to follow: more improve recall, and take longer. A search for more hits than that
+    /// follows as many as it needs.
     pub fn with_ef_search(self, ef: usize) -> Self {
         Self { ef: ef.max(1), ..self }
     }
@@ -106,7 +107,7 @@ impl Hnsw {
         Graph { degree: self.degree, starts, lowest, upper }
     }
 
-    /// The vectors that a walk goes by.
+    /// The vectors that a walk uses.
     fn short(&self) -> Rows<'_> {
         let layout = self.layout();
         if layout.stride == 0 {
@@ -191,14 +192,14 @@ impl VectorIndex for Hnsw {
     }
 }
 
-/// Where in the body what lies. Parts begin at multiples of 64 bytes.
+/// Offsets in the body. Parts start at multiples of 64 bytes.
 #[derive(Clone, Copy)]
 struct Layout {
     count: usize,
     degree: usize,
-    /// Lists of upper levels in all.
+    /// Total number of lists of upper levels.
     lists: usize,
-    /// Bytes from one short vector to the next; 0: there are none.
+    /// Bytes from one short vector to the next; 0 if there are none.
     stride: usize,
 }
 
@@ -211,14 +212,14 @@ impl Layout {
         Self { count: flat.len(), degree, lists, stride }
     }
 
-    /// For the starts, the lowest level and the upper ones, where they begin, and how many numbers they have.
+    /// Offset and length in numbers of the starts, the lowest level and the upper ones.
     fn lists(self) -> [(usize, usize); 3] {
         let lowest = ((self.count + 1) * 4).next_multiple_of(64);
         let upper = (lowest + self.count * self.degree * 8).next_multiple_of(64);
         [(0, self.count + 1), (lowest, self.count * self.degree * 2), (upper, self.lists * self.degree)]
     }
 
-    /// Where the short vectors begin, and their scales.
+    /// Offsets of the short vectors and of their scales.
     fn codes(self) -> [usize; 2] {
         let [.., (upper, numbers)] = self.lists();
         let codes = (upper + numbers * 4).next_multiple_of(64);
@@ -234,7 +235,7 @@ impl Layout {
     }
 }
 
-/// The graph as it lies in the file.
+/// The graph in the file.
 struct Graph<'a> {
     degree: usize,
     starts: &'a [u32],

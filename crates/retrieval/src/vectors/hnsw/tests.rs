@@ -41,7 +41,7 @@ fn a_graph_finds_nearly_all_of_the_best() {
         assert!(recall(&found, &exact) > 0.97, "{precision:?} {metric:?}: {}", recall(&found, &exact));
         assert_eq!(hnsw.search(&queries[0], 10, None).unwrap(), found[0]);
 
-        // Filters that leave half, a tenth, one in a hundred: through the graph, and where few are left not through it.
+        // Filters that leave half, a tenth, one in a hundred: through the graph, and by a scan if few are left.
         for every in [2, 10, 100] {
             let allowed: Ordinals = (0..4000).filter(|ordinal| ordinal % every == 1).map(|ordinal| ordinal + 500).collect();
             let exact = flat.search_from(500, &asked, 10, Some(&allowed)).unwrap();
@@ -50,7 +50,7 @@ fn a_graph_finds_nearly_all_of_the_best() {
             assert!(recall(&found, &exact) > 0.97, "one in {every}: {}", recall(&found, &exact));
         }
 
-        // A filter that leaves much elsewhere and nothing here does not end in a walk through everything.
+        // A filter that leaves much elsewhere and nothing here must not end in a walk through everything.
         let elsewhere: Ordinals = (4000..8000).chain([17]).collect();
         assert_eq!(hnsw.search(&queries[0], 10, Some(&elsewhere)).unwrap()[0].ordinal, 17);
     }

@@ -6,17 +6,17 @@ use crate::vectors::{
     ranking::{Best, Ranked},
 };
 
-/// A graph under way or complete.
+/// A graph, complete or being built.
 pub(super) trait Links {
     fn each(&self, node: u32, level: usize, visit: impl FnMut(u32));
 }
 
-/// How far a walk goes.
+/// Limits of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
-    /// How many of the best are followed.
+    /// Number of best candidates to follow.
     pub(super) ef: usize,
-    /// How many nodes are followed in all before the walk is given up.
+    /// Total number of nodes to follow before the walk is given up.
     pub(super) patience: usize,
 }
 
@@ -29,7 +29,7 @@ impl Reach {
 /// A node and its score.
 pub(super) type ScoredNode = Ranked;
 
-/// What a thread needs to walk about a graph; used again from one walk to the next.
+/// A thread's state for walks; reused from one walk to the next.
 pub(super) struct Walker<'a> {
     pub(super) rows: Rows<'a>,
     pub(super) metric: Metric,
@@ -65,7 +65,7 @@ impl<'a> Walker<'a> {
         self.fresh.iter().zip(&self.scores).map(|(node, score)| ScoredNode::new(*score, *node)).collect()
     }
 
-    /// Goes to the best neighbour until there is none that is better.
+    /// Moves to the best neighbour until none is better.
     pub(super) fn descend(&mut self, graph: &impl Links, query: &[f32], from: ScoredNode, level: usize) -> ScoredNode {
         let mut best = from;
         loop {
@@ -82,8 +82,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Follows the `ef` best that `keep` accepts, from `entries` on. None if the patience ended first, which happens where `keep`
-    /// accepts few.
+    /// Follows the `ef` best that `keep` accepts, starting from `entries`. None if the patience ended first, which happens if
+    /// `keep` accepts few.
     pub(super) fn widen(
         &mut self,
         graph: &impl Links,
@@ -136,7 +136,7 @@ impl<'a> Walker<'a> {
         Some(best)
     }
 
-    /// The same places by the scores of other rows, the best first.
+    /// The same nodes with scores of other rows, best first.
     pub(super) fn scored(&mut self, rows: Rows<'_>, query: &[f32], places: &[ScoredNode]) -> Vec<ScoredNode> {
         self.fresh.clear();
         for place in places {
@@ -175,7 +175,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// A damaged file of vectors may hold what is no number; it is the worst score then.
+/// A damaged file of vectors may contain NaN, which is then the worst score.
 fn comparable(score: f32) -> f32 {
     if score.is_nan() { f32::NEG_INFINITY } else { score }
 }

@@ -1,16 +1,16 @@
-//! Scores with AVX2, FMA and F16C, several queries and rows at a time: a row that was fetched serves four queries, and a query's
-//! numbers that were fetched serve three rows. That is what sixteen registers hold.
+//! Scores with AVX2, FMA and F16C, several queries and rows at a time: a fetched row serves four queries, and fetched numbers
+//! of a query serve three rows. That is what sixteen registers hold.
 
 use std::arch::x86_64::*;
 
 use super::{LANES, Metric, Precision, Rows};
 
-/// Whether this processor has what the functions here need; looked up once by the standard library.
+/// Whether this processor supports the functions here; the standard library caches it.
 pub(super) fn usable() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
-/// Numbers as a row stores them.
+/// Numbers as stored in a row.
 trait Stored {
     const BYTES: usize;
 
@@ -113,7 +113,7 @@ unsafe fn strip<T: Stored, const L2: bool, const Q: usize, const R: usize>(
     }
 }
 
-/// `Q` queries against the first `R` of `rows`; a query's scores lie `step` places after those of the one before.
+/// `Q` queries against the first `R` of `rows`; a query's scores are `step` positions after those of the previous one.
 ///
 /// # Safety
 /// As `score`, and there are `Q` queries and at least `R` rows.
