@@ -418,19 +418,19 @@ pub(crate) struct RecoverStorageArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --all the command lists what it would remove: the server, sandboxes with their processes and networks, the storage
-pool, and the data directory with images, trajectories and corpora. Other data directories of this host stay, and so do
-kernel settings that the server changed (docs/OPERATIONS.md lists them).
+Without --all, the command lists what it would remove: the server, sandboxes with their processes and networks, the storage
+pool, and the data directory with images, trajectories and corpora. It keeps other data directories of this host, and kernel
+settings that the server changed (docs/OPERATIONS.md lists them).
 
 Examples:
   sudo arenite reset
   sudo arenite reset --all
   sudo arenite reset --all --force --data-dir /srv/arenite         in scripts")]
 pub(crate) struct ResetArgs {
-    /// Stop the server and remove everything; asks first
+    /// Stop the server and remove everything, after confirmation
     #[arg(long)]
     pub(crate) all: bool,
-    /// Ask nothing
+    /// Don't ask for confirmation
     #[arg(long, short, requires = "all")]
     pub(crate) force: bool,
     #[command(flatten)]

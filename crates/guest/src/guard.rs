@@ -28,7 +28,7 @@ pub(crate) async fn refuse_pages(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a host with its port is this machine: an IP address, which can't be rebound, or one of its own names.
+/// Whether a host with its port is this machine: an IP address, which can't be rebound, or a name of the machine.
 fn is_here(authority: &str, own: &str) -> bool {
     let name = match authority.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
