@@ -223,7 +223,7 @@ def test_a_reset_leaves_the_host_as_it_was(own_server: Callable[..., Server]) ->
     assert done.returncode == 0, done.stderr
     assert server.process is not None and server.process.wait(10) == 0
     server.process = None
-    assert not server.data_dir.exists()
+    assert not server.data_dir.exists(), list(server.data_dir.iterdir())
     assert host_objects(server.data_dir) == {"loop devices": [], "mounts": []}
     assert not marked(before)
     again = reset(server, "--all")

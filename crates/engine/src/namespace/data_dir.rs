@@ -10,7 +10,10 @@ use crate::EngineError;
 /// Files and directories of a data directory that tell it from others.
 const MARKS: [&str; 5] = ["server.lock", "build.lock", "control.sqlite", "pool.img", "pool.lock"];
 /// The others.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 19] = [
+    "control.lock",
+    "control.reserve",
+    "control.sqlite-journal",
     "control.sqlite-shm",
     "control.sqlite-wal",
     "handover.sock",
@@ -27,7 +30,6 @@ const OTHERS: [&str; 17] = [
     "subvolumes",
     "synthesis",
     "trajectories",
-    "control.sqlite-journal",
 ];
 /// Stores that could not be read, with a time in their names.
 const UNREADABLE: &str = "control.sqlite.unreadable-";
