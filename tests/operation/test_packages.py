@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tarfile
 import tempfile
@@ -71,92 +70,109 @@ def test_the_tarball_has_the_program_and_its_documents(packages: Path, tmp_path:
     assert "_arenite" in (top / "completions/arenite").read_text()
 
 
+#: Makes a Debian of a read-only layer the root directory of a mount namespace, with the host's package sources. Sandboxes need
+#: a root that is a mount: the kernel gives a process in a chroot no user namespace.
+NEW_ROOT = """
+set -e
+layer=$1 folder=$2 data=$3
+mount -t tmpfs tmpfs "$folder/scratch"
+mkdir "$folder/scratch/upper" "$folder/scratch/work"
+root=$folder/root
+mount -t overlay overlay -o "lowerdir=$layer,upperdir=$folder/scratch/upper,workdir=$folder/scratch/work" "$root"
+rm -rf "$root/etc/apt"
+cp -a /etc/apt "$root/etc/apt"
+cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+for name in proc sys dev; do mount --rbind "/$name" "$root/$name"; done
+# The storage pool is a file on a loop device, and these can't be on an overlay.
+mkdir -p "$root$data"
+mount --bind "$folder/data" "$root$data"
+cd "$root"
+mkdir old
+pivot_root . old
+umount -l old
+echo ready
+exec sleep infinity
+"""
+
+
+class CleanDebian:
+    """A Debian without Rust or a compiler, in a mount namespace of this host."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.root = Path(f"/proc/{pid}/root")
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", "--target", str(self.pid), "--mount", "--root", "--wd", *words]
+
+    def run(self, *words: str) -> str:
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
+        environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout
+
+
 @pytest.fixture
-def clean_root(server: Server) -> Iterator[Path]:
-    """A Debian in a directory of this host: the first layer of the image `base`, with the host's network and packages."""
+def debian(server: Server) -> Iterator[CleanDebian]:
     manifest = json.loads((server.data_dir / "pool/images/base.json").read_text())
-    first = server.data_dir / "pool/layers" / manifest["layers"][0] / "files"
+    layer = server.data_dir / "pool/layers" / manifest["layers"][0] / "files"
     folder = Path(tempfile.mkdtemp(prefix="arenite-root-"))
-    root, scratch = folder / "root", folder / "scratch"
-    for path in (root, scratch, ):
-        path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(scratch)], check=True)
-    for name in ("upper", "work"):
-        (scratch / name).mkdir()
-    layers = f"lowerdir={first},upperdir={scratch / 'upper'},workdir={scratch / 'work'}"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(root)], check=True)
-    shutil.rmtree(root / "etc/apt")
-    shutil.copytree("/etc/apt", root / "etc/apt", symlinks=True)
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-    (root / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")
-    (root / "usr/sbin/policy-rc.d").chmod(0o755)
-    for name in ("proc", "sys", "dev"):
-        subprocess.run(["mount", "--rbind", f"/{name}", str(root / name)], check=True)
-        subprocess.run(["mount", "--make-rslave", str(root / name)], check=True)
-    # An overlay can't hold the directories of other overlays, and the storage pool is a file that a loop device holds.
-    (root / DATA[1:]).parent.mkdir(parents=True, exist_ok=True)
-    (folder / "data").mkdir()
-    (root / DATA[1:]).mkdir()
-    subprocess.run(["mount", "--bind", str(folder / "data"), str(root / DATA[1:])], check=True)
-    yield root
-    for name in (DATA[1:], "dev", "sys", "proc", "."):
-        subprocess.run(["umount", "--recursive", "--lazy", str(root / name)], check=True)
-    subprocess.run(["umount", "--lazy", str(scratch)], check=True)
-    shutil.rmtree(folder)
+    for name in ("root", "scratch", "data"):
+        (folder / name).mkdir()
+    command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", NEW_ROOT, "-", str(layer), str(folder), DATA]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "ready\n", "the root directory could not be made"
+        yield CleanDebian(holder.pid)
+    finally:
+        holder.kill()
+        holder.wait(10)
+        shutil.rmtree(folder)
 
 
-def inside(root: Path, *command: str, **more: object) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
-    environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    return subprocess.run(
-        ["chroot", str(root), *command], capture_output=True, text=True, timeout=300, env=environment, **more
-    )
-
-
-def test_the_package_installs_on_a_clean_debian_and_serves(packages: Path, clean_root: Path) -> None:
-    assert not any(shutil.which(name, path=f"{clean_root}/usr/bin") for name in ("cc", "gcc", "cargo", "rustc"))
-    package = only(packages, "*.deb")
-    shutil.copy(package, clean_root / "root/arenite.deb")
-    for command in (
-        ("apt-get", "update", "-q"),
-        ("apt-get", "install", "-q", "-y", "--no-install-recommends", "/root/arenite.deb"),
-    ):
-        done = inside(clean_root, *command)
-        assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+def test_the_package_installs_on_a_clean_debian_and_serves(packages: Path, debian: CleanDebian) -> None:
+    assert not any((debian.root / "usr/bin" / name).exists() for name in ("cc", "gcc", "cargo", "rustc"))
+    shutil.copy(only(packages, "*.deb"), debian.root / "root/arenite.deb")
+    debian.run("apt-get", "update", "-q")
+    debian.run("apt-get", "install", "-q", "-y", "--no-install-recommends", "/root/arenite.deb")
     for path in (
         "usr/bin/arenite",
         "etc/arenite.toml",
         "lib/systemd/system/arenite.socket",
         "usr/share/bash-completion/completions/arenite",
     ):
-        assert (clean_root / path).exists(), path
+        assert (debian.root / path).exists(), path
     port = free_port()
     settings = ("--listen", f"127.0.0.1:{port}", "--agentflow-listen", "off", "--data-dir", DATA)
     settings += ("--storage-size", "512MiB", "--disk-reserve", "1MiB", "--prepared-slots", "0", "--default-image", "tiny")
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    log = clean_root / "root/server.log"
+    log = debian.root / "root/server.log"
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            ["chroot", str(clean_root), "arenite", "serve", *settings],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
+            debian.command("arenite", "serve", *settings),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            start_new_session=True,
         )
+    url = f"http://127.0.0.1:{port}"
     try:
-        url = f"http://127.0.0.1:{port}"
         wait_until(lambda: is_ready(url), lambda: log.read_text(errors="replace")[-2000:])
-        # The pool is mounted in the mount namespace of the host too, below the root directory.
-        tiny_image(clean_root / DATA[1:] / "pool")
+        tiny_image(debian.root / DATA[1:] / "pool")
         answer = httpx.post(f"{url}/v1/bash/exec", json={"command": "echo installed"}, timeout=60)
-        assert answer.status_code == 200 and answer.json()["data"]["stdout"].strip() == "installed", answer.text
-    finally:
-        done = inside(clean_root, "arenite", "reset", "--all", "--force", "--data-dir", DATA)
-        if server.poll() is None and done.returncode != 0:
-            server.send_signal(signal.SIGTERM)
-        server.wait(60)
-    assert done.returncode == 0, done.stderr
-    assert not list((clean_root / DATA[1:]).iterdir()), "the data directory, a mount point, is empty"
-    removed = inside(clean_root, "dpkg", "--purge", "arenite")
-    assert removed.returncode == 0, removed.stderr
-    assert not (clean_root / "usr/bin/arenite").exists() and not (clean_root / "etc/arenite.toml").exists()
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["data"]["stdout"] == "installed\n"
+    except BaseException:
+        server.terminate()
+        raise
+    debian.run("arenite", "reset", "--all", "--force", "--data-dir", DATA)
+    assert server.wait(10) == 0
+    assert not list((debian.root / DATA[1:]).iterdir()), "the data directory, a mount point, is not empty"
+    debian.run("dpkg", "--purge", "arenite")
+    assert not (debian.root / "usr/bin/arenite").exists() and not (debian.root / "etc/arenite.toml").exists()
 
 
 def is_ready(url: str) -> bool:

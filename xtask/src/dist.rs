@@ -96,7 +96,7 @@ impl Dist {
         let file = output.join(format!("{name}.tar.gz"));
         let mut tar = command::program("tar");
         tar.env("GZIP", "").args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
-        tar.arg(format!("--mtime=@{}", self.epoch)).args(["--use-compress-program", "gzip -9n", "-C"]).arg(&self.stage);
+        tar.arg(format!("--mtime=@{}", self.epoch)).args(["--use-compress-program", "gzip -6n", "-C"]).arg(&self.stage);
         command::run(tar.arg("-cf").arg(&file).arg(&name))?;
         Ok(file)
     }
@@ -133,7 +133,7 @@ impl Dist {
         let file = output.join(format!("arenite_{VERSION}_{architecture}.deb"));
         // gzip: also older releases of Debian read it, and its bytes don't depend on the number of processors.
         let mut build = command::program("dpkg-deb");
-        build.env("SOURCE_DATE_EPOCH", &self.epoch).args(["--root-owner-group", "-Zgzip", "--build"]).arg(&tree).arg(&file);
+        build.env("SOURCE_DATE_EPOCH", &self.epoch).args(["--root-owner-group", "-Zgzip", "-z6", "--build"]).arg(&tree).arg(&file);
         // Directories get their modes from the umask, and everything its time from now; dpkg-deb lowers times to the commit's.
         command::run(command::program("chmod").args(["-R", "u=rwX,go=rX"]).arg(&tree))?;
         command::run(
