@@ -73,8 +73,10 @@ class Reader:
         (folder / "tasks.jsonl").write_text(TASK)
         shutil.copy(REPOSITORY / "examples/agents/scripted.py", folder / "agent.py")
         shutil.copytree(REPOSITORY / "clients", folder / "clients", ignore=shutil.ignore_patterns("build", "*.egg-info"))
+        # Packages must not be installed into the environment of the tests.
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("ARENITE_")} | {
-            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{folder / 'venv/bin'}:{os.environ['PATH']}",
             "ARENITE_DATA_DIR": str(server.data_dir),
             "NO_PROXY": "127.0.0.1,localhost",
         }
@@ -94,7 +96,9 @@ class Reader:
         for line in block.replace("\\\n", " ").splitlines():
             if line.strip() and not any(line.startswith(start) for start in ELSEWHERE):
                 self.ran.append(line)
-                printed.append(self.run("bash", "-euo", "pipefail", "-c", line, outside=outside))
+                # pip needs the network of the host.
+                alone = outside or line.startswith("pip ")
+                printed.append(self.run("bash", "-euo", "pipefail", "-c", line, outside=alone))
         return "".join(printed)
 
 
