@@ -133,7 +133,11 @@ impl Dist {
         let file = output.join(format!("arenite_{VERSION}_{architecture}.deb"));
         // gzip: also older releases of Debian read it, and its bytes don't depend on the number of processors.
         let mut build = command::program("dpkg-deb");
-        build.env("SOURCE_DATE_EPOCH", &self.epoch).args(["--root-owner-group", "-Zgzip", "-z6", "--build"]).arg(&tree).arg(&file);
+        build
+            .env("SOURCE_DATE_EPOCH", &self.epoch)
+            .args(["--root-owner-group", "-Zgzip", "-z6", "--build"])
+            .arg(&tree)
+            .arg(&file);
         // Directories get their modes from the umask, and everything its time from now; dpkg-deb lowers times to the commit's.
         command::run(command::program("chmod").args(["-R", "u=rwX,go=rX"]).arg(&tree))?;
         command::run(
