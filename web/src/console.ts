@@ -311,7 +311,7 @@ async function choices(): Promise<void> {
     call<{ templates: { name: string; description: string }[] }>('GET', 'api/v2/templates'),
   ]);
   const group = (label: string, options: HTMLOptionElement[]): HTMLOptGroupElement => make('optgroup', { label }, ...options);
-  imageField.replaceChildren(make('option', { value: '', textContent: 'the default one' }));
+  imageField.replaceChildren(make('option', { value: '', textContent: 'default' }));
   if (images.images.length > 0) imageField.append(group('Images', images.images.map(i => make('option', { value: `image:${i.name}`, textContent: i.name }))));
   if (templates.templates.length > 0) imageField.append(group('Templates', templates.templates.map(t => make('option', { value: `template:${t.name}`, textContent: t.name, title: t.description }))));
 }

@@ -42,7 +42,7 @@ export class Detail {
     this.box.replaceChildren(head, facts(step), ...this.part(step, 'arguments', asked, change), ...this.part(step, 'observation', came, []));
     if (step.calls) this.box.append(make('details', { className: 'raw' }, make('summary', { textContent: `its ${step.calls.length} calls` }), jsonTree(step.calls)));
     if (step.error) this.box.append(make('h3', { textContent: 'how it ended' }), make('pre', { textContent: step.error }));
-    if (!came) this.box.append(make('p', { className: 'quiet', textContent: step.outcome ? 'There is no answer.' : 'The answer is still to come.' }));
+    if (!came) this.box.append(make('p', { className: 'quiet', textContent: step.outcome ? 'No answer.' : 'No answer yet.' }));
     this.box.scrollTop = 0;
   }
 

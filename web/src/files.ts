@@ -64,7 +64,7 @@ export class Files {
       byId<HTMLButtonElement>('up').disabled = data.path === '/';
       const sorted = data.files.sort((a, b) => Number(b.is_directory) - Number(a.is_directory) || a.name.localeCompare(b.name));
       byId<HTMLTableElement>('files').tBodies[0]!.replaceChildren(...sorted.map(entry => this.row(entry)));
-      this.say(data.truncated ? 'There are more than are shown here.' : data.files.length === 0 ? 'There is nothing here.' : '');
+      this.say(data.truncated ? 'Not all entries are shown.' : data.files.length === 0 ? 'No files to show.' : '');
     } catch (error) {
       this.say((error as Error).message, true);
     }

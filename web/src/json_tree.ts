@@ -72,10 +72,10 @@ export function pictureIn(text: string): HTMLElement | null {
   return address ? picture(address, `${bytes(content.length)}`) : null;
 }
 
-/** Small, and large in a window of its own. */
+/** Small, and large in a new window. */
 export function picture(address: string, about: string): HTMLElement {
   const image = make('img', { alt: `Picture, ${about}`, src: address });
-  const button = make('button', { type: 'button', className: 'picture', title: 'Show it large' }, image);
+  const button = make('button', { type: 'button', className: 'picture', title: 'Enlarge' }, image);
   button.addEventListener('click', () => {
     const dialog = make('dialog', { className: 'shown' }, make('img', { alt: image.alt, src: address }));
     dialog.addEventListener('click', () => dialog.close());

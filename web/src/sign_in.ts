@@ -29,7 +29,7 @@ async function signIn(root: string): Promise<void> {
       byId<HTMLDialogElement>('sign-in').close();
       return;
     }
-    message.textContent = answer.status === 401 ? 'That is not valid here.' : `The server answered ${answer.status}.`;
+    message.textContent = answer.status === 401 ? 'Invalid key, token or ticket.' : `The server answered ${answer.status}.`;
   } catch {
     message.textContent = 'The server can\'t be reached.';
   }

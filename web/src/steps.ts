@@ -244,7 +244,7 @@ export class StepList {
     if (!address) return null;
     const image = make('img', { alt: `Screenshot of step ${step.step}` });
     image.setAttribute('src', address);
-    const button = make('button', { type: 'button', className: 'picture', title: 'Show it large' }, image);
+    const button = make('button', { type: 'button', className: 'picture', title: 'Enlarge' }, image);
     button.addEventListener('click', () => {
       const large = make('img', { alt: image.alt });
       large.setAttribute('src', address);

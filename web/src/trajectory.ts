@@ -44,7 +44,7 @@ export class Trajectory {
       this.bounds();
     }, (state, why) => {
       byId('live').textContent = state === 'live' ? 'live' : why;
-      if (state === 'live' && list.size === 0) byId('step-end').textContent = 'Nothing was recorded yet.';
+      if (state === 'live' && list.size === 0) byId('step-end').textContent = 'No steps yet.';
     });
     this.dialog.showModal();
     byId('step-scroll').focus();

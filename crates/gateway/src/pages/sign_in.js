@@ -10,7 +10,7 @@ $('form').addEventListener('submit', async event => {
       body: JSON.stringify({ key: $('key').value }),
     });
     if (answer.ok) { location.reload(); return; }
-    $('message').textContent = answer.status === 401 ? 'That is not valid here.' : `The server answered ${answer.status}.`;
+    $('message').textContent = answer.status === 401 ? 'Invalid key, token or ticket.' : `The server answered ${answer.status}.`;
   } catch (error) {
     $('message').textContent = `The server can't be reached: ${error.message}`;
   }
