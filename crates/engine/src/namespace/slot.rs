@@ -332,7 +332,9 @@ fn stage(failure: arenite_isolation::launcher::Failure) -> EngineError {
         "overlay" | "overlay is read-only" | "layer" => {
             Some("overlay in user namespaces over id-mapped layers needs Linux 5.19".to_owned())
         }
-        "clone3" | "id map" => Some("user namespaces may be off: see /proc/sys/user/max_user_namespaces".to_owned()),
+        "clone3" | "id map" => {
+            Some("user namespaces may be off: see /proc/sys/user/max_user_namespaces; a server in a chroot gets none".to_owned())
+        }
         _ => None,
     };
     EngineError::Stage { stage: failure.stage, source, hint }
