@@ -36,7 +36,7 @@ pub struct DisplayRecordRequest {
     pub action: DisplayRecordAction,
     /// The file. Absent: `/tmp/recordings/recording_{time}.mp4`. Its extension selects the format.
     pub save_path: Option<String>,
-    /// Frames per second.
+    /// Number of frames each second.
     #[serde(default = "usual_fps", deserialize_with = "within::<_, 1, 30>")]
     #[schema(default = 5, exclusive_minimum = 0, maximum = 30)]
     pub fps: i64,

@@ -290,7 +290,7 @@ pub(in crate::browser) struct RecordRequest {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = f64, required = false, default = 10, exclusive_minimum = 0)]
     pub(in crate::browser) duration: Option<f64>,
-    /// Frames per second.
+    /// Number of frames each second.
     #[serde(default = "fifteen", deserialize_with = "within::<_, 1, 1000>")]
     #[schema(default = 15, exclusive_minimum = 0)]
     pub(in crate::browser) fps: i64,
