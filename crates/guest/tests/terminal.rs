@@ -93,6 +93,22 @@ async fn a_person_types_and_everyone_sees_it() {
 }
 
 #[tokio::test]
+async fn terminals_that_were_left_make_room_for_others() {
+    let guest = Guest::start().await;
+    for _ in 0..128 {
+        let mut terminal = Terminal::open(&guest, "").await.unwrap();
+        terminal.type_in("echo $((40+2))\r").await;
+        // Hardly anything happens in the session after this, so its task is not woken when the viewer leaves.
+        terminal.shows("\n42\r\n").await;
+    }
+    let kept = Terminal::open(&guest, "").await.unwrap();
+    let list = guest.get("/v1/shell/sessions").await;
+    let list = list["sessions"].as_object().unwrap();
+    assert_eq!(list.len(), 128);
+    assert!(list.contains_key(&kept.session));
+}
+
+#[tokio::test]
 async fn a_command_looks_like_one_that_was_typed() {
     let guest = Guest::start().await;
     let mut terminal = Terminal::open(&guest, "").await.unwrap();

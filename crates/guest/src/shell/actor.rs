@@ -379,10 +379,7 @@ impl Actor {
 
     /// Publishes the state that other tasks may see.
     fn publish(&mut self) {
-        let viewers = self.viewers.count();
-        let mut state = self.session.state();
-        state.viewers = viewers;
-        state.shell = self.child.as_ref().map(|c| c.pid);
+        self.session.state().shell = self.child.as_ref().map(|c| c.pid);
     }
 
     /// Ends the queued commands if no shell can be started. The next command tries again.

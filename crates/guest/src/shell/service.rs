@@ -76,6 +76,8 @@ impl Default for ShellService {
 pub(super) struct Viewer {
     pub(super) session: Arc<Session>,
     pub(super) output: mpsc::Receiver<Arc<str>>,
+    /// Held while the viewer is connected.
+    pub(super) counted: Arc<()>,
 }
 
 /// Stops a session's command when its call is dropped.
@@ -379,14 +381,15 @@ impl ShellService {
         };
         session.opened().await?;
         session.touch();
-        if session.state().viewers >= MAX_VIEWERS {
+        let counted = session.add_viewer();
+        if session.viewers() > MAX_VIEWERS {
             return Err(ShellError::TooManyViewers(session.id.clone()));
         }
         let (sender, output) = mpsc::channel(BEHIND);
         if !session.send(Message::Attach(sender)).await {
             return Err(ShellError::SessionNotFound(session.id.clone()));
         }
-        Ok(Viewer { session, output })
+        Ok(Viewer { session, output, counted })
     }
 
     /// Removes a session that has ended.
@@ -451,7 +454,7 @@ impl ShellService {
         if sessions.len() < MAX_SESSIONS {
             return Ok(());
         }
-        let mut unused: Vec<_> = sessions.values().filter(|s| !s.is_busy() && s.state().viewers == 0).cloned().collect();
+        let mut unused: Vec<_> = sessions.values().filter(|s| !s.is_busy() && s.viewers() == 0).cloned().collect();
         unused.sort_by_key(|s| (!s.made_by_call, s.state().last_used));
         let works = |s: &&Arc<Session>| s.state().shell.is_some_and(has_children);
         let victim = unused.iter().find(|s| !works(s)).or(unused.first());

@@ -59,6 +59,8 @@ pub(super) struct Session {
     /// Whether its first shell has started; `None` while it starts.
     pub(super) opened: watch::Sender<Option<Result<(), String>>>,
     state: Mutex<State>,
+    /// Each viewer holds one more reference.
+    viewers: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -74,7 +76,6 @@ pub(super) struct State {
     pub(super) queue: VecDeque<Arc<Run>>,
     /// Its task has ended.
     pub(super) closed: bool,
-    pub(super) viewers: usize,
     pub(super) shell: Option<i32>,
     pub(super) last: Option<Last>,
     /// Why the shell was replaced, for the next answer to report.
@@ -114,19 +115,29 @@ impl Session {
                 current: None,
                 queue: VecDeque::new(),
                 closed: false,
-                viewers: 0,
                 shell: None,
                 last: None,
                 renewed: None,
                 console: VecDeque::new(),
                 console_bytes: 0,
             }),
+            viewers: Arc::default(),
         };
         (Arc::new(session), messages)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a viewer for as long as the result lives.
+    pub(super) fn add_viewer(&self) -> Arc<()> {
+        Arc::clone(&self.viewers)
+    }
+
+    /// The number of viewers that are connected now. The shell's task learns of one that left only with its next output.
+    pub(super) fn viewers(&self) -> usize {
+        Arc::strong_count(&self.viewers) - 1
     }
 
     pub(super) fn touch(&self) {

@@ -53,7 +53,7 @@ pub(super) async fn connect(
 }
 
 async fn serve(mut socket: WebSocket, viewer: Viewer) {
-    let Viewer { session, mut output } = viewer;
+    let Viewer { session, mut output, counted: _counted } = viewer;
     let hello = [json!({"type": "session_id", "data": session.id}), json!({"type": "ready", "data": {"session_id": session.id}})];
     for frame in hello {
         if !send(&mut socket, frame).await {
