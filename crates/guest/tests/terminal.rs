@@ -109,6 +109,20 @@ async fn terminals_that_were_left_make_room_for_others() {
 }
 
 #[tokio::test]
+async fn a_quiet_session_takes_one_viewer_after_the_other() {
+    let guest = Guest::start().await;
+    let mut first = Terminal::open(&guest, "").await.unwrap();
+    first.type_in("echo $((40+2))\r").await;
+    first.shows("\n42\r\n").await;
+    let session = format!("?session_id={}", first.session);
+    drop(first);
+    for _ in 0..40 {
+        let mut next = Terminal::open(&guest, &session).await.unwrap();
+        next.shows("\n42\r\n").await;
+    }
+}
+
+#[tokio::test]
 async fn a_command_looks_like_one_that_was_typed() {
     let guest = Guest::start().await;
     let mut terminal = Terminal::open(&guest, "").await.unwrap();

@@ -28,7 +28,7 @@ pub(super) struct Viewers {
 impl Viewers {
     /// Adds a viewer. Returns false if there are too many, or it can't take the scrollback.
     pub(super) fn attach(&mut self, viewer: Sender<Arc<str>>) -> bool {
-        if self.senders.len() >= MAX_VIEWERS {
+        if self.count() >= MAX_VIEWERS {
             return false;
         }
         let past: String = self.past.iter().map(|piece| &**piece).collect();
