@@ -20,7 +20,7 @@ use super::network::{Network, NetworkConfig};
 use super::program::Program;
 use super::record::Records;
 use super::slot::{IdRanges, cgroup, kill, wait_end};
-use super::storage::{Storage, StorageConfig};
+use super::storage::{Storage, StorageConfig, StorageError};
 use super::volumes::{self, Volume};
 use crate::EngineError;
 
@@ -122,8 +122,8 @@ impl Host {
         }
         let mark = tag(&config.data_dir);
         let (lock, prefix) = match role {
-            Role::Server(lock) => (HeldLock::Server { _lock: lock }, format!("arenite-{mark}")),
-            Role::Build => (HeldLock::Build { _file: for_build(&config.data_dir)? }, format!("arenite-{mark}-build")),
+            Role::Server(lock) => (HeldLock::Server { _lock: lock }, cgroup_prefix(&mark)),
+            Role::Build => (HeldLock::Build { _file: for_build(&config.data_dir)? }, build_cgroup_prefix(&mark)),
         };
         let cgroups = Layout::of_host().and_then(|layout| Cgroups::open(layout, &prefix)).map_err(cgroup)?;
         let storage = Storage::open(&config.data_dir, &config.storage).map_err(|e| EngineError::Stage {
@@ -288,6 +288,32 @@ pub(super) fn remove_cgroups(cgroups: &Cgroups, id: &str) -> io::Result<()> {
         }
     }
     removed.map_err(io::Error::other)
+}
+
+/// The name of the cgroups of a data directory's sandboxes, by its tag.
+pub(super) fn cgroup_prefix(tag: &str) -> String {
+    format!("arenite-{tag}")
+}
+
+/// The same for image builds.
+pub(super) fn build_cgroup_prefix(tag: &str) -> String {
+    format!("arenite-{tag}-build")
+}
+
+pub(super) fn failed_storage(error: StorageError) -> EngineError {
+    EngineError::Storage { hint: error.hint(), reason: error.to_string() }
+}
+
+/// Kills all processes of all sandboxes and returns the number of sandboxes that had any.
+pub(super) fn end_all(cgroups: &Cgroups) -> Result<usize, EngineError> {
+    let mut ended = 0;
+    for id in cgroups.list().map_err(cgroup)? {
+        if !cgroups.processes(&id).is_empty() {
+            end_processes(cgroups, &id);
+            ended += 1;
+        }
+    }
+    Ok(ended)
 }
 
 /// Kills everything in a sandbox's cgroups, frozen or not, until they are empty.

@@ -13,17 +13,15 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::data_dir;
-use super::host::{end_processes, remove_cgroups, tag};
+use super::host::{build_cgroup_prefix, cgroup_prefix, end_all, failed_storage, remove_cgroups, tag};
 use super::lock::{LockHolder, ServerLock, try_for_build};
 use super::network::{self, NetworkError};
 use super::slot::{cgroup, wait_end};
-use super::storage::{self, StorageError};
+use super::storage;
 use crate::EngineError;
 
 /// How long a server may take to end after SIGTERM. Calls under way get ten seconds of it.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// The cgroups of images that are being built.
-const BUILDS: &str = "-build";
 
 /// What an installation has on this host.
 #[derive(Debug, Clone)]
@@ -54,7 +52,7 @@ impl Installation {
     pub fn inspect(data_dir: &Path) -> Result<Self, EngineError> {
         let data_dir = resolve(data_dir)?;
         let entries = entries(&data_dir)?;
-        let has_mount = storage::is_pool_mounted(&data_dir);
+        let has_mount = storage::has_mount(&data_dir);
         let is_empty = fs::read_dir(&data_dir).is_ok_and(|mut listed| listed.next().is_none());
         if data_dir.parent().is_none() || (data_dir.exists() && !is_empty && !has_mount && !data_dir::has_mark(&entries)) {
             return Err(EngineError::Storage {
@@ -107,9 +105,8 @@ impl Installation {
         };
         let mut ended = 0;
         for cgroups in self.cgroups()? {
+            ended += end_all(&cgroups)?;
             for id in cgroups.list().map_err(cgroup)? {
-                ended += usize::from(!cgroups.processes(&id).is_empty());
-                end_processes(&cgroups, &id);
                 remove_cgroups(&cgroups, &id).map_err(host(format!("could not remove the cgroups of sandbox {id}")))?;
             }
             cgroups.close();
@@ -163,8 +160,8 @@ impl Installation {
 
     fn cgroups(&self) -> Result<[Cgroups; 2], EngineError> {
         let layout = Layout::of_host().map_err(cgroup)?;
-        let prefix = format!("arenite-{}", tag(&self.data_dir));
-        Ok([Cgroups::existing(layout.clone(), &format!("{prefix}{BUILDS}")), Cgroups::existing(layout, &prefix)])
+        let tag = tag(&self.data_dir);
+        Ok([build_cgroup_prefix(&tag), cgroup_prefix(&tag)].map(|prefix| Cgroups::existing(layout.clone(), &prefix)))
     }
 }
 
@@ -191,10 +188,6 @@ fn host(what: String) -> impl FnOnce(io::Error) -> EngineError {
 
 fn failed_network(error: NetworkError) -> EngineError {
     EngineError::Stage { stage: "network".to_owned(), hint: error.hint(), source: io::Error::other(error) }
-}
-
-fn failed_storage(error: StorageError) -> EngineError {
-    EngineError::Storage { hint: error.hint(), reason: error.to_string() }
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ use serde::Serialize;
 pub use self::error::StorageError;
 use self::guard::{Guard, Watched};
 pub use self::mark::LayerUse;
+pub(super) use self::pool::{has_mount, mounted_data_dirs};
 use super::record;
 
 /// Settings of the storage.
@@ -518,15 +519,6 @@ pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
 /// Takes the pool of `data_dir` off the host for good, also one with a missing image. What was done, in words.
 pub(super) fn remove_pool_mount(data_dir: &Path) -> Result<Vec<String>> {
     if pool::image(data_dir).exists() { detach(data_dir) } else { pool::unmount_all(data_dir) }
-}
-
-pub(super) fn is_pool_mounted(data_dir: &Path) -> bool {
-    pool::is_anything_mounted(data_dir)
-}
-
-/// Data directories with a pool on a loop device.
-pub(super) fn mounted_data_dirs() -> Vec<PathBuf> {
-    pool::data_dirs()
 }
 
 /// Removes a file, a link or a directory with all that sandboxes left in it. Links are not followed.

@@ -226,23 +226,25 @@ pub(super) fn unmount(root: &Path) -> Result<()> {
         .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
 }
 
-/// Open files keep the file system busy, but not the mount point.
-fn unmount_or_detach(root: &Path) -> Result<()> {
-    unmount(root).or_else(|_| {
-        rustix::mount::unmount(root, UnmountFlags::DETACH)
-            .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
-    })
+/// Unmounts what is on `root` for as long as it is `mounted`. What was done, in words.
+fn unmount_while(root: &Path, mounted: impl Fn() -> Result<bool>) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    while mounted()? {
+        // Open files keep the file system busy, but not the mount point.
+        unmount(root).or_else(|_| {
+            rustix::mount::unmount(root, UnmountFlags::DETACH)
+                .map_err(|e| StorageError::io(format!("unmount {}", root.display()))(e.into()))
+        })?;
+        done.push(format!("unmounted {}", root.display()));
+    }
+    Ok(done)
 }
 
 /// Unmounts the pool everywhere this process can reach it, and waits until nothing uses the image's loop device.
 pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
     let (path, root) = (image(data_dir), data_dir.join("pool"));
     let file = File::open(&path).map_err(StorageError::io(format!("open {}", path.display())))?;
-    let mut done = Vec::new();
-    while is_mounted(&root, &file)? {
-        unmount_or_detach(&root)?;
-        done.push(format!("unmounted {}", root.display()));
-    }
+    let done = unmount_while(&root, || is_mounted(&root, &file))?;
     let begun = Instant::now();
     loop {
         let found = loopdev::LoopDevice::find(&file).map_err(StorageError::io("look through the loop devices"))?;
@@ -259,20 +261,16 @@ pub(super) fn detach(data_dir: &Path) -> Result<Vec<String>> {
 /// Unmounts what is on the pool's mount point.
 pub(super) fn unmount_all(data_dir: &Path) -> Result<Vec<String>> {
     let root = data_dir.join("pool");
-    let mut done = Vec::new();
-    while mounted_device(&root).is_some() {
-        unmount_or_detach(&root)?;
-        done.push(format!("unmounted {}", root.display()));
-    }
-    Ok(done)
+    unmount_while(&root, || Ok(mounted_device(&root).is_some()))
 }
 
-pub(super) fn is_anything_mounted(data_dir: &Path) -> bool {
+/// Whether anything is mounted on the pool's mount point.
+pub(in crate::namespace) fn has_mount(data_dir: &Path) -> bool {
     mounted_device(&data_dir.join("pool")).is_some()
 }
 
 /// Data directories with a pool image on a loop device of this host.
-pub(super) fn data_dirs() -> Vec<PathBuf> {
+pub(in crate::namespace) fn mounted_data_dirs() -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let images = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
     images.filter_map(|image| Some(Path::new(image.trim_end().strip_suffix("/pool.img")?).to_owned())).collect()
