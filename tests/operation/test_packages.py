@@ -8,14 +8,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from arenite_server import REPOSITORY, Server, binary, free_port
-from small import tiny_image
+from small import tiny_image, within
 
 DATA = "/var/lib/arenite-packages"
 
@@ -52,7 +51,7 @@ def test_the_bill_of_materials_lists_what_is_linked(packages: Path) -> None:
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     listed = {component["name"] for component in bill["components"]}
     assert {"tokio", "hyper", "arenite-guest"} <= listed
-    assert not {"trycmd", "tempfile-fast", "xtask"} & listed
+    assert not {"cc", "xtask"} & listed
     references = {component["bom-ref"] for component in [*bill["components"], bill["metadata"]["component"]]}
     for entry in bill["dependencies"]:
         assert entry["ref"] in references and set(entry["dependsOn"]) <= references
@@ -160,13 +159,14 @@ def test_the_package_installs_on_a_clean_debian_and_serves(packages: Path, debia
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: is_ready(url), lambda: log.read_text(errors="replace")[-2000:])
+        within(60, "the server answers", lambda: is_ready(url))
         tiny_image(debian.root / DATA[1:] / "pool")
         answer = httpx.post(f"{url}/v1/bash/exec", json={"command": "echo installed"}, timeout=60)
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"]["stdout"] == "installed\n"
     except BaseException:
         server.terminate()
+        print(log.read_text(errors="replace")[-2000:])
         raise
     debian.run("arenite", "reset", "--all", "--force", "--data-dir", DATA)
     assert server.wait(10) == 0
@@ -181,13 +181,6 @@ def is_ready(url: str) -> bool:
         return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], explain: Callable[[], str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.1)
 
 
 def test_units_are_written_and_removed(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ impl Dist {
         }
         let file = output.join(format!("{name}.tar.gz"));
         let mut tar = command::program("tar");
-        tar.env("GZIP", "").args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
+        tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
         tar.arg(format!("--mtime=@{}", self.epoch)).args(["--use-compress-program", "gzip -6n", "-C"]).arg(&self.stage);
         command::run(tar.arg("-cf").arg(&file).arg(&name))?;
         Ok(file)
@@ -260,11 +260,12 @@ fn bill_of_materials() -> Result<String, Failure> {
     while let Some(id) = waiting.pop() {
         waiting.extend(normal(id).into_iter().filter(|id| reached.insert(id)));
     }
-    let reference = |id: &str| packages.get(id).map(|package| format!("pkg:cargo/{}@{}", package.name, package.version));
+    let reference = |package: &Package| format!("pkg:cargo/{}@{}", package.name, package.version);
+    let reference_of = |id: &str| packages.get(id).map(|package| reference(package));
     let component = |package: &Package, kind: &str| {
         let mut component = json!({
             "type": kind,
-            "bom-ref": format!("pkg:cargo/{}@{}", package.name, package.version),
+            "bom-ref": reference(package),
             "name": package.name,
             "version": package.version,
         });
@@ -284,8 +285,8 @@ fn bill_of_materials() -> Result<String, Failure> {
         "metadata": { "component": component(top, "application") },
         "components": others().map(|package| component(package, "library")).collect::<Vec<_>>(),
         "dependencies": reached.iter().map(|id| json!({
-            "ref": reference(id),
-            "dependsOn": normal(id).into_iter().filter_map(reference).collect::<BTreeSet<_>>(),
+            "ref": reference_of(id),
+            "dependsOn": normal(id).into_iter().filter_map(reference_of).collect::<BTreeSet<_>>(),
         })).collect::<Vec<_>>(),
     });
     Ok(format!("{document:#}\n"))
