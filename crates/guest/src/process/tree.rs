@@ -18,6 +18,8 @@ const KILL_ROUNDS: usize = 8;
 /// that may last.
 const EXEC_ROUNDS: usize = 40;
 const EXEC_PAUSE: Duration = Duration::from_millis(5);
+/// The most checks of forked processes for their exec. The pauses between them grow: together they are 3.9 s.
+const FORK_ROUNDS: u32 = 40;
 
 #[derive(Debug, Clone, Copy)]
 struct Process {
@@ -30,6 +32,8 @@ struct Process {
     /// exec.
     has_environ: bool,
     of_kernel: bool,
+    /// Whether it was forked and has run no program of its own yet.
+    before_exec: bool,
 }
 
 /// Finds the processes of a command: its descendants, its session, and processes that still carry its mark. Without a leader,
@@ -115,7 +119,9 @@ pub fn members_since(shell: i32, marker: &str, foreground: Option<i32>, since: M
 /// Sends a signal to all processes of a command. Returns whether there were any.
 ///
 /// `KILL` is repeated until none is left. Other signals are sent once, to processes that were stopped first: those can't fork
-/// during the search, and processes that their handlers start afterwards are left alone.
+/// during the search, and processes that their handlers start afterwards are left alone. A child of a shell that was about to run
+/// its program gets the signal once more: until then it has the shell's handler, which leaves the work to the shell's main loop,
+/// and a program that starts instead never gets there.
 pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
     let mut found: HashSet<i32> = HashSet::new();
     let first = if signal == Signal::KILL { Signal::KILL } else { Signal::STOP };
@@ -134,8 +140,24 @@ pub fn kill_members(leader: Option<i32>, marker: &str, signal: Signal) -> bool {
     }
     let found: Members = found.into_iter().collect();
     if first == Signal::STOP {
+        let forked = found.iter().filter_map(|pid| Some((*pid, stat(*pid)?))).filter(|(_, process)| process.before_exec);
+        let mut forked: Vec<(i32, u64)> = forked.map(|(pid, process)| (pid, process.started)).collect();
         send(&found, signal);
         send(&found, Signal::CONT);
+        for round in 0..FORK_ROUNDS {
+            if forked.is_empty() {
+                break;
+            }
+            std::thread::sleep(EXEC_PAUSE * round);
+            forked.retain(|(pid, started)| match stat(*pid).filter(|process| process.started == *started) {
+                Some(process) if process.before_exec => true,
+                Some(_) => {
+                    send(&[*pid], signal);
+                    false
+                }
+                None => false,
+            });
+        }
     }
     !found.is_empty()
 }
@@ -214,15 +236,19 @@ fn parse_stat(text: &str) -> Option<Process> {
     }
     let mut number = || fields.next()?.parse::<i32>().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    // proc(5): session is field 6, flags field 9 (PF_KTHREAD is 0x20_0000), starttime field 22, env_end field 51.
-    let of_kernel = fields.nth(2)?.parse::<u32>().ok()? & 0x20_0000 != 0;
+    // proc(5): session is field 6, flags field 9 (of PF_FORKNOEXEC and PF_KTHREAD), starttime field 22, env_end field 51.
+    let flags: u32 = fields.nth(2)?.parse().ok()?;
+    let (before_exec, of_kernel) = (flags & 0x40 != 0, flags & 0x20_0000 != 0);
     let started = fields.nth(12)?.parse().ok()?;
     let has_environ = fields.nth(28).is_some_and(|end| end != "0");
-    Some(Process { parent, group, session, started, has_environ, of_kernel })
+    Some(Process { parent, group, session, started, has_environ, of_kernel, before_exec })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -237,6 +263,17 @@ mod tests {
     fn this_process_is_found_by_its_own_start_time() {
         let me = std::process::id() as i32;
         let read = stat(me).unwrap();
-        assert!(read.started > 0 && read.parent > 0 && read.has_environ && !read.of_kernel);
+        assert!(read.started > 0 && read.parent > 0 && read.has_environ && !read.of_kernel && !read.before_exec);
+    }
+
+    /// The first shell's child has a handler that drops the signal, as a shell's own has between fork and exec.
+    #[test]
+    fn a_program_that_a_forked_shell_starts_after_the_signal_gets_it_too() {
+        let script = "trap : TERM; (trap : TERM; echo ready; read -r -t 0.1; exec sleep 20); exit $?";
+        let mut shell = Command::new("bash").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 6];
+        shell.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        assert!(kill_members(Some(shell.id() as i32), "no-such-marker", Signal::TERM));
+        assert_eq!(shell.wait().unwrap().code(), Some(128 + 15));
     }
 }
