@@ -437,7 +437,7 @@ def test_with_a_key(server: Server, locked: LiveSandbox, person: Page, browser: 
     person.goto(server.url)
     person.fill("#key", "wrong")
     person.keyboard.press("Enter")
-    expect(person.locator("#message")).to_contain_text("not valid")
+    expect(person.locator("#message")).to_contain_text("Invalid key")
     person.fill("#key", "a-key-for-people")
     person.keyboard.press("Enter")
     person.locator(f'tr[data-name="{locked.name}"] td.name a').click()

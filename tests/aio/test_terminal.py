@@ -75,7 +75,9 @@ def test_several_people_see_the_same(sandbox: Callable[..., LiveSandbox], page: 
 def test_it_comes_back_after_the_server_was_away(server: Server, sandbox: Callable[..., LiveSandbox], page: Page) -> None:
     live = sandbox()
     opened(page, f"{live.url}/terminal")
-    page.keyboard.type("kept=yes\n")
+    page.keyboard.type("kept=yes; echo \"before: $kept\"\n")
+    # What was typed has reached the shell before the server goes away.
+    wait_for(page, "before: yes")
     server.restart()
     page.wait_for_selector("#state.good", timeout=30_000)
     page.keyboard.type("echo \"kept: $kept\"\n")
