@@ -26,7 +26,7 @@ def read(server: Server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def test_metrics_tell_of_sandboxes_host_storage_and_routes(server: Server, sandbox: Callable[..., LiveSandbox]) -> None:
     live = sandbox()
-    live.output("head -c 20000000 /dev/urandom > big; sync; timeout 1 sh -c 'while :; do :; done'; true")
+    live.output("head -c 20000000 /dev/urandom > big; sync; timeout 3 sh -c 'while :; do :; done'; true")
     for number in range(3):
         httpx.get(f"{live.url}/v1/made/up/{number}")
     # The file system counts what was written when it writes it back.

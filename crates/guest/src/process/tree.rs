@@ -32,7 +32,7 @@ struct Process {
     /// exec.
     has_environ: bool,
     of_kernel: bool,
-    /// Whether it was forked and has run no program of its own yet.
+    /// Whether it was forked and has not called exec since.
     before_exec: bool,
 }
 
